@@ -31,7 +31,7 @@ MakeRun = Callable[["AuditArm"], Any]
 
 _KNOWN_LENGTH = "The number of steps of an arm has to be known."
 
-_REFUSED: dict[type, str] = {
+_REFUSED = {
     EarlyStopping: "Leave it out: arms that end early cannot be compared.",
     Timer: f"Leave it out, and max_time too. {_KNOWN_LENGTH}",
     GradientAccumulationScheduler: "Set accumulate_grad_batches in arm.trainer(...) instead. "
@@ -117,16 +117,11 @@ class AuditArm:
         callbacks = self._callbacks(options.get("callbacks"))
         if options.get("enable_checkpointing") is None:
             options["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
-        replaced: dict[str, Any] = {
-            **self.lengths,
-            "callbacks": callbacks,
-            "logger": self._logger,
-            "default_root_dir": str(self._folder),
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-        }
+        options |= {"callbacks": callbacks, "logger": self._logger, **self.lengths}
+        options |= {"enable_progress_bar": False, "enable_model_summary": False}
+        options["default_root_dir"] = str(self._folder)
         try:
-            self._trainer = pl.Trainer(**{**options, **replaced})
+            self._trainer = pl.Trainer(**options)
         except (MisconfigurationException, TypeError, ValueError) as error:
             remedy = f"Lightning says: {error}"
             raise ConfigError("Trainer", "options it accepts", sorted(options), remedy) from error
@@ -156,10 +151,9 @@ class AuditArm:
             remedy = "Set Trainer(devices=1) for the audit."
             raise UnsupportedSetupError("Trainer", "a single device", f"{number}", remedy)
         if not model.automatic_optimization:
+            expected, got = "automatic optimization", "manual optimization"
             remedy = "Without it, the audit cannot shorten the arms alike."
-            raise UnsupportedSetupError(
-                "model", "automatic optimization", "manual optimization", remedy
-            )
+            raise UnsupportedSetupError("model", expected, got, remedy)
         return trainer, model, _data(data)
 
     def check_callbacks(self, callbacks: list[Any]) -> None:
@@ -174,20 +168,17 @@ class AuditArm:
                     raise ConfigError("callbacks", f"no {kind.__name__}", "one", remedy)
 
     def _callbacks(self, given: Any) -> list[Any]:
-        """Return the user's callbacks, with those of the audit around them.
-
-        Those that draw on the terminal are left out: the audit switches these off, and Lightning
-        refuses a Trainer that gets them all the same.
-        """
+        """Return the user's callbacks, with those of the audit around them."""
         callbacks = given if isinstance(given, (list, tuple)) else [given]
+        # The audit switches off what draws on the terminal; Lightning then refuses these callbacks.
         drawing = (ProgressBar, ModelSummary, type(None))
         callbacks = [c for c in callbacks if not isinstance(c, drawing)]
         if self._meter is None:
             return callbacks
         self.check_callbacks(callbacks)
         if self.name in (CORRECTED, HYBRID):
-            chosen = self._config.hybrid_config()
-            chosen = chosen.with_speedup(self.speedup if self.name == HYBRID else 1.0)
+            speedup = self.speedup if self.name == HYBRID else 1.0
+            chosen = self._config.hybrid_config().with_speedup(speedup)
             self.hybrid = HybridPredict(config=chosen, log_dir=str(self._folder))
             callbacks.insert(0, self.hybrid)
         return [*callbacks, self._meter]
@@ -196,14 +187,15 @@ class AuditArm:
         for name in ("fast_dev_run", "max_time"):
             if options.get(name):
                 raise ConfigError(name, "nothing", options[name], f"Leave it out. {_KNOWN_LENGTH}")
-        names = ("max_steps", "max_epochs")
-        lengths = {n: options[n] for n in names if options.get(n) not in (None, -1)}
+        lengths = {}
+        for name in ("max_steps", "max_epochs"):
+            if (value := options.get(name)) not in (None, -1):
+                check_length(name, value)
+                lengths[name] = self.scaled(value)
         if not lengths:
             remedy = "Set one of them in the file's trainer section, or in arm.trainer(...)."
             raise ConfigError("Trainer", "max_steps or max_epochs", "neither", remedy)
-        for name, value in lengths.items():
-            check_length(name, value)
-        return {name: self.scaled(value) for name, value in lengths.items()}
+        return lengths
 
 
 def check_length(name: str, value: Any, remedy: str = "") -> None:

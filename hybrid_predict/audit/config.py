@@ -19,12 +19,9 @@ SHORTENED = (SHORT, CORRECTED)
 AUTO: Literal["auto"] = "auto"
 """Speedup of a hybrid arm that decides itself; short arms take as many full steps as it did."""
 
-_TRAINING = ("metric", "mode", "hybrid", "scaled")
-"""Options that all finished runs depend on."""
-
-_SET_BY_THE_AUDIT = (
+_SET_BY_THE_AUDIT = {
     "speedup", "full_steps", "predict_steps", "total_steps", "enabled", "shadow",
-)  # fmt: skip
+}  # fmt: skip
 
 
 def speedup_text(speedup: Speedup) -> str:
@@ -117,22 +114,20 @@ class AuditConfig:
         """
         if not isinstance(self.hybrid, Mapping):
             raise ConfigError("hybrid", "a mapping", self.hybrid)
-        allowed = [n for n in HybridConfig.__dataclass_fields__ if n not in _SET_BY_THE_AUDIT]
+        allowed = HybridConfig.__dataclass_fields__.keys() - _SET_BY_THE_AUDIT
         check_names("hybrid", self.hybrid, allowed)
         config = HybridConfig(speedup=self.speedup, **self.hybrid)
-        # The defaults need no check, and torch is slow to import.
+        # The defaults need no check, which would import torch.
         config = with_objects(config, [k for k in OBJECTS if k in self.hybrid], "hybrid.")
-        if not config.chosen_predictors:
+        if not (chosen := config.chosen_predictors):
             remedy = "Without predicted steps the hybrid arm saves no full step."
-            raise ConfigError(
-                "hybrid", "a predictor of some kind", config.chosen_predictors, remedy
-            )
+            raise ConfigError("hybrid", "a predictor of some kind", chosen, remedy)
         return config
 
     def training(self) -> dict[str, Any]:
         """Return the options that all finished runs depend on, as plain data."""
         values = self.to_dict()
-        return {name: values[name] for name in _TRAINING}
+        return {name: values[name] for name in ("metric", "mode", "hybrid", "scaled")}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data."""

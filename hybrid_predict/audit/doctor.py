@@ -7,8 +7,8 @@ import math
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -25,11 +25,11 @@ from hybrid_predict.audit.file import is_file, read_audit
 from hybrid_predict.audit.meter import TrialEnd
 from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.integrations.reporter import event_folder
-from hybrid_predict.report.overview import Overview, overview, shortage
+from hybrid_predict.ledger import percent
+from hybrid_predict.report.overview import Overview, Shortage, overview, shortage
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import interruptible, quiet
 
@@ -43,88 +43,111 @@ _NEEDY = (known.LearningRateMonitor, known.DeviceStatsMonitor, known.EarlyStoppi
 """Callbacks that need a logger or a validation, which the trial does not have."""
 
 
-@dataclass
-class Examination:
-    """What a trial of one full step has shown.
-
-    There is no ``plan`` if the set-up is ``refused``. ``plain`` is why the whole run would be plain
-    training, and ``remedies`` what to change if the reason is the budget. ``left_out`` are classes
-    of callbacks, ``overhead`` the operations that correcting adds as a share of a full step's, and
-    ``paste`` is Python source that gives the Trainer the callback.
-    """
-
-    plan: Overview | None = None
-    refused: str = ""
-    plain: str = ""
-    remedies: str = ""
-    left_out: list[str] = field(default_factory=list)
-    overhead: float | None = None
-    run_log: str = "in the folder of a TensorBoard or CSV logger"
-    paste: str = ""
-    warnings: list[str] = field(default_factory=list)
-
-
-def examine(name: str, speedup: float | Literal["auto"] | None = None) -> Examination:
+def examine(
+    name: str, speedup: float | Literal["auto"] | None = None
+) -> tuple[bool, list[tuple[str, str]]]:
     """Train one full step of what a file or a function builds, with the callback.
 
     Writes nothing, and restores random states. ``name`` is an audit's YAML file, or
     ``module:function`` for a function that returns the Trainer, the model and, unless the model has
     its own, the data. Without ``speedup``, that of the file or the Trainer's own callback counts.
 
+    Returns:
+        Whether the callback would change the training, and findings as titles and texts.
+
     Raises:
         ConfigError: If nothing can be built from it.
     """
-    result = Examination()
-    with tempfile.TemporaryDirectory() as folder, preserved(), quiet(), _collected(result.warnings):
-        trainer, model, data, config = _built(name, Path(folder), result)
+    messages: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, preserved(), quiet(), _collected(messages):
+        trainer, model, data, config, run_log = _built(name, Path(folder))
         if speedup is not None:
             config = config.with_speedup(speedup)
         plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
-        default = plugin.config == HybridConfig()
-        result.paste = f"callbacks=[{'HybridPredict(speedup=1.5)' if default else repr(plugin)}]"
-        result.left_out = [type(c).__name__ for c in trainer.callbacks if isinstance(c, _NEEDY)]
+        needy = [type(c).__name__ for c in trainer.callbacks if isinstance(c, _NEEDY)]
         kept = [c for c in trainer.callbacks if not isinstance(c, (*_SILENT, *_NEEDY))]
-        trainer.callbacks = [plugin, *kept, _Probe(plugin, result)]
+        probe = _Probe(plugin)
+        trainer.callbacks = [plugin, *kept, probe]
         trainer.loggers, trainer.num_sanity_val_steps = [DummyLogger()], 0
         try:
-            with interruptible():
+            with suppress(TrialEnd), interruptible():
                 trainer.fit(model, **data)
-        except TrialEnd:
-            pass
         except (UnsupportedSetupError, ConfigError) as error:
-            result.refused = str(error)
+            return False, [("works", f"no. {error}")]
         except MisconfigurationException as error:
             remedy = f"Lightning says: {error}"
             raise ConfigError("CONFIG", "a model and data to train on", name, remedy) from error
-        result.overhead = plugin.ledger.correction_share
-    return result
+    if probe.plan is None:
+        return False, [("works", "no. Training did not start.")]
+    further = [("warning", text) for text in messages]
+    if needy:
+        why = "no part in this trial of one step, which has no logger and no validation"
+        further.insert(0, ("callbacks", f"{', '.join(needy)}: {why}"))
+    if probe.plain:
+        change = [("change", probe.remedies)] if probe.remedies else []
+        works = f"no, the run would be plain training. {probe.plain}"
+        return False, [("works", works), *change, *further]
+    findings = [("works", "yes"), *_planned(probe.plan, plugin), ("run log", run_log)]
+    if any(part.corrected or part.predicted for part in probe.plan.parts):
+        default = plugin.config == HybridConfig()
+        callback = "HybridPredict(speedup=1.5)" if default else repr(plugin)
+        further.append(("paste", f"Trainer(..., callbacks=[{callback}])"))
+    return True, [*findings, *further]
+
+
+def _planned(plan: Overview, plugin: HybridPredict) -> list[tuple[str, str]]:
+    """Return what the callback would correct, predict and leave alone, and at what cost."""
+    corrected = ", ".join(str(part) for part in plan.parts if part.corrected)
+    predicted = ", ".join(str(part) for part in plan.parts if part.predicted)
+    left = [str(part) for part in plan.parts if not (part.corrected or part.predicted)]
+    why = "; ".join(plan.left_out) or "none is of a kind that is corrected"
+    while_ = "last" if plan.paced else "have skill"
+    count = f"up to {plan.predicted:,} of {plan.steps:,} steps, made while forecasts {while_}"
+    share = plugin.ledger.correction_share
+    counted = "not counted" if share is None else percent(share)
+    rate = 'only a run with speedup="auto" can tell whether it is far too small'
+    if plan.paced:
+        rate = "the run says at its end if it could be much larger"
+    return [
+        ("corrected", corrected or f"nothing: {why}"),
+        ("predicted", f"{predicted}: {count}" if plan.predicted else "nothing"),
+        ("left alone", ", ".join([*left, *plan.left_out]) or "nothing"),
+        ("plan", f"{plan.plan.removeprefix('plan: ')}; warm-up {plan.warmup}"),
+        ("learning rate", rate),
+        ("memory", plan.memory),
+        ("overhead", f"{counted} of a full step's operations, for correcting"),
+    ]
 
 
 class _Probe(pl.Callback):
-    """Ends the trial after one full step, and records the callback's plan."""
+    """Ends the trial after one full step, and records the callback's plan.
 
-    def __init__(self, plugin: HybridPredict, result: Examination) -> None:
-        self._plugin, self._result = plugin, result
+    ``plain`` is why the run would be plain training, and ``remedies`` what would change that.
+    """
+
+    def __init__(self, plugin: HybridPredict) -> None:
+        self._plugin = plugin
+        self.plan: Overview | None = None
+        self.plain = self.remedies = ""
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         engine = self._plugin.engine
         if engine is not None and self._plugin.ledger.full_steps:
-            self._result.plan = overview(engine)
-            _record_plain(engine, batch, self._result)
-        if self._result.plan is not None or trainer.global_step > 0:
+            self.plan = overview(engine)
+            start = "fell back to plain training: "
+            reasons = [event["reason"] for event in engine.ledger.events]
+            self.plain = next((r.removeprefix(start) for r in reasons if r.startswith(start)), "")
+            lack = shortage(engine)
+            if self.plain and lack is not None:
+                self.remedies = _remedies(lack, batch)
+        if self.plan is not None or trainer.global_step > 0:
             raise TrialEnd
 
 
-def _record_plain(engine: HybridEngine, batch: Any, result: Examination) -> None:
-    """Record why the run would be plain training, and what would change that."""
-    start = "fell back to plain training: "
-    reasons = [event["reason"] for event in engine.ledger.events]
-    result.plain = next((r.removeprefix(start) for r in reasons if r.startswith(start)), "")
-    lack = shortage(engine)
-    if not result.plain or lack is None:
-        return
+def _remedies(lack: Shortage, batch: Any) -> str:
+    """Return what would make corrections strong enough."""
     ways = [f"max_overhead={lack.enough:g}", "updates={}"]
     if math.isfinite(lack.batches):
         larger = f"batches {lack.batches:.2g} times as large"
@@ -133,28 +156,26 @@ def _record_plain(engine: HybridEngine, batch: Any, result: Examination) -> None
             larger = f"batches of at least {math.ceil(samples * lack.batches):,} samples"
             larger += f" (now {samples:,})"
         ways.insert(0, larger)
-    result.remedies = f"max_overhead={lack.limit:g} is too small; {', or '.join(ways)}"
+    return f"max_overhead={lack.limit:g} is too small; {', or '.join(ways)}"
 
 
-def _built(
-    name: str, folder: Path, result: Examination
-) -> tuple[Any, Any, dict[str, Any], HybridConfig]:
-    """Return Trainer, model, the data as arguments of ``fit``, and the configuration."""
+def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridConfig, str]:
+    """Return Trainer, model, data as arguments of ``fit``, configuration, and the log's place."""
     if is_file(name):
         make_run, config, _ = read_audit(name)
         arm = AuditArm(FULL, 0, config, folder, meter=None)
-        return *arm.unpack(make_run(arm)), config.hybrid_config()
+        place = "in the folder of a TensorBoard or CSV logger"
+        return *arm.unpack(make_run(arm)), config.hybrid_config(), place
     built = _function(name)()
     if not isinstance(built, tuple) or len(built) not in (2, 3):
         expected = "a function that returns trainer, model and, if need be, the data"
         raise ConfigError("CONFIG", expected, type(built).__name__)
     trainer, model, data = (*built, None)[:3]
-    log_dir = event_folder(trainer, "auto")
-    result.run_log = str(log_dir or "none: set HybridPredict(log_dir=...) for one")
+    place = str(event_folder(trainer, "auto") or "none: set HybridPredict(log_dir=...) for one")
     configs = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
     # Lightning accepts a LightningDataModule in this place too.
     arguments = {} if data is None else {"train_dataloaders": data}
-    return trainer, model, arguments, configs[0] if configs else HybridConfig()
+    return trainer, model, arguments, configs[0] if configs else HybridConfig(), place
 
 
 def _function(name: str) -> Any:

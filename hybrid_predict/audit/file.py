@@ -36,11 +36,7 @@ def is_file(name: str) -> bool:
 
 
 def check_file(file: str | Path) -> None:
-    """Check sections, names and values without torch, Lightning or the user's modules.
-
-    Raises:
-        ConfigError: If the file cannot be read, or a name or a value is wrong.
-    """
+    """Check sections, names and values without torch, Lightning or the user's modules."""
     if find_spec("yaml") is not None:  # it is part of an extra, which the command asks for later
         _check_sections(_load(file))
 
@@ -51,9 +47,6 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     It has the sections ``model``, ``data`` and ``trainer`` of ``LightningCLI``, optionally
     ``optimizer`` and ``lr_scheduler``, and ``audit`` with the arguments of :class:`AuditConfig`.
     Inside :func:`importable`, classes are found from the current directory too.
-
-    Raises:
-        ConfigError: If the file cannot be read or Lightning refuses its content.
     """
     from hybrid_predict.audit.arm import check_length
     from hybrid_predict.audit.training import preserved
@@ -128,10 +121,9 @@ def _check_classes(content: Mapping[str, Any]) -> None:
     AuditConfig(**content.get("audit", {}))
     described = {name: content.get(name) for name in _CLASSES}
     for name, value in content["trainer"].items():
-        if isinstance(value, list):
-            described |= {f"trainer.{name}.{k}": one for k, one in enumerate(value)}
-        else:
-            described[f"trainer.{name}"] = value
+        several = value if isinstance(value, list) else []
+        described |= {f"trainer.{name}": value}
+        described |= {f"trainer.{name}.{k}": one for k, one in enumerate(several)}
     for name, value in described.items():
         if isinstance(value, Mapping) and isinstance(path := value.get("class_path"), str):
             if hasattr(pl.callbacks, path):
@@ -160,7 +152,9 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
             assert arm is not None
             return arm.trainer(**{**self.config_init.get("trainer", {}), **kwargs})
 
-    with _without_arguments(), warnings.catch_warnings():
+    with warnings.catch_warnings():
+        # The command line is not Lightning's.
+        warnings.filterwarnings("ignore", "(?s).*LightningCLI's args parameter is intended")
         # Lightning uses what newer versions of its parser call deprecated.
         message = "(?s).*(JsonargparseDeprecationWarning|was deprecated in v4)"
         warnings.filterwarnings("ignore", message, DeprecationWarning)
@@ -198,14 +192,3 @@ def importable() -> Iterator[None]:
         yield
     finally:
         sys.path[:] = before
-
-
-@contextmanager
-def _without_arguments() -> Iterator[None]:
-    """Hide the arguments of the command line from Lightning."""
-    arguments = sys.argv
-    sys.argv = arguments[:1]
-    try:
-        yield
-    finally:
-        sys.argv = arguments

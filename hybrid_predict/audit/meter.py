@@ -32,22 +32,15 @@ class TrialEnd(Exception):
 class Meter(pl.Callback):
     """Counts full steps and seconds of training, and measures the final weights.
 
-    Args:
-        metric: Metric that validation has to log.
-        seed: Seed of the last validation, so that it is the same for every arm.
-        on_start: Called with the Trainer when training starts.
-        on_step: Called with full steps and training loss, about five times per second.
-        limit: Number of full steps after which :class:`TrialEnd` is raised; None trains to the end.
+    The last validation starts from ``seed``, so that it is the same for every arm. After ``limit``
+    full steps :class:`TrialEnd` is raised. ``total_steps`` is 0 until training starts; ``seconds``
+    are without validation.
 
-    Attributes:
-        total_steps: Steps of the whole run; 0 until training starts.
-        seconds: Seconds of training, without validation.
-        entry: What the run's entry in the results file has of it. ``shapes`` and ``weights`` are
-            digests of the parameters' form and of the initial values, ``rates`` the last learning
-            rates over the highest ones, by group, except for schedules that follow a metric.
-            ``curve`` has pairs of full steps and the mean training loss since the pair before,
-            ``metric_curve`` pairs of full steps and the metric. The final ``metric`` is None if
-            there is a ``failure``.
+    ``entry`` is what the run's entry in the results file has of it. ``shapes`` and ``weights`` are
+    digests of the parameters' form and of the initial values, ``rates`` the last learning rates
+    over the highest ones, by group, except for schedules that follow a metric. ``curve`` has pairs
+    of full steps and the mean training loss since the pair before, ``metric_curve`` pairs of full
+    steps and the metric. The final ``metric`` is None if there is a ``failure``.
     """
 
     def __init__(
@@ -59,15 +52,13 @@ class Meter(pl.Callback):
         limit: int | None = None,
     ) -> None:
         self._metric, self._seed, self._limit = metric, seed, limit
-        self._on_start, self._on_step = on_start, on_step
+        self._on_start, self._on_step, self._last_call = on_start, on_step, -math.inf
         self._resumed: float | None = None
-        self._last_call = -math.inf
-        self._marks: list[float] = []
         self._not_validation: set[str] = set()
+        self._marks: list[float] = []
         self._peaks: list[float] = []
         self._losses: list[Tensor] = []
-        self.full_steps = self.total_steps = 0
-        self.seconds = 0.0
+        self.full_steps, self.total_steps, self.seconds = 0, 0, 0.0
         self.entry: dict[str, Any] = {}
 
     @property
@@ -93,27 +84,19 @@ class Meter(pl.Callback):
             remedy = "Set max_steps: the length of an epoch of these data is not known."
             raise UnsupportedSetupError("Trainer", "a known number of steps", total, remedy)
         self.total_steps = total
-        shapes, weights = _digests(pl_module)
-        self.entry = {"total_steps": total, "shapes": shapes, "weights": weights}
-        self.entry |= {"curve": [], "metric_curve": []}
+        self.entry = {"total_steps": total, **_digests(pl_module), "curve": [], "metric_curve": []}
         self._peaks = _rates(trainer)
         self._on_start(trainer)
         self._resume(trainer)
 
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count a full step, at the end of an accumulation window."""
         if trainer.fit_loop._should_accumulate():
             return
         self.full_steps += 1
-        pairs = zip_longest(self._peaks, _rates(trainer), fillvalue=0.0)
-        self._peaks = [max(pair) for pair in pairs]
+        self._peaks = [max(pair) for pair in self._rates_and_peaks(trainer)]
         if self._limit is not None:
             self._pause(trainer)
             self._resume(trainer)
@@ -135,8 +118,7 @@ class Meter(pl.Callback):
         """Pause the clock."""
         if not trainer.sanity_checking:
             self._not_validation = self._not_validation or set(trainer.callback_metrics)
-        if self._resumed is not None:
-            self._pause(trainer)
+        self._pause(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the metric of a validation in training."""
@@ -153,7 +135,7 @@ class Meter(pl.Callback):
         if steps < self.total_steps:
             expected, remedy = f"a run of {self.total_steps} steps", "Leave out what ends it early."
             raise UnsupportedSetupError("Trainer", expected, steps, remedy)
-        pairs = zip_longest(_rates(trainer), self._peaks, fillvalue=0.0)
+        pairs = self._rates_and_peaks(trainer)
         self.entry["rates"] = [last / peak if peak else 1.0 for last, peak in pairs]
         self.entry |= {"metric": None, "failure": None}
         floats = (p for p in pl_module.parameters() if p.is_floating_point())
@@ -167,10 +149,10 @@ class Meter(pl.Callback):
         trainer.fit_loop.epoch_loop.val_loop.run()
         value = self._logged(trainer)
         trainer.training = True
-        if math.isfinite(value):
-            self.entry["metric"] = value
-        else:
-            self.entry["failure"] = NOT_FINITE
+        self.entry |= {"metric": value} if math.isfinite(value) else {"failure": NOT_FINITE}
+
+    def _rates_and_peaks(self, trainer: pl.Trainer) -> list[tuple[float, float]]:
+        return list(zip_longest(_rates(trainer), self._peaks, fillvalue=0.0))
 
     def _add_point(self, curve: str, value: float) -> None:
         self.entry[curve].append([self.full_steps, value if math.isfinite(value) else None])
@@ -186,19 +168,19 @@ class Meter(pl.Callback):
         return float(logged[self._metric])
 
     def _resume(self, trainer: pl.Trainer) -> None:
-        _synchronize(trainer)
-        self._resumed = perf_counter()
+        self._resumed = _now(trainer)
 
     def _pause(self, trainer: pl.Trainer) -> None:
-        _synchronize(trainer)
         if self._resumed is not None:
-            self.seconds += perf_counter() - self._resumed
+            self.seconds += _now(trainer) - self._resumed
             self._resumed = None
 
 
-def _synchronize(trainer: pl.Trainer) -> None:
+def _now(trainer: pl.Trainer) -> float:
+    """Return seconds of a clock, after the device has done what it was given."""
     if trainer.strategy.root_device.type == "cuda":
         torch.cuda.synchronize(trainer.strategy.root_device)
+    return perf_counter()
 
 
 def _rates(trainer: pl.Trainer) -> list[float]:
@@ -208,7 +190,7 @@ def _rates(trainer: pl.Trainer) -> list[float]:
     return [float(group["lr"]) for optimizer in chosen for group in optimizer.param_groups]
 
 
-def _digests(module: torch.nn.Module) -> tuple[str, str]:
+def _digests(module: torch.nn.Module) -> dict[str, str]:
     """Return digests of the parameters' form, and of the values of parameters and buffers."""
     shapes, weights = hashlib.sha256(), hashlib.sha256()
     for name, parameter in module.named_parameters():
@@ -217,4 +199,4 @@ def _digests(module: torch.nn.Module) -> tuple[str, str]:
         weights.update(name.encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         weights.update(flat.view(torch.uint8).numpy().data)
-    return shapes.hexdigest(), weights.hexdigest()
+    return {"shapes": shapes.hexdigest(), "weights": weights.hexdigest()}

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
-from operator import gt
 from pathlib import Path
 from typing import Any
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import Meter
-from hybrid_predict.audit.searching import WAYS, bisect, number_of_tests
+from hybrid_predict.audit.searching import WAYS, number_of_tests, test_candidates
 from hybrid_predict.audit.store import RunKey, RunStore, run_key
-from hybrid_predict.audit.training import check_lengths, fit_arm, short_steps
+from hybrid_predict.audit.training import fit_arm, short_steps
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.config import Speedup
 from hybrid_predict.engine import HybridEngine
@@ -60,21 +58,21 @@ class AuditPlan:
 
     def __str__(self) -> str:
         """Return the plan in a few lines."""
-        steps = ", ".join(
-            f"{name} {self._limit(name)}{count:,}" for name, count in self.full_steps.items()
-        )
-        lines = [
-            f"{self.runs} runs: {len(self.full_steps)} arms, {counted_seeds(self.seeds)}; "
-            f"{self.done} done.",
-            f"Full steps per run: {steps}.",
-            self.shortfall,
-        ]
         if self.tests:
-            lines = [
+            runs = [
                 f"At most {self.runs} runs, for {self.tests} tests of candidates; {self.done} "
                 f"done, at most {self.left} to be trained; fewer if candidates are given up early."
             ]
-        lines += [
+        else:
+            arms, seeds = f"{len(self.full_steps)} arms", counted_seeds(self.seeds)
+            steps = [f"{arm} {self._limit(arm)}{n:,}" for arm, n in self.full_steps.items()]
+            runs = [
+                f"{self.runs} runs: {arms}, {seeds}; {self.done} done.",
+                f"Full steps per run: {', '.join(steps)}.",
+                self.shortfall,
+            ]
+        lines = [
+            *runs,
             f"About {_duration(self.seconds)} of training to come{' at most' * bool(self.tests)}, "
             f"at {1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, corrected "
             "updates, predicted steps and start-up are not included; on small models they take "
@@ -82,7 +80,7 @@ class AuditPlan:
             f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint."
             * (self.seeds < FEW_SEEDS),
         ]
-        return "\n".join(line for line in lines if line)
+        return "\n".join(filter(None, lines))
 
     def _limit(self, arm: str) -> str:
         """Return in which direction an arm's number of full steps is a limit."""
@@ -112,11 +110,12 @@ def plan_audit(
         ConfigError: As :func:`audit` does.
         UnsupportedSetupError: As :func:`audit` does.
     """
-    keys = product(config.arms, [config.speedup], range(config.seeds))
-    plan, trial = _plan([{run_key(*key) for key in keys}], make_run, config, folder, source)
-    steps = {name: trial.steps(name, config.speedup) for name in config.arms}
-    shortfall, auto = trial.schedule(config.speedup).shortfall, config.speedup == AUTO
-    return replace(plan, full_steps=steps, shortfall=shortfall, auto=auto)
+    speedup = config.speedup
+    keys = {run_key(arm, speedup, n) for arm, n in product(config.arms, range(config.seeds))}
+    plan, trial = _plan([keys], make_run, config, folder, source)
+    steps = {arm: trial.steps(arm, speedup) for arm in config.arms}
+    shortfall = trial.schedule(speedup).shortfall
+    return replace(plan, full_steps=steps, shortfall=shortfall, auto=speedup == AUTO)
 
 
 def plan_search(
@@ -127,7 +126,7 @@ def plan_search(
     source: Mapping[str, Any] | None = None,
 ) -> AuditPlan:
     """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit."""
-    plan, _ = _plan(list(_paths(config)), make_run, config, folder, source)
+    plan, _ = _plan(_paths(config), make_run, config, folder, source)
     return replace(plan, tests=number_of_tests(config))
 
 
@@ -136,22 +135,26 @@ def most_runs(config: AuditConfig) -> int:
     return max(map(len, _paths(config)))
 
 
-def _paths(config: AuditConfig) -> Iterator[set[RunKey]]:
-    """Yield the runs of every way that a search can take if no candidate is given up."""
-    speedups, seeds = config.numbers, range(config.seeds)
-    borders = range(len(speedups) + 1)
-    for chosen in product(borders, repeat=len(WAYS)):
-        candidates: list[tuple[str, Speedup]] = [
-            (arm, speedups[k])
-            for arm, border in zip(WAYS, chosen, strict=True)
-            for k in bisect(len(speedups), partial(gt, border))
-        ]
-        candidates += [(HYBRID, AUTO)] * (AUTO in config.speedups)
-        yield {
-            run_key(name, speedup, seed)
-            for (arm, speedup), seed in product(candidates, seeds)
-            for name in (FULL, SHORT, arm)
-        }
+def _paths(config: AuditConfig) -> list[set[RunKey]]:
+    """Return the runs of every way that a search can take if no candidate is given up."""
+    borders = product((0.0, *config.numbers), repeat=len(WAYS))
+    return [_path(config, dict(zip(WAYS, largest, strict=True))) for largest in borders]
+
+
+def _path(config: AuditConfig, largest: Mapping[str, float]) -> set[RunKey]:
+    """Return the runs of a search in which each arm passes up to its largest speedup."""
+    tested: list[tuple[str, Speedup]] = []
+
+    def passes(arm: str, speedup: Speedup) -> bool:
+        tested.append((arm, speedup))
+        return isinstance(speedup, str) or speedup <= largest[arm]
+
+    test_candidates(config, passes)
+    return {
+        run_key(name, speedup, seed)
+        for (arm, speedup), seed in product(tested, range(config.seeds))
+        for name in (FULL, SHORT, arm)
+    }
 
 
 def _plan(
@@ -169,10 +172,10 @@ def _plan(
     trial = _Trial(make_run, config)
     steps = {(arm, speedup): trial.steps(arm, speedup) for arm, speedup, _ in every}
     left = [path - done for path in paths]
-    seconds = trial.meter.seconds_per_step
     most = max(sum(steps[arm, speedup] for arm, speedup, _ in path) for path in left)
+    each = trial.meter.seconds_per_step
     runs, remaining = max(map(len, paths)), max(map(len, left))
-    plan = AuditPlan(config.seeds, {}, len(done), runs, remaining, seconds, seconds * most)
+    plan = AuditPlan(config.seeds, {}, len(done), runs, remaining, each, each * most)
     return plan, trial
 
 
@@ -197,16 +200,9 @@ class _Trial:
         return schedule(chosen.with_length(self.meter.total_steps), self._until_skill)
 
     def steps(self, arm: str, speedup: Speedup | None) -> int:
-        """Return the full steps of an arm; of the hybrid arm the fewest, with ``"auto"`` the most.
-
-        Raises:
-            ConfigError: If a short arm would be no fair control.
-        """
+        """Return an arm's full steps; of the hybrid arm the fewest, with ``"auto"`` the most."""
         total = self.meter.total_steps
-        if speedup == AUTO:
-            check_lengths(total, self._arm.lengths, speedup)
-            return total
-        if speedup is not None and arm in SHORTENED:
+        if speedup is not None and (speedup == AUTO or arm in SHORTENED):
             return short_steps(total, self._arm.lengths, speedup)
         if speedup is not None and arm == HYBRID:
             return total - self.schedule(speedup).planned

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from statistics import fmean, median
 from typing import Any
 
 from hybrid_predict.audit.config import AUTO, AuditConfig
@@ -33,19 +33,18 @@ Arms = Mapping[str, FinishedRun]
 
 CORRECTION, PREDICTION = "corrected updates", "predicted steps"
 
-NONE_MADE = "none was made, so none earned anything"
-"""Reading of predicted steps if no seed has any that stand."""
-
 
 def make_results(
     config: AuditConfig, depends_on: Mapping[str, Any], runs: Sequence[FinishedRun]
 ) -> tuple[dict[str, Any], AuditVerdict]:
     """Return the content of the results file as plain data, and the verdict."""
-    complete = complete_seeds(runs)
-    verdict = judge_audit(
-        [paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in complete], config
-    )
-    planned = len(config.arms) * config.seeds
+    seeds: dict[int, dict[str, FinishedRun]] = {}
+    for run in runs:
+        seeds.setdefault(run["seed"], {})[run["arm"]] = run
+    # Seeds that miss a control are complete.
+    complete = [arms for _, arms in sorted(seeds.items()) if arms.keys() >= set(ARMS)]
+    pairs = [paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in complete]
+    verdict, planned = judge_audit(pairs, config), len(config.arms) * config.seeds
     gains, plain_steps = earned(complete, config), _plain_steps(complete, config)
     results: dict[str, Any] = finite(
         {
@@ -59,10 +58,9 @@ def make_results(
             "depends_on": dict(depends_on),
             "notes": [
                 *_length_notes(complete, config),
-                *(_plain_steps_note(name, steps) for name, steps in plain_steps.items()),
-                *_control_notes(complete, config),
+                *_comparisons(complete, plain_steps, config),
                 *_advice(gains, complete),
-                *_event_notes(runs),
+                *_events(runs),
             ],
             "runs": list(runs),
             "summary": _summary(runs, config),
@@ -73,14 +71,6 @@ def make_results(
         }
     )
     return results, verdict
-
-
-def complete_seeds(runs: Sequence[FinishedRun]) -> list[Arms]:
-    """Return the runs of every seed that has all arms; controls may be missing."""
-    seeds: dict[int, dict[str, FinishedRun]] = {}
-    for run in runs:
-        seeds.setdefault(run["seed"], {})[run["arm"]] = run
-    return [arms for _, arms in sorted(seeds.items()) if arms.keys() >= set(ARMS)]
 
 
 def paired(full: FinishedRun, short: FinishedRun, hybrid: FinishedRun) -> PairedSeed:
@@ -105,7 +95,7 @@ def _summary(runs: Sequence[FinishedRun], config: AuditConfig) -> dict[str, Any]
         if arm := [run for run in runs if run["arm"] == name]:
             summary[name] = {
                 "metric": spread([run["metric"] for run in arm if not run["failure"]]),
-                **{key: statistics.fmean(run[key] for run in arm) for key in means},
+                **{key: fmean(run[key] for run in arm) for key in means},
                 "failures": Counter(run["failure"] for run in arm if run["failure"]),
             }
     return summary
@@ -146,27 +136,24 @@ def earned(seeds: Sequence[Arms], config: AuditConfig) -> dict[str, dict[str, An
         used = [pair for pair in pairs if mechanism != PREDICTION or pair[1]["predicted_steps"]]
         values = [config.sign * (one["metric"] - other["metric"]) for one, other in used]
         limits = bounds(values, config.alpha) if len(values) > 1 else None
-        lower, upper = (limits.lower, limits.upper) if limits else (None, None)
-        idle = len(pairs) - len(used)
+        reading = "no difference that these seeds can show"
+        if len(pairs) > len(used) == 0:
+            reading = "none was made, so none earned anything"
+        elif limits is None or len(values) < FEW_SEEDS:
+            reading = "too few seeds to tell"
+        elif limits.lower > 0 or limits.upper < 0:
+            reading = "better" if limits.lower > 0 else "worse"
         gains[mechanism] = {
             "without": without,
             "with": arm,
             **spread(values),
-            "lower": lower,
-            "upper": upper,
+            "lower": limits and limits.lower,
+            "upper": limits and limits.upper,
             "more_full_steps": spread([b["full_steps"] - a["full_steps"] for a, b in used])["mean"],
-            "idle": idle,
-            "reading": NONE_MADE if idle and not used else _reading(len(values), lower, upper),
+            "idle": len(pairs) - len(used),
+            "reading": reading,
         }
     return gains
-
-
-def _reading(n: int, lower: float | None, upper: float | None) -> str:
-    if n < FEW_SEEDS or lower is None or upper is None:
-        return "too few seeds to tell"
-    if lower > 0:
-        return "better"
-    return "worse" if upper < 0 else "no difference that these seeds can show"
 
 
 def sentences(gains: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -192,14 +179,14 @@ def sentences(gains: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _advice(gains: Mapping[str, Mapping[str, Any]], seeds: Sequence[Arms]) -> list[str]:
     """Tell what to try if only corrected updates have earned something."""
     predicted, corrected = gains[PREDICTION], gains[CORRECTION]
-    if min(predicted["n"], corrected["n"]) < FEW_SEEDS:
-        return []
-    if predicted["lower"] > 0 or corrected["lower"] <= 0:
+    few = min(predicted["n"], corrected["n"]) < FEW_SEEDS
+    if few or predicted["lower"] > 0 or corrected["lower"] <= 0:
         return []
     how = "is better" if predicted["upper"] < 0 else "may do as well"
+    steps = seeds[0][CORRECTED]["full_steps"]
     return [
         f"Correction alone {how}: train with HybridPredict(speedup=1) for "
-        f"{seeds[0][CORRECTED]['full_steps']:,} full steps, with a schedule of that length."
+        f"{steps:,} full steps, with a schedule of that length."
     ]
 
 
@@ -213,7 +200,7 @@ def _plain_steps(complete: Sequence[Arms], config: AuditConfig) -> dict[str, Any
         return {}
 
     def mean(name: str, key: str) -> float:
-        return statistics.fmean(arms[name][key] for arms in sound)
+        return fmean(arms[name][key] for arms in sound)
 
     steps = [mean(name, "full_steps") for name in (SHORT, FULL)]
     plain = [config.sign * mean(name, "metric") for name in (SHORT, FULL)]
@@ -223,70 +210,67 @@ def _plain_steps(complete: Sequence[Arms], config: AuditConfig) -> dict[str, Any
     }
 
 
-def _plain_steps_note(arm: str, plain: Mapping[str, Any]) -> str:
-    steps, bound = f"{plain['steps']:,.0f} full steps", plain["bound"]
-    if bound in (AT_LEAST, AT_MOST):
-        how = "better" if bound == AT_LEAST else "worse"
-        return f"The {arm} arm ends {how} than plain training of {steps}."
-    return (
-        f"Plain training would need about {steps} to end where the {arm} arm does, by "
-        "interpolation between the short and the full arm."
-    )
+def _comparisons(
+    complete: Sequence[Arms], plain_steps: Mapping[str, Any], config: AuditConfig
+) -> Iterator[str]:
+    """Compare the arms with plain training of other lengths, and controls with the full arm."""
+    for arm, plain in plain_steps.items():
+        steps, bound = f"{plain['steps']:,.0f} full steps", plain["bound"]
+        if bound in (AT_LEAST, AT_MOST):
+            how = "better" if bound == AT_LEAST else "worse"
+            yield f"The {arm} arm ends {how} than plain training of {steps}."
+        else:
+            yield (
+                f"Plain training would need about {steps} to end where the {arm} arm does, by "
+                "interpolation between the short and the full arm."
+            )
+    for name in config.controls:
+        gaps = _gaps(complete, name, FULL)
+        if gaps and config.sign * fmean(gaps) < 0:
+            yield (
+                f"The control {name} ends better than the full arm: tune plain training first, "
+                "then audit the tuned training."
+            )
 
 
-def _control_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
-    """Name the controls that end better than the full arm."""
-    gaps = {name: _gaps(complete, name, FULL) for name in config.controls}
-    return [
-        f"The control {name} ends better than the full arm: tune plain training first, then audit "
-        "the tuned training."
-        for name, values in gaps.items()
-        if values and config.sign * statistics.fmean(values) < 0
-    ]
+def _events(runs: Sequence[FinishedRun]) -> Iterator[str]:
+    for run in runs:
+        if run["arm"] == HYBRID:
+            for event in (run["ledger"] or {}).get("events", []):
+                where = f"seed {run['seed']}, full step {event['step']:,}"
+                yield f"Hybrid arm: {event['reason']} ({where})."
 
 
-def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
+def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> Iterator[str]:
     """Tell seconds and full steps of the arms, where they are not as planned."""
     if not complete:
-        return []
+        return
     times = {
-        name: statistics.median(arms[name]["seconds"] / arms[FULL]["seconds"] for arms in complete)
+        name: median(arms[name]["seconds"] / arms[FULL]["seconds"] for arms in complete)
         for name in (HYBRID, CORRECTED)
     }
-    short, hybrid = (
-        statistics.fmean(arms[name]["full_steps"] for arms in complete) for name in (SHORT, HYBRID)
-    )
+    short, hybrid = (fmean(arms[x]["full_steps"] for arms in complete) for x in (SHORT, HYBRID))
     total = complete[0][FULL]["total_steps"]
     due = hybrid if config.speedup == AUTO else total / config.speedup
-    notes = [
+    yield (
         f"In seconds, without validation, the hybrid arm took {times[HYBRID]:.2f} times as long as "
         f"the full arm, the corrected arm {times[CORRECTED]:.2f} times (medians over seeds). On "
         "small models corrected updates cost a larger share of a full step than on large ones."
-    ]
+    )
     if short > due + 1:
-        notes.append(
+        yield (
             f"The short and the corrected arm take {short:,.0f} full steps instead of {due:,.0f}, "
             "because epochs are rounded up: these arms never get fewer steps than they should."
         )
     if config.speedup == AUTO:
         taken = sorted({arms[HYBRID]["full_steps"] for arms in complete})
         span = " to ".join(f"{steps:,}" for steps in (taken[0], taken[-1])[: len(taken)])
-        notes.append(
+        yield (
             f'With "auto" the hybrid arm took {span} of {total:,} full steps. The short and the '
             "corrected arm of each seed take as many as it took."
         )
     if hybrid > 1.01 * due:
-        notes.append(
+        yield (
             f"The hybrid arm took {hybrid:,.0f} full steps instead of {due:,.0f}: some predicted "
             f"steps were not made, or were undone. Its saving is {percent(1 - hybrid / total)}."
         )
-    return notes
-
-
-def _event_notes(runs: Sequence[FinishedRun]) -> list[str]:
-    return [
-        f"Hybrid arm: {event['reason']} (seed {run['seed']}, full step {event['step']:,})."
-        for run in runs
-        if run["arm"] == HYBRID
-        for event in (run["ledger"] or {}).get("events", [])
-    ]

@@ -14,7 +14,7 @@ from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.audit.store import RESULTS, FinishedRun, RunKey, RunStore, run_key
-from hybrid_predict.audit.training import check_lengths, train_arm
+from hybrid_predict.audit.training import short_steps, train_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.config import Speedup
 from hybrid_predict.report.pages import audit_page
@@ -23,8 +23,6 @@ from hybrid_predict.runs.evidence import FULL, HYBRID
 from hybrid_predict.runs.files import replace_text
 from hybrid_predict.runs.runtime import Observer, locked, quiet, writable_folder, write_json
 from hybrid_predict.runs.tracking import Tracking
-
-REPORT = "report.html"
 
 _TRACKED = ("metric", "full_steps", "predicted_steps", "undone_steps", "steps", "seconds")
 
@@ -46,23 +44,25 @@ class ArmRuns:
     ) -> None:
         self._make_run, self._config, self._speedups = make_run, config, speedups
         self._store, self._observer, self._tracking = store, observer, tracking
-        self._reported: set[Any] = set()
+        self._reported: set[RunKey] = set()
 
     def get(self, arm: str, speedup: Speedup, seed: int) -> FinishedRun:
         """Return a finished run, trained now if it is missing."""
         key = self._store.key(arm, speedup, seed)
-        if key is None:
+        if key is None:  # with "auto" its length is that of the hybrid arm
             self.get(HYBRID, speedup, seed)
             return self.get(arm, speedup, seed)
-        if key not in self._store.runs:
+        if key in self._reported:
+            return self._store.runs[key]
+        known = key in self._store.runs
+        if known:
+            self._check(self._store.runs[key])
+        else:
             self._train(key)
-            self._reported.add(key)
-            self._observer.run_finished(self._store.runs[key])
         run = self._store.runs[key]
-        if key not in self._reported:
-            self._check(run)
-            self._reported.add(key)
-            self._observer.run_found(run)
+        self._reported.add(key)
+        report = self._observer.run_found if known else self._observer.run_finished
+        report(run)
         return run
 
     def _train(self, key: RunKey) -> None:
@@ -82,7 +82,7 @@ class ArmRuns:
         self._store.check(run)
         if run["arm"] == FULL:
             for speedup in self._speedups:
-                check_lengths(run["total_steps"], run["lengths"], speedup)
+                short_steps(run["total_steps"], run["lengths"], speedup)
 
 
 @dataclass(frozen=True)
@@ -150,30 +150,22 @@ def audit(
         UnsupportedSetupError: If the callback does not support them.
         MissingExtraError: If Lightning, matplotlib or MLflow is not installed.
     """
-    place = writable_folder(folder)
+    place, observer, status = writable_folder(folder), observer or Observer(), "FAILED"
     with locked(place), quiet():
         store = RunStore(place, config, source, overwrite=overwrite)
-        return _run(make_run, config, store, observer or Observer())
-
-
-def _run(
-    make_run: MakeRun, config: AuditConfig, store: RunStore, observer: Observer
-) -> AuditResult:
-    """Train what is missing; write results and report, whether it ends by itself or not."""
-    tracking = _tracking(store, config) if config.mlflow else None
-    arms = ArmRuns(make_run, config, (config.speedup,), store, observer, tracking)
-    status = "FAILED"
-    try:
-        for seed in range(config.seeds):  # all arms of a seed, so that they meet the same load
-            for arm in config.arms:
-                arms.get(arm, config.speedup, seed)
-                write_json(_results(store, config).results, store.folder / RESULTS)
-        status = "FINISHED"
-    except KeyboardInterrupt:
-        status = "KILLED"
-    finally:
-        result = _finish(store, config, tracking, status)
-    return result
+        tracking = _tracking(store, config) if config.mlflow else None
+        arms = ArmRuns(make_run, config, (config.speedup,), store, observer, tracking)
+        try:
+            for seed in range(config.seeds):  # all arms of a seed, so that they meet the same load
+                for arm in config.arms:
+                    arms.get(arm, config.speedup, seed)
+                    write_json(_results(store, config).results, place / RESULTS)
+            status = "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+        finally:
+            result = _finish(store, config, tracking, status)
+        return result
 
 
 def _results(store: RunStore, config: AuditConfig) -> AuditResult:
@@ -190,18 +182,18 @@ def _finish(
 ) -> AuditResult:
     """Write results and report of the finished runs, and end the MLflow run."""
     result, files = _results(store, config), list[Path]()
+    results = result.results
     try:
-        if result.results["runs"] or status != "FAILED":  # an empty report would hide the error
-            files.append(write_json(result.results, store.folder / RESULTS))
+        if results["runs"] or status != "FAILED":  # an empty report would hide the error
             first = run_key(HYBRID, config.speedup, 0)
             log = store.place(first) / NAME if first in store.runs else None
-            files.append(replace_text(store.folder / REPORT, audit_page(result.results, log)))
+            files.append(write_json(results, store.folder / RESULTS))
+            files.append(replace_text(store.folder / "report.html", audit_page(results, log)))
     finally:
         if tracking is not None:
-            # MLflow allows no comma in a name.
             metrics = {
-                f"{arm.replace(',', '')}/metric": summary["metric"]["mean"]
-                for arm, summary in result.results["summary"].items()
+                f"{arm.replace(',', '')}/metric": summary["metric"]["mean"]  # MLflow: no comma
+                for arm, summary in results["summary"].items()
             }
             tracking.log_metrics({**metrics, "saving": result.verdict.saving})
             tags = {"outcome": result.outcome.value, "conclusion": result.verdict.headline}

@@ -74,31 +74,23 @@ def _object(known: Mapping[str, type]) -> Schema:
 def _of_class(cls: type) -> Schema:
     """Return the schema of the arguments of a class, with descriptions from its docstring."""
     hints = get_type_hints(cls.__init__ if cls is HybridPredict else cls)
-    descriptions = _descriptions(HybridConfig) | _descriptions(cls)
-    properties = {}
+    described = [*parse(getdoc(HybridConfig) or "").params, *parse(getdoc(cls) or "").params]
+    texts = {p.arg_name: " ".join((p.description or "").split()) for p in described}
+    properties: Schema = {}
     for name, parameter in signature(cls).parameters.items():
-        described = {"description": descriptions[name]} if name in descriptions else {}
-        properties[name] = {**described, **_named(name, hints[name])}
+        properties[name] = {"description": _MARKUP.sub("", texts[name])} if name in texts else {}
+        properties[name] |= _named(name, hints[name])
         if isinstance(parameter.default, (bool, int, float, str)):
             properties[name]["default"] = parameter.default
     return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
-def _descriptions(cls: type) -> dict[str, str]:
-    """Return descriptions of the arguments from a docstring, without markup."""
-    parameters = parse(getdoc(cls) or "").params
-    return {
-        p.arg_name: _MARKUP.sub("", " ".join((p.description or "").split())) for p in parameters
-    }
 
 
 def _named(name: str, hint: Any) -> Schema:
     """Return the schema of an argument by its name, or else by its type."""
     if name in OBJECTS:
         by_kind = {kind: {"$ref": f"#/$defs/{name}"} for kind in KINDS}
-        return {
-            "type": ["object", "null"], "properties": by_kind, "additionalProperties": False
-        }  # fmt: skip
+        closed = {"properties": by_kind, "additionalProperties": False}
+        return {"type": ["object", "null"], **closed}
     if name == "kinds":
         return {"type": ["object", "null"], "additionalProperties": {"enum": list(KINDS)}}
     if name == "history_dtype":

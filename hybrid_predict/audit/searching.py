@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig, shortened
@@ -27,6 +27,8 @@ from hybrid_predict.runs.runtime import (
     write_json,
 )
 
+T = TypeVar("T")
+
 WAYS = (CORRECTED, HYBRID)
 """The arms whose largest speedup is searched."""
 
@@ -43,10 +45,7 @@ FINDINGS = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """An arm at a speedup, and the verdict at the level of one test of the search.
-
-    It is given up, with its other runs left out, if it cannot pass any more.
-    """
+    """An arm at a speedup, and the verdict at the level of one test of the search."""
 
     arm: str
     speedup: Speedup
@@ -98,11 +97,9 @@ class SearchResult:
     @property
     def outcome(self) -> AuditOutcome:
         """Verified if a candidate keeps quality; undecided if more seeds may show one."""
-        outcomes = {candidate.verdict.outcome for candidate in self.tried}
-        for outcome in (AuditOutcome.VERIFIED, AuditOutcome.UNDECIDED):
-            if outcome in outcomes:
-                return outcome
-        return AuditOutcome.NO_SAVING
+        found = {candidate.verdict.outcome for candidate in self.tried}
+        order = (AuditOutcome.VERIFIED, AuditOutcome.UNDECIDED)
+        return next((outcome for outcome in order if outcome in found), AuditOutcome.NO_SAVING)
 
     @property
     def partial(self) -> bool:
@@ -151,38 +148,39 @@ def search(
         return Searching(runs.get, config, place, observer).result()
 
 
-def bisect(count: int, passes: Callable[[int], bool]) -> list[int]:
+def bisect(candidates: Sequence[T], passes: Callable[[T], bool]) -> None:
     """Find the largest of ascending candidates that passes, by testing about log2 of them.
 
     Assumes that every candidate below one that passes would pass, and every one above one that
-    fails would fail. Returns the numbers, from 0, of the candidates that were tested, in order.
+    fails would fail.
     """
-    tested: list[int] = []
-    passed, failed = -1, count
+    passed, failed = -1, len(candidates)
     while failed - passed > 1:
-        tested.append((passed + failed) // 2)
-        if passes(tested[-1]):
-            passed = tested[-1]
+        tested = (passed + failed) // 2
+        if passes(candidates[tested]):
+            passed = tested
         else:
-            failed = tested[-1]
-    return tested
+            failed = tested
 
 
-def most_tests(count: int) -> int:
-    """Return the largest number of tests of :func:`bisect`."""
-    return math.ceil(math.log2(count + 1))
+def test_candidates(config: AuditConfig, passes: Callable[[str, Speedup], bool]) -> None:
+    """Test candidates, given by arm and speedup, until the answer cannot change."""
+    for arm in WAYS:
+        bisect(config.numbers, partial(passes, arm))
+    if AUTO in config.speedups:
+        passes(HYBRID, AUTO)
 
 
 def number_of_tests(config: AuditConfig) -> int:
     r"""Return the largest number of tests of a search.
 
-    The answer is wrong if a candidate passes by chance. Each arm tests at most :func:`most_tests`
-    of the K numbers, and ``"auto"`` is one more test. With Bonferroni's bound, which holds for
-    tests that depend on each other, each of them has the level
+    The answer is wrong if a candidate passes by chance. With Bonferroni's bound, which holds for
+    tests that depend on each other, each test has the level
 
     .. math:: \alpha' = \alpha / (\text{arms} \lceil \log_2 (K + 1) \rceil + [\text{auto}]).
     """
-    return len(WAYS) * most_tests(len(config.numbers)) + (AUTO in config.speedups)
+    each = math.ceil(math.log2(len(config.numbers) + 1))
+    return len(WAYS) * each + (AUTO in config.speedups)
 
 
 class Searching:
@@ -203,18 +201,11 @@ class Searching:
 
     def result(self) -> SearchResult:
         """Test candidates until the answer cannot change, or the user interrupts."""
-        stopped = False
         try:
-            for arm in WAYS:
-                bisect(len(self._config.numbers), partial(self._number_passes, arm))
-            if AUTO in self._config.speedups:
-                self._passes(HYBRID, AUTO)
+            test_candidates(self._config, self._passes)
         except KeyboardInterrupt:
-            stopped = True
-        return self._written(partial=stopped)
-
-    def _number_passes(self, arm: str, number: int) -> bool:
-        return self._passes(arm, self._config.numbers[number])
+            return self._written(partial=True)
+        return self._written(partial=False)
 
     def _passes(self, arm: str, speedup: Speedup) -> bool:
         """Test a candidate, unless no candidate can pass because a full run has no metric."""
@@ -247,13 +238,12 @@ class Searching:
 
     def _written(self, *, partial: bool) -> SearchResult:
         """Write the results file, and return its content."""
-        line = trainer_line(self._config, self._tried, self._lengths) if self._lengths else ""
-        names = (*WAYS, *[AUTO] * (AUTO in self._config.speedups))
+        ways = (*WAYS, *[AUTO] * (AUTO in self._config.speedups))
         passed = [t for t in self._tried if t.passed]
         best = {
-            name: max((t.shortening for t in passed if t.way == name), default=None)
-            for name in names
+            way: max((t.shortening for t in passed if t.way == way), default=None) for way in ways
         }
+        line = trainer_line(self._config, self._tried, self._lengths) if self._lengths else ""
         tried = [
             {"arm": t.arm, "speedup": t.speedup, "passed": t.passed, "finding": t.finding,
              **t.verdict.to_dict()}
@@ -276,9 +266,9 @@ def _given_up(
     """Return a candidate that cannot pass any more; ``fault`` is whether its arm is the cause."""
     no_saving = fault and config.seeds >= FEW_SEEDS
     outcome = AuditOutcome.NO_SAVING if no_saving else AuditOutcome.UNDECIDED
-    verdict = judge_audit(seeds, config, arm)
-    given_up = replace(verdict, outcome=outcome, headline=f"given up: {reason}")
-    return Candidate(arm, config.speedup, given_up, given_up=True)
+    headline = f"given up: {reason}"
+    verdict = replace(judge_audit(seeds, config, arm), outcome=outcome, headline=headline)
+    return Candidate(arm, config.speedup, verdict, given_up=True)
 
 
 def _inferior(verdict: AuditVerdict, config: AuditConfig) -> bool:

@@ -33,8 +33,7 @@ SCHEMA = 5
 
 RATES_APART = 0.05
 """Largest difference of the final learning rates of two arms, as shares of their peaks, at which a
-schedule counts as shortened. Rates within a factor of two count too, for schedules without an end,
-such as one over the square root of the steps."""
+schedule counts as shortened; rates within a factor of two, of schedules without an end, do too."""
 
 
 def run_key(arm: str, speedup: Speedup | None, seed: int) -> RunKey:
@@ -47,11 +46,8 @@ def run_key(arm: str, speedup: Speedup | None, seed: int) -> RunKey:
 class RunStore:
     """Finished runs, as lines of ``runs.jsonl`` in a folder that need not exist yet.
 
-    ``depends_on`` is what they depend on, as plain data: options, versions and ``source``.
-
-    Raises:
-        ConfigError: If the folder holds runs of another training, or a results file without its
-            runs, or if files cannot be deleted.
+    ``depends_on`` is what they depend on, as plain data: options, versions and ``source``. Runs of
+    another training, and a results file without its runs, are refused with a ConfigError.
     """
 
     def __init__(
@@ -63,16 +59,10 @@ class RunStore:
         overwrite: bool = False,
     ) -> None:
         self.folder = folder
-        self.depends_on: dict[str, Any] = _plain(
-            {
-                **config.training(),
-                **(source or {}),
-                "schema": SCHEMA,
-                "hybrid_predict": version("hybrid-predict"),
-                "torch": torch.__version__,
-                "lightning": version("lightning"),
-            }
-        )
+        versions = {"schema": SCHEMA, "hybrid_predict": version("hybrid-predict"),
+                    "torch": torch.__version__, "lightning": version("lightning")}  # fmt: skip
+        conditions = {**config.training(), **(source or {}), **versions}
+        self.depends_on: dict[str, Any] = _plain(conditions)
         self._rows = Rows(folder / RUNS, _row_key)
         if overwrite:
             self._rows.clear()
@@ -92,9 +82,9 @@ class RunStore:
         return {key: row["run"] for key, row in self._rows.done.items()}
 
     def key(self, arm: str, speedup: Speedup | None, seed: int) -> RunKey | None:
-        """Return the key of a run; None if its length follows from a run that is not finished.
+        """Return the key of a run; None if it needs the hybrid arm of its seed, which is missing.
 
-        With ``"auto"`` a short arm takes as many full steps as the hybrid arm of its seed.
+        With ``"auto"`` a short arm takes as many full steps as that one.
         """
         if speedup == AUTO and arm in SHORTENED:
             hybrid = self.runs.get(run_key(HYBRID, AUTO, seed))
@@ -117,28 +107,20 @@ class RunStore:
         self._rows.add({"depends_on": self.depends_on, "run": run})
 
     def check(self, run: FinishedRun) -> None:
-        """Check that a run belongs to the same training as the known runs.
-
-        ``run`` is its entry, or the part of it that is known before training.
-
-        Raises:
-            ConfigError: If parameters, lengths, initial weights or schedules do not agree.
-        """
+        """Refuse a run of another training; ``run`` may be what is known before it is trained."""
         for other in self.runs.values():
             if what := _differing(run, other):
                 got = f"{other['arm']}, seed {other['seed']}, with other {what}"
                 self._refuse("finished runs of this training", got)
             if run["seed"] == other["seed"]:
-                _check_start(run, other)
-                _check_schedule(run, other)
+                _check_seed(run, other)
 
     def _check_conditions(self, row: Mapping[str, Any], config: AuditConfig) -> None:
-        arm, before = row["run"]["arm"], row["depends_on"]
-        names = sorted(self.depends_on.keys() | before.keys())
-        if other := [name for name in names if self.depends_on.get(name) != before.get(name)]:
+        now, before, run = self.depends_on, row["depends_on"], row["run"]
+        if other := [n for n in sorted(now.keys() | before.keys()) if now.get(n) != before.get(n)]:
             self._refuse("finished runs of this audit", f"runs with other {', '.join(other)}")
-        if _plain(config.controls.get(arm, row["run"]["changes"])) != row["run"]["changes"]:
-            self._refuse("finished runs of this audit", f"{arm} with other changes")
+        if _plain(config.controls.get(run["arm"], run["changes"])) != run["changes"]:
+            self._refuse("finished runs of this audit", f"{run['arm']} with other changes")
 
     def _check_results(self) -> None:
         """Refuse to replace results whose runs are missing."""
@@ -159,8 +141,7 @@ def _row_key(row: Mapping[str, Any]) -> RunKey:
     run = row["run"]
     for name in ("shapes", "total_steps", "lengths", "weights", "changes"):
         run[name]
-    if not isinstance(row["depends_on"], dict):
-        raise TypeError("depends_on is no mapping")
+    row["depends_on"].keys()
     speedup = run.get("speedup")  # runs of earlier versions have none, and are refused by schema
     return run_key(str(run["arm"]), speedup, int(run["seed"]))
 
@@ -170,8 +151,7 @@ def _differing(run: FinishedRun, other: FinishedRun) -> str:
     if other["shapes"] != run["shapes"]:
         return "names or shapes of parameters"
     longer, shorter = sorted((run, other), key=_scale)
-    scale = _scale(shorter)
-    if scale == _scale(longer):
+    if (scale := _scale(shorter)) == _scale(longer):
         if run["total_steps"] != other["total_steps"]:
             return "number of steps"
         due = longer["lengths"]
@@ -187,8 +167,8 @@ def _scale(run: FinishedRun) -> float:
     return float(run["speedup"]) if run["arm"] in SHORTENED else 1.0
 
 
-def _check_start(run: FinishedRun, other: FinishedRun) -> None:
-    """Check that two arms of one seed start from the same weights."""
+def _check_seed(run: FinishedRun, other: FinishedRun) -> None:
+    """Check that two arms of one seed start alike, and end at alike learning rates."""
     if run["weights"] != other["weights"]:
         raise ConfigError(
             "make_run",
@@ -197,10 +177,6 @@ def _check_start(run: FinishedRun, other: FinishedRun) -> None:
             "Build the model inside make_run, which is called after the seed is set; if the "
             "training was changed since, choose another folder.",
         )
-
-
-def _check_schedule(run: FinishedRun, other: FinishedRun) -> None:
-    """Check that the learning rates of the short and the full arm end alike."""
     arms = {run["arm"]: run, other["arm"]: other}
     if arms.keys() != {FULL, SHORT} or "rates" not in run:
         return

@@ -29,42 +29,56 @@ LEAST_LENGTH = 40
 
 _VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
 
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+)
+"""Functions that get and set what training may change."""
+
 
 @contextmanager
 def preserved() -> Iterator[None]:
     """Restore random states, torch's settings and Lightning's variables after the block."""
     states, variables = random_states(), {name: os.environ.get(name) for name in _VARIABLES}
+    settings = [(set_to, get()) for get, set_to in _SETTINGS]
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn = torch.backends.cudnn
     flags = (cudnn.benchmark, cudnn.deterministic)
-    precision, dtype = torch.get_float32_matmul_precision(), torch.get_default_dtype()
-    number, grad = torch.get_num_threads(), torch.is_grad_enabled()
     try:
         yield
     finally:
-        torch.set_grad_enabled(grad)
-        torch.set_num_threads(number)
-        torch.set_default_dtype(dtype)
-        torch.set_float32_matmul_precision(precision)
+        for set_to, value in settings:
+            set_to(value)
         cudnn.benchmark, cudnn.deterministic = flags
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        for name, value in variables.items():
+        for name, text in variables.items():
             os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+            if text is not None:
+                os.environ[name] = text
         set_random_states(states)
 
 
-def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
-    """Return the full steps of a short arm, at least ``total / speedup``.
+def short_steps(total: int, lengths: Mapping[str, int], speedup: Speedup) -> int:
+    """Return the full steps of a short arm, at least ``total / speedup``; with ``"auto"`` the most.
 
     ``total`` steps and ``lengths`` (``max_steps`` and ``max_epochs``, if given) are the full arm's.
 
     Raises:
-        ConfigError: If rounding up adds so many steps that the arm is no fair control.
+        ConfigError: If rounding up adds, or with ``"auto"`` could add, so many steps that the arm
+            is no fair control.
     """
-    name, length = _deciding(total, lengths)
+    # The shorter of steps and epochs ends every arm.
+    name = "max_steps" if lengths.get("max_steps") == total else "max_epochs"
+    length = lengths[name]
+    if isinstance(speedup, str):
+        if length < LEAST_LENGTH:
+            expected = f'at least {LEAST_LENGTH} with speedup "{AUTO}"'
+            remedy = "Set max_steps instead, train for longer, or give the speedup as a number."
+            raise ConfigError(name, expected, length, remedy)
+        return total
     rounded = shortened(length, speedup)
     if rounded > ROUNDING * length / speedup:
         got = f"{length} shortened to {rounded}, not {length / speedup:.3g}"
@@ -72,30 +86,6 @@ def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
         expected = f"a length that can be divided by the speedup {speedup:g}"
         raise ConfigError(name, expected, got, remedy)
     return math.ceil(total * rounded / length - 1e-9)
-
-
-def check_lengths(total: int, lengths: Mapping[str, int], speedup: Speedup) -> None:
-    """Check that rounding up makes no short arm an unfair control.
-
-    ``total`` steps and ``lengths`` are as for :func:`short_steps`.
-
-    Raises:
-        ConfigError: If it would, or with ``"auto"`` could.
-    """
-    if speedup != AUTO:
-        short_steps(total, lengths, speedup)
-        return
-    name, length = _deciding(total, lengths)
-    if length < LEAST_LENGTH:
-        expected = f'at least {LEAST_LENGTH} with speedup "auto"'
-        remedy = "Set max_steps instead, train for longer, or give the speedup as a number."
-        raise ConfigError(name, expected, length, remedy)
-
-
-def _deciding(total: int, lengths: Mapping[str, int]) -> tuple[str, int]:
-    """Return the name and the number of the shorter of steps and epochs, which ends every arm."""
-    name = "max_steps" if lengths.get("max_steps") == total else "max_epochs"
-    return name, lengths[name]
 
 
 def train_arm(
@@ -113,15 +103,15 @@ def train_arm(
 
     ``check`` gets the part of the entry that is known before training, and may raise. ``speedup``
     takes the place of that of the configuration.
-
-    Raises:
-        ConfigError: If the run cannot be audited as it is set up.
-        UnsupportedSetupError: If the callback does not support it, or it ended early.
     """
+
+    def entry() -> dict[str, Any]:
+        run = dict(zip(("arm", "speedup", "seed"), run_key(name, arm.speedup, seed), strict=True))
+        return {**run, "changes": dict(arm.changes), "lengths": arm.lengths, **meter.entry}
 
     def started(trainer: Any) -> None:
         arm.check_callbacks(trainer.callbacks)  # the model may have added some
-        check(_entry(arm, meter))
+        check(entry())
         engine = arm.hybrid.engine if arm.hybrid else None
         predicted = engine.schedule.planned if engine and not engine.config.paced else 0
         observer.run_started(name, seed, meter.total_steps - predicted)
@@ -132,7 +122,7 @@ def train_arm(
     ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
     counts = ledger or {"full_steps": meter.entry["steps"]}
     return {
-        **_entry(arm, meter),
+        **entry(),
         **{name: counts.get(name, 0) for name in ("full_steps", "predicted_steps", "undone_steps")},
         "seconds": meter.seconds,
         "threads": torch.get_num_threads(),
@@ -140,26 +130,8 @@ def train_arm(
     }
 
 
-def _entry(arm: AuditArm, meter: Meter) -> dict[str, Any]:
-    """Return the run's entry, as far as it is known."""
-    name, speedup, seed = run_key(arm.name, arm.speedup, arm.seed)
-    return {
-        "arm": name,
-        "speedup": speedup,
-        "seed": seed,
-        "changes": dict(arm.changes),
-        "lengths": arm.lengths,
-        **meter.entry,
-    }
-
-
 def fit_arm(arm: AuditArm, make_run: MakeRun, meter: Meter) -> None:
-    """Train what ``make_run`` builds, from the arm's seed; restore all settings afterwards.
-
-    Raises:
-        ConfigError: If the run cannot be audited as it is set up.
-        UnsupportedSetupError: If the callback does not support it, or it has no batches.
-    """
+    """Train what ``make_run`` builds, from the arm's seed; restore all settings afterwards."""
     with preserved(), suppress(TrialEnd):
         pl.seed_everything(arm.seed, workers=True, verbose=False)
         trainer, model, data = arm.unpack(make_run(arm))

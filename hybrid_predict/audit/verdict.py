@@ -11,28 +11,22 @@ Every seed i gives a contrast
     c_i = h_i - \theta f_i - (1 - \theta) p_i    (``retain`` = \theta, the default), or
     c_i = h_i - f_i - m                          (``margin`` = m).
 
-Over n seeds its mean has the one-sided confidence bounds
-
-    \bar c \pm t_{1 - \alpha, n - 1} \operatorname{sd}(c) / \sqrt n.
-
-The hybrid arm is *non-inferior* if the upper bound is below 0 and *inferior* if the lower bound is
-above 0. The default contrast is the retention-of-effect hypothesis (Pigeot, Schäfer, Röhmel and
-Hauschke, "Assessing non-inferiority of a new treatment in a three-arm clinical trial including a
-placebo", 2003), here for paired observations: the hybrid arm keeps at least the share \theta of
-what the saved steps are worth.
-
-The hybrid arm must also be better than the control (assay sensitivity): the lower bound of the mean
-of p_i - h_i must be above 0. Both have to hold, so each is tested at the full level (Berger,
-"Multiparameter hypothesis testing and acceptance sampling", 1982).
+The hybrid arm is *non-inferior* if the upper one-sided confidence bound of the mean of c is below
+0, and *inferior* if the lower bound is above 0. The default contrast is the retention-of-effect
+hypothesis (Pigeot, Schäfer, Röhmel and Hauschke, "Assessing non-inferiority of a new treatment in a
+three-arm clinical trial including a placebo", 2003), here for paired observations. The hybrid arm
+must also be better than the control (assay sensitivity): the lower bound of the mean of p_i - h_i
+must be above 0. Both have to hold, so each is tested at the full level (Berger, "Multiparameter
+hypothesis testing and acceptance sampling", 1982).
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -142,8 +136,8 @@ def judge_audit(
     if not n:
         text = "No seed has all its arms yet."
         return AuditVerdict(AuditOutcome.UNDECIDED, "nothing to compare yet", text)
-    taken = statistics.fmean(s.hybrid_steps for s in seeds)
-    saving = 1.0 - taken / statistics.fmean(s.full_steps for s in seeds)
+    taken = fmean(s.hybrid_steps for s in seeds)
+    saving = 1.0 - taken / fmean(s.full_steps for s in seeds)
     verdict = _unstable(seeds, saving, arm) or _compare(seeds, saving, config, arm)
     if n >= FEW_SEEDS:
         return verdict
@@ -163,12 +157,11 @@ def _unstable(seeds: Sequence[PairedSeed], saving: float, arm: str) -> AuditVerd
         bad = [s for s in seeds if not math.isfinite(getattr(s, place))]
         if not bad:
             continue
-        diverged = sum(place not in s.unmeasured for s in bad)
-        what = f"the {name} arm diverged on {diverged} of {n} seeds"
-        text = "Lower the learning rate or clip gradients until plain training is stable."
-        if not diverged:
-            what = f"the {name} arm's metric is not finite on {len(bad)} of {n} seeds"
-            text = "The weights are finite: correct how validation computes the metric."
+        what = f"the {name} arm's metric is not finite on {len(bad)} of {n} seeds"
+        text = "The weights are finite: correct how validation computes the metric."
+        if diverged := sum(place not in s.unmeasured for s in bad):
+            what = f"the {name} arm diverged on {diverged} of {n} seeds"
+            text = "Lower the learning rate or clip gradients until plain training is stable."
         if place == HYBRID:
             text = "The full and the short arm have no such seed, so the callback is the cause."
             return AuditVerdict(AuditOutcome.NO_SAVING, f"no saving: {what}", text, n, saving)
@@ -184,27 +177,27 @@ def _compare(
     lost = [sign * (s.hybrid - s.full) for s in seeds]
     worth = [sign * (s.control - s.full) for s in seeds]
     gain = [sign * (s.control - s.hybrid) for s in seeds]
-    way = statistics.fmean(s.way for s in seeds)
+    way = fmean(s.way for s in seeds)
     given_up = 1.0 - config.retain
-    line = given_up * statistics.fmean(worth) if config.margin is None else config.margin
+    line = given_up * fmean(worth) if config.margin is None else config.margin
+    difference = signed(sign * fmean(lost))
+    headline = f"saving {percent(saving)} at a difference of {difference}"
+    measured = AuditVerdict(AuditOutcome.UNDECIDED, headline, "", n, saving, line, way)
+    if n < 2:
+        return measured
     contrast = [
         d - (given_up * w if config.margin is None else config.margin)
         for d, w in zip(lost, worth, strict=True)
     ]
-    difference = signed(sign * statistics.fmean(lost))
-    if n < 2:
-        headline = f"saving {percent(saving)} at a difference of {difference}"
-        return AuditVerdict(AuditOutcome.UNDECIDED, headline, "", n, saving, line, way)
-    tested = (
-        bounds(contrast, config.alpha), bounds(gain, config.alpha), bounds(worth, config.alpha)
-    )  # fmt: skip
-    outcome, headline = _decide(saving, way, *tested, config=config, arm=arm)
+    limits = [bounds(values, config.alpha) for values in (contrast, gain, worth)]
+    measured = replace(measured, contrast=limits[0], gain=limits[1], worth=limits[2])
+    outcome, headline = _decide(saving, way, limits, config, arm)
     if outcome is AuditOutcome.VERIFIED:
-        spread = f"{difference} ± {statistics.stdev(lost):.2g}, n = {n}"
+        spread = f"{difference} ± {stdev(lost):.2g}, n = {n}"
         headline = f"verified saving {percent(saving)} at equal quality (difference {spread})"
-    steps = statistics.fmean(s.hybrid_steps for s in seeds)
     control = "the short arm, which takes as many full steps"
     if way >= LEAST_SAVING:
+        steps = fmean(s.hybrid_steps for s in seeds)
         control = (
             f"plain training of as many full steps, {steps:,.0f}, which is assumed to end "
             f"{percent(way)} of the way from the short to the full arm (linear in the logarithm "
@@ -212,25 +205,19 @@ def _compare(
         )
     text = (
         f"The {arm} arm took {percent(saving)} fewer full steps than the full arm. Its control is "
-        f"{control}. {_explain(*tested, config=config, arm=arm)}"
+        f"{control}. {_explain(limits, config, arm)}"
     )
-    return AuditVerdict(outcome, headline, text, n, saving, line, way, *tested)
+    return replace(measured, outcome=outcome, headline=headline, text=text)
 
 
 def _decide(
-    saving: float,
-    way: float,
-    contrast: Bounds,
-    gain: Bounds,
-    worth: Bounds,
-    config: AuditConfig,
-    arm: str,
+    saving: float, way: float, limits: Sequence[Bounds], config: AuditConfig, arm: str
 ) -> tuple[AuditOutcome, str]:
     """Return the outcome and, unless it is verified, the headline."""
+    contrast, gain, worth = limits
     none, undecided = AuditOutcome.NO_SAVING, AuditOutcome.UNDECIDED
     few = "not enough seeds to tell"
-    shorter = way < LEAST_SAVING
-    control = "the short arm" if shorter else "plain training of as many full steps"
+    control = "the short arm" if way < LEAST_SAVING else "plain training of as many full steps"
     if saving < LEAST_SAVING:
         why = ": predicted steps were not made or were undone, so" if arm == HYBRID else ":"
         return none, f"no saving{why} {percent(saving)} of the full steps were saved"
@@ -245,20 +232,17 @@ def _decide(
     if contrast.upper < 0 < gain.lower:
         return AuditOutcome.VERIFIED, ""
     if contrast.upper < 0:
-        return undecided, (
-            f"{few}: the {arm} arm is not shown to be better than {control}, so no saving is "
-            "credited"
-        )
+        why = f"the {arm} arm is not shown to be better than {control}, so no saving is credited"
+        return undecided, f"{few}: {why}"
     if worth.lower <= 0:
-        return undecided, (
-            f"{few}: {control} and the full arm cannot be told apart, so what the saved steps are "
-            "worth is unknown"
-        )
+        why = "cannot be told apart, so what the saved steps are worth is unknown"
+        return undecided, f"{few}: {control} and the full arm {why}"
     return undecided, f"{few} whether the {arm} arm is inferior to the full arm"
 
 
-def _explain(contrast: Bounds, gain: Bounds, worth: Bounds, config: AuditConfig, arm: str) -> str:
+def _explain(limits: Sequence[Bounds], config: AuditConfig, arm: str) -> str:
     """Return the tests and their bounds, in sentences."""
+    contrast, gain, worth = limits
     if config.margin is None:
         condition = (
             f"keep at least {percent(config.retain)} of what the saved steps are worth (control - "
@@ -268,21 +252,18 @@ def _explain(contrast: Bounds, gain: Bounds, worth: Bounds, config: AuditConfig,
     else:
         condition = f"lose less than the margin of {config.margin:g}"
         formula = f"{arm} - full - {config.margin:g}"
+    met = ("not met", "met")
     turned = "" if config.mode == "min" else ", with signs turned so that less is better"
     return (
         f"It has to {condition}: the upper bound of the mean of {formula} over seeds has to be "
         f"below 0{turned}. The mean is {signed(contrast.mean)}, its one-sided "
         f"{100 * (1.0 - config.alpha):.3g} % bounds are {signed(contrast.lower)} and "
-        f"{signed(contrast.upper)}: {_met(contrast.upper < 0)}. The arm also has to be better than "
+        f"{signed(contrast.upper)}: {met[contrast.upper < 0]}. The arm also has to be better than "
         f"the control: control - {arm} is {signed(gain.mean)}, and its lower bound "
-        f"{signed(gain.lower)} has to be above 0: {_met(gain.lower > 0)}. Paired t tests over "
+        f"{signed(gain.lower)} has to be above 0: {met[gain.lower > 0]}. Paired t tests over "
         f"{contrast.n} seeds, each at level {config.alpha:g}; ± is the standard deviation over "
         "seeds."
     )
-
-
-def _met(met: bool) -> str:
-    return "met" if met else "not met"
 
 
 def counted_seeds(number: int) -> str:

@@ -10,15 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.cli.program import (
-    BAD_USAGE,
-    INTERRUPTED,
-    PROGRAM,
-    Command,
-    need,
-    positive,
-    under_way,
-)
+from hybrid_predict.cli import program
+from hybrid_predict.cli.program import PROGRAM, Command, need, under_way
 from hybrid_predict.errors import HybridPredictError
 
 if TYPE_CHECKING:
@@ -36,18 +29,14 @@ _NOTHING = "Nothing was trained: all runs were finished before. --overwrite trai
 
 
 def _add_options(add: Any) -> None:
-    add(
-        "file",
-        metavar="FILE",
-        help="YAML file with model, data and trainer as for LightningCLI, and a section audit.",
-    )
+    text = "YAML file with model, data and trainer as for LightningCLI, and a section audit."
+    add("file", metavar="FILE", help=text)
     add("--plan", action="store_true", help="Only print what would be trained and for how long.")
-    add(
-        "--search",
-        action="store_true",
-        help="Instead of one verdict, find the largest speedup that keeps quality, out of the "
-        "file's audit.speedups: with corrected updates alone, and with predicted steps.",
+    text = (
+        "Instead of one verdict, find the largest speedup that keeps quality, out of the file's "
+        "audit.speedups: with corrected updates alone, and with predicted steps."
     )
+    add("--search", action="store_true", help=text)
     add_shared(add, "those of the file, or 5", FOLDER, "torch's own choice")
 
 
@@ -55,7 +44,7 @@ def add_shared(add: Any, seeds: str, folder: str, threads: str) -> None:
     """Add the options of every command that audits, with their defaults in words."""
     add("--seeds", type=int, metavar="N", help=f"Number of paired seeds ({seeds}).")
     add("--output-dir", metavar="FOLDER", help=f"Folder for all files ({folder}).")
-    add("--threads", type=positive, metavar="N", help=f"Threads of torch ({threads}).")
+    add("--threads", type=program.positive, metavar="N", help=f"Threads of torch ({threads}).")
     add("--overwrite", action="store_true", help="Train all runs again.")
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
 
@@ -77,7 +66,7 @@ def _command(options: Namespace) -> int:
         raise
     except Exception:
         traceback.print_exc()
-        return BAD_USAGE
+        return program.BAD_USAGE
 
 
 def _run(options: Namespace) -> int:
@@ -103,7 +92,7 @@ def _run(options: Namespace) -> int:
     train = partial(work, make_run, config, folder, source=source, overwrite=options.overwrite)
     need("The audit", ["mlflow"] if config.mlflow and not options.search else [])
     result = show(config, folder, train)
-    return INTERRUPTED if result.partial else STATUS[result.outcome.value]
+    return program.INTERRUPTED if result.partial else STATUS[result.outcome.value]
 
 
 def show_audit(

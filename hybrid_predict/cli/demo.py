@@ -14,25 +14,12 @@ from hybrid_predict.errors import ConfigError
 
 def _add_options(add: Any) -> None:
     add("--quick", action="store_true", help="Train a third of the steps, with one seed.")
-    add(
-        "--speedup",
-        type=float,
-        default=1.5,
-        metavar="X",
-        help="Steps per full step of the hybrid arm, above 1 (1.5).",
-    )
-    add(
-        "--steps",
-        type=int,
-        metavar="N",
-        help="Full steps of the full arm (1800; with --quick 600).",
-    )
-    add(
-        "--learning-rate",
-        type=float,
-        metavar="X",
-        help="Peak learning rate, all arms (0.0113; with --quick 0.008).",
-    )
+    text = "Steps per full step of the hybrid arm, above 1 (1.5)."
+    add("--speedup", type=float, default=1.5, metavar="X", help=text)
+    text = "Full steps of the full arm (1800; with --quick 600)."
+    add("--steps", type=int, metavar="N", help=text)
+    text = "Peak learning rate, all arms (0.0113; with --quick 0.008)."
+    add("--learning-rate", type=float, metavar="X", help=text)
     folder = "hybrid-predict-demo; with --quick hybrid-predict-demo-quick"
     add_shared(add, "3; with --quick 1", folder, "1")
 

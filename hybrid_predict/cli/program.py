@@ -24,20 +24,14 @@ BAD_USAGE, INTERRUPTED, CUT_OFF = 2, 130, 141
 
 EXTRAS = {
     "cli": (
-        "rich",
-        "matplotlib",
-        "jsonargparse",
-        "docstring_parser",
-        "scipy",
-        "filelock",
-        "jinja2",
+        "rich", "matplotlib", "jsonargparse", "docstring_parser", "scipy", "filelock", "jinja2",
     ),
     "lightning": ("lightning",),
     "huggingface": ("transformers", "accelerate"),
     "mlflow": ("mlflow",),
     "jax": ("jax", "optax"),
     "bench": ("schedulefree", "pytorch_optimizer", "opt_einsum", "sklearn"),
-}
+}  # fmt: skip
 """Modules that each extra installs and the commands import."""
 
 _HEAVY = ("lightning", "mlflow")
@@ -66,11 +60,8 @@ def run_program(
 ) -> int:
     """Run the command that the arguments name, or print the help if there are none.
 
-    Each error is printed in one line. None as ``argv`` reads the process's arguments.
-
-    Returns:
-        The command's exit status. Bad usage gives 2, Ctrl-C or SIGTERM 130. If the reader of a
-        pipe has left, it is 141.
+    Each error is printed in one line. None as ``argv`` reads the process's arguments. The exit
+    status is the command's; 2 for bad usage, 130 after Ctrl-C or SIGTERM, 141 after a broken pipe.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     with any_encoding():
@@ -113,12 +104,8 @@ def _parse(
     version: str | None,
 ) -> Callable[[], int]:
     """Return a function that runs the chosen command."""
-    parser = _Parser(
-        prog=name,
-        description=description,
-        epilog=f"{name} COMMAND --help prints the options of a command.",
-        allow_abbrev=False,
-    )
+    end = f"{name} COMMAND --help prints the options of a command."
+    parser = _Parser(prog=name, description=description, epilog=end, allow_abbrev=False)
     if version is not None:
         parser.add_argument("--version", action="version", version=f"{name} {version}")
     listed = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -141,12 +128,12 @@ def _parse(
 
 def _unknown(word: str, parser: ArgumentParser) -> ConfigError:
     """Return the error for an unknown argument."""
-    word = word.partition("=")[0]
-    if not word.startswith("-"):
-        return ConfigError(parser.prog, "no further argument", word, f"See {parser.prog} --help.")
-    known = [name for name in parser._option_string_actions if name.startswith("--")]
-    remedy = did_you_mean(word, known) or f"See {parser.prog} --help."
-    return ConfigError(parser.prog, "an option that it has", word, remedy)
+    word, expected = word.partition("=")[0], "no further argument"
+    remedy = f"See {parser.prog} --help."
+    if word.startswith("-"):
+        known = [name for name in parser._option_string_actions if name.startswith("--")]
+        expected, remedy = "an option that it has", did_you_mean(word, known) or remedy
+    return ConfigError(parser.prog, expected, word, remedy)
 
 
 @contextmanager

@@ -47,10 +47,8 @@ def _follow(path: Path, console: Any) -> None:
     from hybrid_predict.report.run_facts import lines
 
     # Ctrl-C ends the view only: the run is another process.
-    with (
-        suppress(KeyboardInterrupt),
-        Live(console=console, screen=True, auto_refresh=False) as live,
-    ):
+    view = Live(console=console, screen=True, auto_refresh=False)
+    with suppress(KeyboardInterrupt), view as live:
         while (log := read_log(path)).end is None:
             shown = [*lines(log, console.width, time()), "", "Ctrl-C leaves the view."]
             live.update(Text("\n".join(shown)), refresh=True)
@@ -59,11 +57,8 @@ def _follow(path: Path, console: Any) -> None:
 
 def _report_options(add: Any) -> None:
     add("runs", nargs="+", **_RUN)
-    add(
-        "--output",
-        metavar="FILE",
-        help=f"File to write ({PAGE}, beside the run log; in this folder for several runs).",
-    )
+    text = f"File to write ({PAGE}, beside the run log; in this folder for several runs)."
+    add("--output", metavar="FILE", help=text)
 
 
 def _report(options: Namespace) -> int:

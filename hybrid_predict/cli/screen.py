@@ -18,9 +18,9 @@ Run = Mapping[str, Any]
 class Screen(Observer):
     """Shows a bar for all runs and one for the current run; prints a line for each finished run.
 
-    There is no bar for the current run unless :meth:`run_started` is called. ``lengths`` are those
-    expected of the runs, in order and in any unit; ``done`` of them were finished before and get no
-    line. The line of a finished run begins with its ``name`` and ends with its ``outcome``.
+    ``lengths`` are those expected of the runs, in order and in any unit; ``done`` of them were
+    finished before. The line of a finished run begins with its ``name`` and ends with its
+    ``outcome``.
     """
 
     def __init__(
@@ -81,11 +81,17 @@ class Screen(Observer):
     def run_found(self, run: Run) -> None:
         """Print a line for a run that was finished before."""
         self._known += 1
-        self._print(run, ", done before")
+        self.run_finished(run, ", done before")
 
-    def run_finished(self, run: Run) -> None:
-        """Print a line for a finished run."""
-        self._print(run)
+    def run_finished(self, run: Run, note: str = "") -> None:
+        """Print a line for a finished run, which ends with a note."""
+        self._done += 1
+        self._show_done()
+        self.say(
+            f"{self._done}/{len(self._lengths)}  {self._name(run)}: {run['full_steps']:,} full "
+            f"steps in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
+            soft_wrap=True,
+        )
 
     def candidate_started(self, arm: str, speedup: Speedup) -> None:
         """Name the speedup in the lines of the runs that follow."""
@@ -121,15 +127,6 @@ class Screen(Observer):
         if self._speedup is not None and run["arm"] != FULL:
             speedup = f" at speedup {speedup_text(self._speedup)}"
         return f"{run['arm']}{speedup}, seed {run['seed']}"
-
-    def _print(self, run: Run, note: str = "") -> None:
-        self._done += 1
-        self._show_done()
-        self.say(
-            f"{self._done}/{len(self._lengths)}  {self._name(run)}: {run['full_steps']:,} full "
-            f"steps in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
-            soft_wrap=True,
-        )
 
     def _show_done(self) -> None:
         completed = sum(self._lengths[: self._done])

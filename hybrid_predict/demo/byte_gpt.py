@@ -109,12 +109,12 @@ class ByteGPT(pl.LightningModule):
             self.parameters(), lr=self.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
         )
         warmup = max(1, round(0.05 * self.steps))
-        scheduler = torch.optim.lr_scheduler.LambdaLR(
-            optimizer,
-            lambda step: min(
-                (step + 1) / warmup, max(0.0, (self.steps - step) / max(1, self.steps - warmup))
-            ),
-        )
+        falling = max(1, self.steps - warmup)
+
+        def share(step: int) -> float:
+            return min((step + 1) / warmup, max(0.0, (self.steps - step) / falling))
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
     def _loss(self, batch: Batch) -> Tensor:
@@ -123,13 +123,9 @@ class ByteGPT(pl.LightningModule):
 
 
 def stdlib_text() -> tuple[Tensor, Tensor]:
-    """Read the standard library's source text; every Python has it, so nothing is downloaded.
+    """Return training and validation bytes of the standard library's source text, as uint8.
 
-    Returns:
-        Training and validation bytes, uint8 of shape [bytes]. Every tenth file is for validation.
-
-    Raises:
-        ConfigError: If too little source text is installed.
+    Every Python has it, so nothing is downloaded. Every tenth file is for validation.
     """
     root = Path(sysconfig.get_path("stdlib"))
     parts, count = (bytearray(), bytearray()), 0
@@ -155,11 +151,8 @@ def stdlib_text() -> tuple[Tensor, Tensor]:
 
 def _files(root: Path) -> Iterator[Path]:
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [
-            name
-            for name in subfolders
-            if name not in _LEFT_OUT and not name.startswith(_BUILD_PREFIXES)
-        ]
+        kept = [name for name in subfolders if name not in _LEFT_OUT]
+        subfolders[:] = [name for name in kept if not name.startswith(_BUILD_PREFIXES)]
         for name in names:
             if name.endswith(".py") and not name.startswith(_BUILD_PREFIXES):
                 yield Path(folder, name)

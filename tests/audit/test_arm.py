@@ -135,10 +135,6 @@ class Stopping(Spy):
         return EarlyStopping("val_loss")
 
 
-class Unvalidated(Spy):
-    validation_step = L.LightningModule.validation_step
-
-
 def loaders():
     return loader(), loader(2)
 
@@ -174,7 +170,6 @@ BAD_RUNS = {
     "two devices": (run(accelerator="cpu", devices=2), "expected a single device"),
     "early stopping by the model": (run(Stopping), "no EarlyStopping"),
     "no validation loader": (run(data=(loader(), None)), "'val_loss' from a validation"),
-    "no validation step": (run(Unvalidated), "'val_loss' from a validation"),
     "validation switched off": (
         run(limit_val_batches=0), "metric: expected 'val_loss' from a validation"
     ),
@@ -182,14 +177,12 @@ BAD_RUNS = {
         run(data=(torch.utils.data.DataLoader(Endless(), batch_size=8), loader(2)), max_epochs=2),
         "a known number of steps",
     ),
-    "one epoch": (run(max_epochs=1), r"max_epochs: .*shortened to .*Set max_steps instead"),
     "four epochs": (run(max_epochs=4), r"max_epochs: .*shortened to .*Set max_steps instead"),
     "one step": (run(max_steps=1), r"max_steps: .*shortened to .*Set max_steps instead"),
 }  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:You defined a .validation_step.")
-@pytest.mark.filterwarnings("ignore:You passed in a .val_dataloader.")
 @pytest.mark.filterwarnings("ignore:The following callbacks returned in")
 @pytest.mark.parametrize(("make_run", "words"), BAD_RUNS.values(), ids=BAD_RUNS)
 def test_runs_that_cannot_be_audited_are_refused_before_training(tmp_path, make_run, words):
@@ -222,18 +215,12 @@ def test_run_that_ends_early_is_refused(tmp_path, name):
 
 
 @pytest.mark.filterwarnings("ignore:Total length of")
-@pytest.mark.parametrize("nothing", ["loader", "limit"])
-@pytest.mark.parametrize("how", ["audit", "plan"])
-def test_run_without_batches_is_refused(tmp_path, nothing, how):
-    options = {"limit_train_batches": 0} if nothing == "limit" else {}
+@pytest.mark.parametrize("call", [audit, plan_audit])
+def test_run_without_batches_is_refused(tmp_path, call):
     empty = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(0, 8)))
-
-    make_run = run(data=(empty if nothing == "loader" else loader(), loader(2)), **options)
-    with pytest.raises(UnsupportedSetupError, match="expected batches to train on, got 'none'"):
-        if how == "plan":
-            plan_audit(make_run, AuditConfig())
-        else:
-            train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
+    for made in (run(data=(empty, loader(2))), run(limit_train_batches=0)):
+        with pytest.raises(UnsupportedSetupError, match="expected batches to train on, got 'none'"):
+            call(made, AuditConfig(mlflow=False), tmp_path)
 
 
 class Several(Net):
@@ -274,7 +261,6 @@ class Split(L.LightningDataModule):
     def __init__(self):
         super().__init__()
         self.draws = []
-        self.validated = []
 
     def setup(self, stage):
         self.draws.append(float(torch.rand(())))
@@ -297,17 +283,14 @@ class Noting(Net):
 
 @pytest.mark.parametrize("metric", ["val_loss", "noise"])
 def test_last_validation_is_on_the_runs_own_data_from_the_same_states(tmp_path, metric):
-    entries, data = {}, {}
+    config, metrics, data = AuditConfig(metric=metric), {}, {name: Split() for name in ARMS}
+
+    def make_run(arm):
+        torch.rand(1 + ARMS.index(arm.name))  # whatever training draws differs between arms
+        return arm.trainer(max_steps=18), Noting("none"), data[arm.name]
+
     for name in ARMS:
-        data[name] = Split()
-
-        def make_run(arm):
-            torch.rand(1 + ARMS.index(arm.name))  # whatever training draws differs between arms
-            return arm.trainer(max_steps=18), Noting("none"), data[arm.name]
-
-        config = AuditConfig(metric=metric)
-        entries[name] = train_arm(make_run, config, name, 0, tmp_path, Observer())
-    metrics = {name: entry["metric"] for name, entry in entries.items()}
+        metrics[name] = train_arm(make_run, config, name, 0, tmp_path, Observer())["metric"]
     if metric == "val_loss":
         assert metrics == pytest.approx({name: data[name].draws[0] for name in ARMS}, rel=1e-5)
     else:

@@ -1,13 +1,10 @@
 """Bisection over candidates, and the error rate of a whole search by simulation."""
 
-from functools import partial
-from operator import gt
-
 import numpy as np
 import pytest
 
 from hybrid_predict.audit import AuditConfig, AuditOutcome, judge_audit
-from hybrid_predict.audit.searching import bisect, most_tests, number_of_tests
+from hybrid_predict.audit.searching import WAYS, bisect, number_of_tests
 from hybrid_predict.audit.verdict import PairedSeed
 
 
@@ -15,11 +12,18 @@ from hybrid_predict.audit.verdict import PairedSeed
 def test_every_border_is_found_in_as_many_tests_as_promised(count):
     longest = 0
     for border in range(count + 1):
-        tested = bisect(count, partial(gt, border))
+        tested = []
+
+        def passes(k, border=border, tested=tested):
+            tested.append(k)
+            return k < border
+
+        bisect(range(count), passes)
         assert max((k for k in tested if k < border), default=-1) == border - 1
         assert min((k for k in tested if k >= border), default=count) == border
         longest = max(longest, len(tested))
-    assert longest == most_tests(count)
+    ladder = AuditConfig(speedups=[2.0 + k for k in range(count)])
+    assert number_of_tests(ladder) == len(WAYS) * longest
 
 
 SPEEDUPS = (1.25, 1.5, 2.0, 3.0)
@@ -57,7 +61,7 @@ def searched(rng, seeds, border, alpha):
         passed.extend([number] * verified)
         return verified
 
-    bisect(len(SPEEDUPS), passes)
+    bisect(range(len(SPEEDUPS)), passes)
     return max(passed, default=None)
 
 

@@ -59,11 +59,6 @@ def test_overwrite_trains_all_runs_again(audited):
     assert not result.partial and len(task.calls) == 4
 
 
-def test_folder_that_cannot_be_created_is_refused():
-    with pytest.raises(ConfigError, match="folder: expected a folder that can be written to"):
-        audit(Task(), config(), f"{__file__}/below")
-
-
 def test_model_that_is_not_built_anew_is_refused_before_it_is_trained_on(tmp_path):
     model = Net()
 
@@ -120,9 +115,9 @@ def test_schedule_that_is_not_shortened_is_refused(tmp_path):
 
 
 def test_two_audits_in_one_folder_are_refused(audited):
-    with locked(audited):  # noqa: SIM117
-        with pytest.raises(ConfigError, match="folder: expected one that no other run is"):
-            audit(Task(), config(), audited)
+    refused = pytest.raises(ConfigError, match="folder: expected one that no other run is")
+    with locked(audited), refused:
+        audit(Task(), config(), audited)
     assert not audit(Task(), config(), audited).partial
 
 

@@ -192,32 +192,21 @@ def write_option(work, key, value):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "place", "remedy"),
     [
-        (
-            "callbacks",
-            "[{class_path: Timer}, {class_path: EarlyStopping, init_args: {monitr: x}}]",
-            "trainer.callbacks.1.init_args: expected a name that it has, got 'monitr'. "
-            "Did you mean monitor?",
-        ),
-        (
-            "callbacks",
-            "{class_path: lightning.pytorch.callbacks.Timer, init_args: {durations: 3}}",
-            "trainer.callbacks.init_args: expected a name that it has, got 'durations'. "
-            "Did you mean duration?",
-        ),
-        (
-            "logger",
-            "{class_path: lightning.pytorch.loggers.CSVLoger}",
-            "trainer.logger.class_path: expected a class of lightning.pytorch.loggers, got "
-            "'CSVLoger'. Did you mean CSVLogger?",
-        ),
+        ("callbacks", "[{class_path: Timer}, {class_path: EarlyStopping, init_args: {monitr: x}}]",
+         "trainer.callbacks.1.init_args", "got 'monitr'. Did you mean monitor?"),
+        ("callbacks", "{class_path: lightning.pytorch.callbacks.Timer, init_args: {durations: 3}}",
+         "trainer.callbacks.init_args", "got 'durations'. Did you mean duration?"),
+        ("logger", "{class_path: lightning.pytorch.loggers.CSVLoger}",
+         "trainer.logger.class_path", "got 'CSVLoger'. Did you mean CSVLogger?"),
     ],
     ids=["callback by name", "callback by path", "logger"],
-)
-def test_a_misspelt_name_in_the_trainer_section_is_named(work, refused, key, value, words):
+)  # fmt: skip
+def test_a_misspelt_name_in_the_trainer_section_is_named(work, refused, key, value, place, remedy):
     write_option(work, key, value)
-    assert refused("doctor", "file.yaml") == f"hybrid-predict: error: {words}"
+    line = refused("doctor", "file.yaml")
+    assert line.startswith(f"hybrid-predict: error: {place}: expected ") and line.endswith(remedy)
 
 
 def test_callbacks_of_a_file_may_be_classes_and_functions(work, examine):
@@ -257,15 +246,11 @@ def test_a_budget_that_refuses_corrections_is_shown_with_what_to_type(work, monk
     )
     assert match is not None
     samples, limit = int(match[1].replace(",", "")), float(match[2])
-    for number, (options, works) in enumerate(
-        [
-            (f"{samples}", True),
-            (f"{samples - max(2, samples // 50)}", False),
-            (f"max_overhead={limit}", True),
-            (f"max_overhead={0.9 * limit}", False),
-            ("updates={}", True),
-        ]
-    ):
+    tried = {
+        f"{samples}": True, f"{samples - max(2, samples // 50)}": False, "updates={}": True,
+        f"max_overhead={limit}": True, f"max_overhead={0.9 * limit}": False,
+    }  # fmt: skip
+    for number, (options, works) in enumerate(tried.items()):
         (work / f"tried_{number}.py").write_text(
             f"import threads_of_mine\ndef f():\n    return threads_of_mine.wide({options})"
         )

@@ -14,8 +14,6 @@ from audit_file import with_audit, write
 from hybrid_predict import __version__, cli
 from hybrid_predict.cli.program import Command, run_program
 
-NO_FOLDER = "a folder that can be written to"
-
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
@@ -34,9 +32,8 @@ NO_FOLDER = "a folder that can be written to"
         (["demo", "--steps", "3"], "at least 20, got 3"),
         (["demo", "--threads", "0"], "at least 1, got '0'"),
         (["demo", "--learning-rate", "-1"], "above 0, got -1.0"),
-        (["demo", "--output-dir", __file__], NO_FOLDER),
-        (["demo", "--output-dir", f"{__file__}/below"], NO_FOLDER),
-        (["demo", "--output-dir", "/proc/demo"], NO_FOLDER),
+        (["demo", "--output-dir", __file__], "a folder that can be written to"),
+        (["demo", "--output-dir", "/proc/demo"], "a folder that can be written to"),
     ],
 )
 def test_bad_usage_is_refused_in_one_line(refused, arguments, words):
@@ -70,22 +67,10 @@ def test_help_and_version(capsys, arguments, words):
     assert not re.search("<function|None", printed)
 
 
-@pytest.mark.parametrize(
-    ("code", "modules"),
-    [
-        (
-            "from hybrid_predict.cli import main; main(['--help']); main(['demo', '-h'])",
-            {"torch", "lightning", "mlflow", "rich", "matplotlib", "jsonargparse"},
-        ),
-        (
-            "from hybrid_predict.audit.file import check_file; check_file('examples/audit.yaml')",
-            {"torch", "lightning"},
-        ),
-    ],
-    ids=["help", "check"],
-)
-def test_what_takes_seconds_to_import_is_imported_where_it_is_needed(code, modules):
-    code = f"import sys; {code}; print({modules} & sys.modules.keys())"
+def test_what_takes_seconds_to_import_is_imported_where_it_is_needed():
+    modules = {"torch", "lightning", "mlflow", "rich", "matplotlib", "jsonargparse"}
+    code = "import sys; from hybrid_predict.cli import main; main(['--help']); main(['demo', '-h'])"
+    code = f"{code}; print({modules} & sys.modules.keys())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2]
     )
@@ -127,12 +112,19 @@ def test_a_wrong_file_is_refused_before_slow_imports(tmp_path, refused, command,
         assert words in refused(command, str(file))
 
 
-def test_sigterm_ends_any_command_as_ctrl_c_does(capsys):
-    def stopped(options):
-        os.kill(os.getpid(), signal.SIGTERM)
+def ran(run):
+    """The exit status of a program whose only command does this."""
+    command = Command("does it", "does it", lambda add: None, run)
+    return run_program("program", "a program", {"it": command}, ["it"])
 
-    command = Command("stops", "stops", lambda add: None, stopped)
-    assert run_program("program", "a program", {"stop": command}, ["stop"]) == 130
+
+def terminated(options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return 0
+
+
+def test_sigterm_ends_any_command_as_ctrl_c_does(capsys):
+    assert ran(terminated) == 130
     assert capsys.readouterr().err.startswith("program: stopped; what was finished is kept")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -164,14 +156,9 @@ def test_a_forked_worker_dies_of_sigterm():
 
 
 def test_sigterm_that_is_ignored_stays_so(capsys):
-    def ends(options):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return 0
-
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        command = Command("ends", "ends", lambda add: None, ends)
-        assert run_program("program", "a program", {"end": command}, ["end"]) == 0
+        assert ran(terminated) == 0
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -185,6 +172,5 @@ def test_a_reader_of_a_table_that_has_enough_is_no_error(monkeypatch, capsys):
         except BrokenPipeError:
             raise SystemExit(1)  # noqa: B904, as rich does
 
-    command = Command("shows", "shows", lambda add: None, shown)
-    assert run_program("program", "a program", {"show": command}, ["show"]) == 141
+    assert ran(shown) == 141
     assert capsys.readouterr().err == ""

@@ -1,7 +1,6 @@
 """``hybrid-predict schema``: current, and as strict as the commands are."""
 
 import json
-from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def changed(path, where, value):
     for name in above:
         place = place[int(name) if isinstance(place, list) else name]
     place[last] = value
-    return deepcopy(content)
+    return content
 
 
 OPTIONS = "trainer.callbacks.0.init_args"
