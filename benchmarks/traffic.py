@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from hybrid_predict.torch.cost import watching
+from hybrid_predict.torch.cost import Watching
 
 _ONLY_WRITTEN = ("copy_", "_foreach_copy_", "zero_", "fill_")
 _UNMOVED = ("empty", "empty_like", "new_empty", "empty_strided", "_unsafe_view")
@@ -28,7 +28,7 @@ def traffic(run: Callable[[], object]) -> dict[str, int]:
         which = "products" if func._overloadpacket in flop_registry else "others"
         totals[which] += _moved(func, args, kwargs, result)
 
-    with watching(see):
+    with Watching(see):
         run()
     return totals
 

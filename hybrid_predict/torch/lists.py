@@ -64,11 +64,14 @@ def widest(tensors: Sequence[Tensor]) -> torch.dtype:
     return torch.float64 if torch.float64 in [x.dtype for x in tensors] else torch.float32
 
 
+def stored_as(history: str, like: Tensor) -> torch.dtype:
+    """Return bfloat16 if histories are stored in it, else the type of a tensor in 32 or 64 bits."""
+    return torch.bfloat16 if history == "bfloat16" else widest([like])
+
+
 def zeros(like: Sequence[Tensor], history: str = "float32") -> list[Tensor]:
-    """Return zeros of the same shapes in bfloat16, or in the tensors' type of at least 32 bits."""
-    if history == "bfloat16":
-        return [torch.zeros_like(x, dtype=torch.bfloat16) for x in like]
-    return [torch.zeros_like(x, dtype=torch.float32 if is_half(x) else x.dtype) for x in like]
+    """Return zeros of the same shapes, stored as ``history``."""
+    return [torch.zeros_like(x, dtype=stored_as(history, x)) for x in like]
 
 
 def check_history(decay: float, history: str) -> None:

@@ -19,7 +19,7 @@ from hybrid_predict.rules.polynomials import (
     ROOT_POLYNOMIALS,
     ROW_MEMORY,
 )
-from hybrid_predict.torch.lists import is_half, upcast, widest
+from hybrid_predict.torch.lists import is_half, stored_as, upcast
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -179,8 +179,7 @@ def diagonals(
     """
     flat = []
     for x, side in zip(like, sides, strict=True):
-        dtype = torch.bfloat16 if history == "bfloat16" else widest([x])
-        flat.append(torch.zeros(side * side, dtype=dtype, device=x.device))
+        flat.append(torch.zeros(side * side, dtype=stored_as(history, x), device=x.device))
         flat[-1][:: side + 1] = value
     return flat
 

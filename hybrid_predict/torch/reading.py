@@ -22,12 +22,11 @@ class VerifiedReads:
 
     Args:
         model: The model.
-        tensors: Parameters and buffers of the model: those that were moved, then those copied.
+        tensors: Its parameters and buffers: those that ``movement`` moved, then those copied.
         movement: The movement of the former.
         copies: Copies of the latter.
         unverified: Returns the positions in ``movement`` that no update has verified.
-        withdraw: Undoes them. It is called before a state dict is loaded, which takes the place of
-            verified weights.
+        withdraw: Undoes them; called before a state dict is loaded in place of verified weights.
     """
 
     def __init__(

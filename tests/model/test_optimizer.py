@@ -273,11 +273,10 @@ def test_a_withheld_update_leaves_no_trace_and_gradients_come_back(optimizer):
     gradients = [p.grad for p in bench.model.parameters()]
     wrapper.hold_back(0)
     bench.optimizer.step()
-    assert wrapper.restore_gradients(0)
+    wrapper.restore_gradients(0)
     assert same_bits([bench.optimizer.state_dict(), dict(bench.model.state_dict())],
                      [before[0], dict(before[1])])  # fmt: skip
     assert all(p.grad is g for p, g in zip(bench.model.parameters(), gradients, strict=True))
-    assert not wrapper.restore_gradients(0)
     bench.optimizer.step()
     assert not same_bits(bench.optimizer.state_dict(), before[0])
 
