@@ -307,7 +307,7 @@ class Group:
         """Return how far the drift of each tensor moves at the current learning rate, 0-dim."""
         assert self.memory.window is not None
         norms, rates = self.memory.window.norms(), [options[id(p)].rate for p in self.parameters]
-        return [abs(rate) * norm for rate, norm in zip(rates, norms, strict=True)]
+        return [lists.size(rate) * norm for rate, norm in zip(rates, norms, strict=True)]
 
     def fit(self, reading: Reading) -> float:
         """Fit the predictor to a window; return the squared length of the next forecast."""

@@ -307,7 +307,7 @@ class Step:
         columns = zip(delta.names, delta.directions, delta.factors, drifts, owners, strict=True)
         rows = [(n, d, f, drift) for n, d, f, drift, owner in columns if owner == index]
         norms = lists.norms([direction for _, direction, _, _ in rows])
-        lengths = list(lists.scaled(norms, [abs(factor) for _, _, factor, _ in rows]))
+        lengths = list(lists.scaled(norms, [lists.size(factor) for _, _, factor, _ in rows]))
         met = [k for k, (name, *_) in enumerate(rows) if name in gradients]
         sides = [(*gradients[rows[k][0]], *rows[k][1:3]) for k in met]
         dots = lists.dots([g.reshape(d.shape) for g, _, d, _ in sides], [d for _, _, d, _ in sides])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -53,12 +53,13 @@ class BufferTracker:
         self._seen: dict[Slot, tuple[int, int]] = {}
         self._samples: dict[Slot, Tensor] = {}
         self._differs: list[tuple[Slot, HostCopy]] = []
-        self.free()
+        self.copies: list[tuple[Tensor, Tensor]] = []
+        self._structure: list[tuple[nn.Module, dict[str, Tensor | None], set[str]]] = []
 
-    def _tensors(self, modules: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor, bool]]:
+    def _tensors(self) -> Iterator[tuple[Slot, Tensor, bool]]:
         """Yield place, tensor, and whether it is a small buffer, which is always copied."""
         known: set[int] = set()
-        for module in modules:
+        for module in self._model.modules():
             # The full parameters of FSDP2 require a gradient, so they are not frozen.
             parameters = module._parameters.items()
             frozen = {n: p for n, p in parameters if p is None or not p.requires_grad}
@@ -79,7 +80,7 @@ class BufferTracker:
         self._changing |= {slot for slot, differs in self._differs if bool(differs.read())}
         self._new -= {slot for slot, _ in self._differs}
         self._differs.clear()
-        for slot, tensor, small in self._tensors(self._model.modules()):
+        for slot, tensor, small in self._tensors():
             self._compare(slot, tensor, small)
 
     def _compare(self, slot: Slot, tensor: Tensor, small: bool) -> None:
@@ -108,9 +109,9 @@ class BufferTracker:
     def copy(self) -> None:
         """Copy the tensors that may change in the next full step."""
         self.free()
-        modules = list(self._model.modules())
-        self._structure = [(m, dict(m._buffers), set(_transient(m))) for m in modules]
-        for slot, tensor, small in self._tensors(modules):
+        for module in self._model.modules():
+            self._structure.append((module, dict(module._buffers), set(_transient(module))))
+        for slot, tensor, small in self._tensors():
             if not small and slot not in self._seen:
                 self._new.add(slot)
             if not small and slot in self._new:
@@ -120,8 +121,7 @@ class BufferTracker:
 
     def free(self) -> None:
         """Free the copies."""
-        self.copies: list[tuple[Tensor, Tensor]] = []
-        self._structure: list[tuple[nn.Module, dict[str, Tensor | None], set[str]]] = []
+        self.copies, self._structure = [], []
 
     def state_dict(self) -> list[str]:
         """Return the names of the tensors that are known to change."""

@@ -29,17 +29,17 @@ class KindDecision:
     """
 
     def __init__(self, mapper: ParameterMapper, optimizer: OptimizerWrapper) -> None:
-        self._mapper = mapper
+        self._mapper, self._optimizer = mapper, optimizer
         self._seen: GraphFindings | None = None
         self._index: MatrixIndex | None = None
         self.logged = False
-        self.pending: set[int] = {-1}
-        self.follow(optimizer)
+        self.pending = set(range(len(optimizer.optimizers)))
 
     def follow(self, optimizer: OptimizerWrapper) -> None:
         """Replace the optimizers; decisions stay."""
         self._optimizer = optimizer
-        self.pending = set(range(len(optimizer.optimizers))) if self.pending else set()
+        if self.pending:
+            self.pending = set(range(len(optimizer.optimizers)))
 
     def open(self) -> None:
         """Start a full step: note what is trained, since the loop may freeze parameters in it."""
@@ -82,15 +82,15 @@ class KindDecision:
 
     def describe(self, config: HybridConfig) -> str:
         """Describe how many parameters of each kind there are, and how they are treated."""
-        trained = [k for k, p in enumerate(self._mapper.parameters) if p.requires_grad]
-        names: dict[str, list[str]] = {kind: [] for kind in KINDS}
-        for k in trained:
-            names[self._mapper.kinds[k]].append(self._mapper.names[k])
-        corrected = "corrected" if "hidden" in config.active_updates else ""
-        predicts = "hidden" in config.active_predictors and config.compression > 1
-        predicted = "predicted" if predicts else ""
-        done = " and ".join(filter(None, (corrected, predicted))) or "left to the optimizer"
-        parts = [f"{len(names['hidden'])} hidden matrices are {done}"]
+        mapper, names = self._mapper, {kind: list[str]() for kind in KINDS}
+        for name, p, kind in zip(mapper.names, mapper.parameters, mapper.kinds, strict=True):
+            if p.requires_grad:
+                names[kind].append(name)
+        done = ["corrected"] if "hidden" in config.active_updates else []
+        if "hidden" in config.active_predictors and config.compression > 1:
+            done.append("predicted")
+        treated = " and ".join(done) or "left to the optimizer"
+        parts = [f"{len(names['hidden'])} hidden matrices are {treated}"]
         parts += [f"{kind}: {listed(names[kind])}" for kind in ("head", "embedding") if names[kind]]
         return "; ".join((*parts, f"{len(names['vector'])} vectors"))
 

@@ -188,6 +188,11 @@ def angles(
     return first, cosines
 
 
+def size(number: float | Tensor) -> Any:
+    """Return a number or a tensor without its sign."""
+    return abs(number)
+
+
 def minus(left: Tensor, right: Tensor, factor: float | Tensor) -> Tensor:
     """Return left - factor * right in at least 32 bits, as a new tensor."""
     if isinstance(factor, Tensor):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hybrid_predict.rules.numbers import ROUNDING
 from hybrid_predict.torch.gradients import dense_gradient
-from hybrid_predict.torch.lists import finite_on_host, upcast
+from hybrid_predict.torch.lists import finite_on_host, size, upcast
 from hybrid_predict.torch.optimizer import Options
 
 
@@ -95,7 +95,7 @@ def unmoved(
         return None
     alike = value == before
     if isinstance(own.shrink, Tensor) or own.shrink or own.coupled:
-        rest = upcast(before) * (1.0 - own.shrink - abs(own.rate) * own.coupled)
+        rest = upcast(before) * (1.0 - own.shrink - size(own.rate) * own.coupled)
         rest = rest.to(value.dtype)
         alike = (value - rest).abs() <= ROUNDING * rest.abs()
     mask = still & alike & good

@@ -57,7 +57,7 @@ def projects(
     columns = list(zip(update, options, gradients, strict=True))
     # The gradients have the sign of the learning rate already.
     offs = [
-        [u + (abs(o.rate) * factor) * upcast(g) for u, o, g in columns]
+        [u + (lists.size(o.rate) * factor) * upcast(g) for u, o, g in columns]
         for factor in sorted({1.0, 1.0 + momentum})
     ]
     wide, moves = [upcast(v) for v in values], (update, with_decay)
