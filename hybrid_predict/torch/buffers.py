@@ -152,13 +152,13 @@ class BufferTracker:
 
     def _restructured(self) -> bool:
         """Return whether a buffer was registered, removed, replaced or resized since ``copy``."""
-        replaced = any(_replaced(module, buffers) for module, buffers, _ in self._structure)
+        replaced = any(_holds_others(module, buffers) for module, buffers, _ in self._structure)
         return replaced or any(_shapes(tensor) != _shapes(copy) for tensor, copy in self.copies)
 
     def _undo_structure(self) -> None:
         """Put the same buffers, with the same sizes, in the same places."""
         for module, before, transient in self._structure:
-            if _replaced(module, before):
+            if _holds_others(module, before):
                 for name in [*module._buffers]:
                     del module._buffers[name]
                 module._buffers.update(before)
@@ -173,7 +173,8 @@ def _transient(module: nn.Module) -> set[str]:
     return getattr(module, "_non_persistent_buffers_set", set())
 
 
-def _replaced(module: nn.Module, before: Mapping[str, Tensor | None]) -> bool:
+def _holds_others(module: nn.Module, before: Mapping[str, Tensor | None]) -> bool:
+    """Return whether a module has other buffers than before, or under other names."""
     now, then = ({n: id(b) for n, b in held.items()} for held in (module._buffers, before))
     return now != then
 
