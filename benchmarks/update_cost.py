@@ -22,7 +22,7 @@ from benchmarks.measure import Loop, middle, take_turns
 from benchmarks.memory import held
 from hybrid_predict import MomentumPredictor
 from hybrid_predict.config import HISTORY_DTYPES
-from hybrid_predict.torch.cost import watching
+from hybrid_predict.torch.cost import Watching
 
 SIZES = {"1M": (4, 144), "10M": (6, 384)}
 """Blocks and width of a stack of matrices, by its approximate number of parameters."""
@@ -132,7 +132,7 @@ def traffic(run: Callable[[], object]) -> dict[str, int]:
         which = "products" if func._overloadpacket in flop_registry else "others"
         totals[which] += _moved(func, args, kwargs, result)
 
-    with watching(see):
+    with Watching(see):
         run()
     return totals
 

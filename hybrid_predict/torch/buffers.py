@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -18,6 +18,15 @@ _SMALL = 4096
 _SAMPLE = 64
 """Number of entries of a larger tensor that are compared."""
 
+_SPARSE = {
+    torch.sparse_coo: ("_values", "_indices"),
+    torch.sparse_csr: ("values", "crow_indices", "col_indices"),
+    torch.sparse_bsr: ("values", "crow_indices", "col_indices"),
+    torch.sparse_csc: ("values", "ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("values", "ccol_indices", "row_indices"),
+}
+"""Methods that return the dense tensors of which a sparse one consists."""
+
 Slot = tuple[int, str]
 """Place of a tensor: ``id`` of the module, and name in the module."""
 
@@ -31,6 +40,9 @@ class BufferTracker:
     place, in their version counter, or in a sample of entries. The sample is needed because
     ``.data`` and the kernels of norm layers write without a new version. A tensor that appears
     during training is copied until its sample was compared.
+
+    Attributes:
+        copies: The tensors that were copied, each with its copy.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -41,13 +53,13 @@ class BufferTracker:
         self._seen: dict[Slot, tuple[int, int]] = {}
         self._samples: dict[Slot, Tensor] = {}
         self._differs: list[tuple[Slot, HostCopy]] = []
-        self._copies: dict[Slot, tuple[Tensor, Tensor]] | None = None
+        self.copies: list[tuple[Tensor, Tensor]] = []
         self._structure: list[tuple[nn.Module, dict[str, Tensor | None], set[str]]] = []
 
-    def _tensors(self, modules: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor, bool]]:
+    def _tensors(self) -> Iterator[tuple[Slot, Tensor, bool]]:
         """Yield place, tensor, and whether it is a small buffer, which is always copied."""
         known: set[int] = set()
-        for module in modules:
+        for module in self._model.modules():
             # The full parameters of FSDP2 require a gradient, so they are not frozen.
             parameters = module._parameters.items()
             frozen = {n: p for n, p in parameters if p is None or not p.requires_grad}
@@ -68,7 +80,7 @@ class BufferTracker:
         self._changing |= {slot for slot, differs in self._differs if bool(differs.read())}
         self._new -= {slot for slot, _ in self._differs}
         self._differs.clear()
-        for slot, tensor, small in self._tensors(self._model.modules()):
+        for slot, tensor, small in self._tensors():
             self._compare(slot, tensor, small)
 
     def _compare(self, slot: Slot, tensor: Tensor, small: bool) -> None:
@@ -96,24 +108,20 @@ class BufferTracker:
 
     def copy(self) -> None:
         """Copy the tensors that may change in the next full step."""
-        self._copies, modules = {}, list(self._model.modules())
-        self._structure = [(m, dict(m._buffers), set(_transient(m))) for m in modules]
-        for slot, tensor, small in self._tensors(modules):
+        self.free()
+        for module in self._model.modules():
+            self._structure.append((module, dict(module._buffers), set(_transient(module))))
+        for slot, tensor, small in self._tensors():
             if not small and slot not in self._seen:
                 self._new.add(slot)
             if not small and slot in self._new:
                 self._compare(slot, tensor, small)
             if small or slot in self._new or self._replaced(slot, tensor):
-                self._copies[slot] = tensor, tensor.detach().clone()
-
-    @property
-    def copies(self) -> list[tuple[Tensor, Tensor]]:
-        """The tensors that were copied, each with its copy."""
-        return list((self._copies or {}).values())
+                self.copies.append((tensor, tensor.detach().clone()))
 
     def free(self) -> None:
         """Free the copies."""
-        self._copies, self._structure = None, []
+        self.copies, self._structure = [], []
 
     def state_dict(self) -> list[str]:
         """Return the names of the tensors that are known to change."""
@@ -126,42 +134,35 @@ class BufferTracker:
         pairs = [str(entry).rpartition(":") for entry in state]
         self._changing |= {(id(modules[m]), name) for m, _, name in pairs if m in modules}
 
-    @property
-    def _restructured(self) -> bool:
-        """Whether a buffer was registered, removed, replaced or resized since ``copy``."""
-        present = ((module._buffers, buffers) for module, buffers, _ in self._structure)
-        replaced = any(_identities(now) != _identities(before) for now, before in present)
-        return replaced or any(_shapes(tensor) != _shapes(copy) for tensor, copy in self.copies)
-
     def undo_changes(self, good: Tensor | bool = False) -> None:
-        """Put all copied tensors back if ``good`` is false.
+        """Put all copied tensors back if ``good`` is false, a bool or a 0-dim bool tensor.
 
-        Args:
-            good: A bool, or a 0-dim bool tensor. The host only reads it if buffers were registered,
-                removed, replaced or resized.
+        The host only reads a tensor if buffers were registered, removed, replaced or resized.
         """
-        if self._copies is None:
-            return
-        if isinstance(good, Tensor) and self._restructured:
+        if isinstance(good, Tensor) and self._restructured():
             good = bool(good)
         if good is True:
             return
         with torch.no_grad():
             if good is False:
                 self._undo_structure()
-            for tensor, copy in self._copies.values():
+            for tensor, copy in self.copies:
                 for target, kept in zip(_parts(tensor), _parts(copy), strict=True):
                     copy_unless(good, target, kept)
+
+    def _restructured(self) -> bool:
+        """Return whether a buffer was registered, removed, replaced or resized since ``copy``."""
+        replaced = any(_holds_others(module, buffers) for module, buffers, _ in self._structure)
+        return replaced or any(_shapes(tensor) != _shapes(copy) for tensor, copy in self.copies)
 
     def _undo_structure(self) -> None:
         """Put the same buffers, with the same sizes, in the same places."""
         for module, before, transient in self._structure:
-            if _identities(module._buffers) == _identities(before):
-                continue
-            for name in [*module._buffers]:
-                del module._buffers[name]
-            module._buffers.update(before)
-            module._non_persistent_buffers_set = transient
+            if _holds_others(module, before):
+                for name in [*module._buffers]:
+                    del module._buffers[name]
+                module._buffers.update(before)
+                module._non_persistent_buffers_set = transient
         for tensor, copy in self.copies:
             if _shapes(tensor) != _shapes(copy):
                 tensor.data = copy.clone()
@@ -172,8 +173,10 @@ def _transient(module: nn.Module) -> set[str]:
     return getattr(module, "_non_persistent_buffers_set", set())
 
 
-def _identities(buffers: Mapping[str, Tensor | None]) -> dict[str, int]:
-    return {name: id(buffer) for name, buffer in buffers.items()}
+def _holds_others(module: nn.Module, before: Mapping[str, Tensor | None]) -> bool:
+    """Return whether a module has other buffers than before, or under other names."""
+    now, then = ({n: id(b) for n, b in held.items()} for held in (module._buffers, before))
+    return now != then
 
 
 def _parts(tensor: Any) -> list[Tensor]:
@@ -181,13 +184,7 @@ def _parts(tensor: Any) -> list[Tensor]:
     shard = shards.local(tensor.detach())
     if shard.layout is torch.strided:
         return [shard]
-    if shard.layout is torch.sparse_coo:
-        return [shard._values(), shard._indices()]
-    if shard.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [shard.values(), shard.crow_indices(), shard.col_indices()]
-    if shard.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [shard.values(), shard.ccol_indices(), shard.row_indices()]
-    return []
+    return [getattr(shard, name)() for name in _SPARSE.get(shard.layout, ())]
 
 
 def _shapes(tensor: Tensor) -> list[torch.Size]:

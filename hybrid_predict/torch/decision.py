@@ -25,28 +25,25 @@ _NAMED = 3
 class KindDecision:
     """Collects the findings from the losses of a full step, and decides the kinds per optimizer.
 
-    Attributes:
-        pending: Numbers of the optimizers whose parameters still have kinds from names and shapes.
-        logged: Whether the kinds have been logged.
+    Those that are ``pending`` have parameters whose kinds are still from names and shapes.
     """
 
     def __init__(self, mapper: ParameterMapper, optimizer: OptimizerWrapper) -> None:
-        self._mapper = mapper
+        self._mapper, self._optimizer = mapper, optimizer
         self._seen: GraphFindings | None = None
         self._index: MatrixIndex | None = None
         self.logged = False
-        self.pending: set[int] = {-1}
-        self.follow(optimizer)
+        self.pending = set(range(len(optimizer.optimizers)))
 
     def follow(self, optimizer: OptimizerWrapper) -> None:
         """Replace the optimizers; decisions stay."""
         self._optimizer = optimizer
-        self.pending = set(range(len(optimizer.optimizers))) if self.pending else set()
+        if self.pending:
+            self.pending = set(range(len(optimizer.optimizers)))
 
     def open(self) -> None:
         """Start a full step: note what is trained, since the loop may freeze parameters in it."""
-        self._seen = None
-        self._index = None
+        self._seen = self._index = None
         if self.pending:
             self._index = matrix_index(self._mapper.model, self._optimizer.owners())
 
@@ -60,14 +57,9 @@ class KindDecision:
     def decide(
         self, index: int, with_gradient: Collection[int], *, late: bool
     ) -> tuple[bool, list[str]]:
-        """Decide the kinds of one optimizer's parameters, if the graph showed them.
+        """Decide the kinds of one optimizer's parameters, if the graph showed them or it is late.
 
         Every rank has to call it; the result of rank 0 counts.
-
-        Args:
-            index: Number of the optimizer.
-            with_gradient: Parameters that have a gradient, by ``id``.
-            late: Whether to decide by names and shapes if no graph was seen.
 
         Returns:
             Whether a kind has changed, and the names of matrices that the graph did not place.
@@ -90,15 +82,15 @@ class KindDecision:
 
     def describe(self, config: HybridConfig) -> str:
         """Describe how many parameters of each kind there are, and how they are treated."""
-        trained = [k for k, p in enumerate(self._mapper.parameters) if p.requires_grad]
-        names: dict[str, list[str]] = {kind: [] for kind in KINDS}
-        for k in trained:
-            names[self._mapper.kinds[k]].append(self._mapper.names[k])
-        corrected = "corrected" if "hidden" in config.active_updates else ""
-        predicts = "hidden" in config.active_predictors and config.compression > 1
-        predicted = "predicted" if predicts else ""
-        done = " and ".join(filter(None, (corrected, predicted))) or "left to the optimizer"
-        parts = [f"{len(names['hidden'])} hidden matrices are {done}"]
+        mapper, names = self._mapper, {kind: list[str]() for kind in KINDS}
+        for name, p, kind in zip(mapper.names, mapper.parameters, mapper.kinds, strict=True):
+            if p.requires_grad:
+                names[kind].append(name)
+        done = ["corrected"] if "hidden" in config.active_updates else []
+        if "hidden" in config.active_predictors and config.compression > 1:
+            done.append("predicted")
+        treated = " and ".join(done) or "left to the optimizer"
+        parts = [f"{len(names['hidden'])} hidden matrices are {treated}"]
         parts += [f"{kind}: {listed(names[kind])}" for kind in ("head", "embedding") if names[kind]]
         return "; ".join((*parts, f"{len(names['vector'])} vectors"))
 
@@ -107,11 +99,7 @@ class KindDecision:
         return self._mapper.found, sorted(self.pending)
 
     def load_state_dict(self, kinds: dict[str, str], pending: Sequence[int]) -> None:
-        """Load a state of :meth:`state_dict`; parameters that it does not have keep their kinds.
-
-        Raises:
-            CheckpointError: If it has an unknown kind.
-        """
+        """Load a state of :meth:`state_dict`; parameters that it does not have keep their kinds."""
         if odd := sorted({str(kind) for kind in kinds.values()} - set(KINDS)):
             raise CheckpointError(
                 f"state: expected kinds out of {', '.join(KINDS)}, got {odd[0]!r}. "

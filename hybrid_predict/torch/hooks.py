@@ -31,7 +31,7 @@ class _Call(dict[str, Any]):
 
 @final
 class StepHooks:
-    """The hooks on the steps of one optimizer.
+    """The hooks on the steps of one optimizer, until its ``handles`` are removed.
 
     Other hooks see, and may change, gradients before the listener and weights after it, whenever
     they were registered. The step of a subclass calls the step of its base class, which calls all
@@ -39,15 +39,14 @@ class StepHooks:
     call in the handler of an error is no part of the call that raised it.
 
     ``listener`` returns the listener, or None if it no longer exists, such as a weak reference.
-    ``handles`` remove the hooks.
     """
 
     def __init__(
         self, optimizer: Optimizer, index: int, listener: Callable[[], UpdateListener | None]
     ) -> None:
         self._optimizer, self._index, self._listener = weakref.ref(optimizer), index, listener
-        self._outermost: Callable[[], _Call | None] = _no_call
         self._handled = 0
+        self.forget_call()
         self.handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
@@ -57,7 +56,7 @@ class StepHooks:
 
     def forget_call(self) -> None:
         """Forget a call of ``step`` that an error has ended."""
-        self._outermost = _no_call
+        self._outermost: Callable[[], _Call | None] = lambda: None
 
     def _reorder(self, optimizer: Optimizer, *_: Any) -> None:
         """Make the listener's hooks the last before, and the first after, an update."""
@@ -113,7 +112,3 @@ def _nests(cls: type) -> bool:
     """Whether a step of this class may call another step that calls the hooks again."""
     steps = [vars(base).get("step") for base in cls.__mro__]
     return sum(bool(getattr(step, "hooked", False)) for step in steps) > 1
-
-
-def _no_call() -> None:
-    """Return None: no call of ``step`` is running."""

@@ -10,11 +10,7 @@ from torch import Tensor
 
 @final
 class HostCopy:
-    """A copy of a tensor on the host, to be read later, so that the host does not wait.
-
-    Args:
-        values: A tensor; unless it is on a CUDA device, it is kept as it is.
-    """
+    """A copy of a tensor on the host, to be read later; one not on CUDA is kept as it is."""
 
     def __init__(self, values: Tensor) -> None:
         self._values, self._event = values, None

@@ -49,8 +49,8 @@ def scaled(values: Tensor, factors: Sequence[float | Tensor]) -> Tensor:
 
     Numbers are not copied to a device, because this would wait for it.
     """
-    numbers = [factor for factor in factors if not isinstance(factor, Tensor)]
-    if len(numbers) < len(factors):
+    numbers = _numbers(factors)
+    if numbers is None:
         return torch.stack([value * factor for value, factor in zip(values, factors, strict=True)])
     if len(set(numbers)) < 2:
         return values * numbers[0] if numbers and numbers[0] != 1.0 else values
@@ -64,14 +64,14 @@ def widest(tensors: Sequence[Tensor]) -> torch.dtype:
     return torch.float64 if torch.float64 in [x.dtype for x in tensors] else torch.float32
 
 
-def zeros(like: Sequence[Tensor], history: str = "float32") -> list[Tensor]:
-    """Return zeros of the same shapes, stored as ``history``.
+def stored_as(history: str, like: Tensor) -> torch.dtype:
+    """Return bfloat16 if histories are stored in it, else the type of a tensor in 32 or 64 bits."""
+    return torch.bfloat16 if history == "bfloat16" else widest([like])
 
-    With float32, tensors like 64-bit inputs have 64 bits.
-    """
-    if history == "bfloat16":
-        return [torch.zeros_like(x, dtype=torch.bfloat16) for x in like]
-    return [torch.zeros_like(x, dtype=torch.float32 if is_half(x) else x.dtype) for x in like]
+
+def zeros(like: Sequence[Tensor], history: str = "float32") -> list[Tensor]:
+    """Return zeros of the same shapes, stored as ``history``."""
+    return [torch.zeros_like(x, dtype=stored_as(history, x)) for x in like]
 
 
 def check_history(decay: float, history: str) -> None:
@@ -79,9 +79,6 @@ def check_history(decay: float, history: str) -> None:
 
     In bfloat16, an increment :math:`(1 - \gamma)(g - m)` below half the spacing is rounded away, so
     an entry stops within :math:`2^{-8} / (1 - \gamma)` of a constant value: 8 % at 0.95.
-
-    Raises:
-        ConfigError: If ``decay`` is above 0.95 and averages are kept in bfloat16.
     """
     if history == "bfloat16" and decay > 0.95:
         raise ConfigError(
@@ -93,11 +90,7 @@ def check_history(decay: float, history: str) -> None:
 
 
 def check_form(subject: str, name: str, tensor: Any, like: Tensor) -> None:
-    """Check that a tensor has the form of a parameter; its numbers are not read.
-
-    Raises:
-        PredictorError: If it is not a tensor, or has another shape or device.
-    """
+    """Check the shape and the device of a tensor; its numbers are not read."""
     if not isinstance(tensor, Tensor):
         raise PredictorError(subject, f"a tensor for {name}", type(tensor).__name__)
     if tensor.shape != like.shape:
@@ -110,12 +103,10 @@ def add_scaled(
     target: Sequence[Tensor], other: Sequence[Tensor], factors: Sequence[float | Tensor]
 ) -> None:
     """Add factors[k] * other[k] to each target[k], in place."""
-    if not target:
-        return
+    numbers = _numbers(factors)
     # In half precision the product would be rounded before the addition.
-    fused = not is_half(target[0]) and not any(isinstance(f, Tensor) for f in factors)
-    if fused and all(f == factors[0] for f in factors):
-        torch._foreach_add_(list(target), list(other), alpha=factors[0])  # type: ignore[arg-type]
+    if numbers and len(set(numbers)) == 1 and not is_half(target[0]):
+        torch._foreach_add_(list(target), list(other), alpha=numbers[0])
         return
     for x, y, factor in zip(target, other, factors, strict=True):
         if isinstance(factor, Tensor):
@@ -138,23 +129,20 @@ def average(means: Sequence[Tensor], values: Sequence[Tensor], decay: float) -> 
 
 def lerp(mean: Tensor, value: Tensor, share: float | Tensor) -> Tensor:
     """Return (1 - share) * mean + share * value in at least 32 bits, as a new tensor."""
-    kept = torch.promote_types(mean.dtype, torch.float32)
-    share = cast(share, kept) if isinstance(share, Tensor) else share
-    return torch.lerp(cast(mean, kept), cast(value, kept), share)
+    mean = upcast(mean)
+    share = cast(share, mean.dtype) if isinstance(share, Tensor) else share
+    return torch.lerp(mean, cast(value, mean.dtype), share)
 
 
 def norms(tensors: Sequence[Tensor], counts: Counts = None) -> Tensor:
-    """Return the Frobenius norm of each tensor, shape (K,), at least 32-bit; one all-reduce.
+    """Return the Frobenius norm of each tensor, shape (K,), at least 32-bit.
 
-    Args:
-        tensors: K tensors, or several lists of them, one after the other.
-        counts: See the module.
+    With ``counts`` of K tensors, there may be several lists of K, one after the other.
     """
     if not tensors:
         return torch.zeros(0)
     # The norm may exceed the range of 16-bit floats, which ends at 65504.
-    local = torch.stack(torch._foreach_norm(list(tensors), 2, widest(tensors)))
-    return local if counts is None else ranks.combine(_counted(local, counts, 1), local[:0])[0]
+    return _over_ranks(torch._foreach_norm(list(tensors), 2, widest(tensors)), counts)
 
 
 def distances(
@@ -169,18 +157,11 @@ def distances(
     # One temporary at a time: all of them together would be as large as the weights.
     rows, kind = zip(left, right, factors, strict=True), widest(left)
     each = [cast(torch.linalg.vector_norm(minus(x, y, factor)), kind) for x, y, factor in rows]
-    local = torch.stack(each)
-    return local if counts is None else ranks.combine(_counted(local, counts, 1), local[:0])[0]
+    return _over_ranks(each, counts)
 
 
 def dots(left: Sequence[Tensor], right: Sequence[Tensor], counts: Counts = None) -> Tensor:
-    """Return the inner product of each pair of tensors, shape (K,), at least 32-bit.
-
-    Args:
-        left: K tensors, or several lists of them, one after the other.
-        right: As many tensors of the same shapes.
-        counts: See the module.
-    """
+    """Return the inner product of each pair of tensors, as `norms` does."""
     if not left:
         return torch.zeros(0)
     pairs, kind = zip(left, right, strict=True), widest([*left, *right])
@@ -195,8 +176,7 @@ def angles(
 ) -> tuple[Tensor, Tensor]:
     """Return norms of the left tensors, and cosines of their angles with the right ones.
 
-    Returns:
-        Both of shape (K,), at least 32-bit; a cosine is 0 if either tensor is zero.
+    Both have shape (K,) and at least 32 bits; a cosine is 0 if either tensor is zero.
     """
     lengths, products = norms([*left, *right]), dots(left, right)
     if counts is not None:
@@ -225,14 +205,26 @@ def per_rate(
 ) -> list[Tensor]:
     """Return displacements (after - before) / rate, written to ``before``; 0 for a rate of 0."""
     torch._foreach_sub_(before, list(after))
-    numbers = [rate for rate in rates if not isinstance(rate, Tensor)]
-    if len(numbers) == len(before):
+    numbers = _numbers(rates)
+    if numbers is not None:
         torch._foreach_mul_(before, [-1.0 / rate if abs(rate) > 0 else 0.0 for rate in numbers])
         return before
     for x, rate in zip(before, rates, strict=True):
         known = rate if isinstance(rate, Tensor) else torch.tensor(rate)
         x.div_(torch.where(known.abs() > 0, -known, -torch.inf))
     return before
+
+
+def _numbers(factors: Sequence[float | Tensor]) -> list[float] | None:
+    """Return the factors, or None if one is a tensor."""
+    numbers = [factor for factor in factors if not isinstance(factor, Tensor)]
+    return numbers if len(numbers) == len(factors) else None
+
+
+def _over_ranks(norms: Sequence[Tensor], counts: Counts) -> Tensor:
+    """Return norms of full tensors, shape (K,), from those of local shards."""
+    local = torch.stack(list(norms))
+    return local if counts is None else ranks.combine(_counted(local, counts, 1), local[:0])[0]
 
 
 def _counted(values: Tensor, counts: Sequence[float], power: int) -> Tensor:

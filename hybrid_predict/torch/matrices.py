@@ -19,7 +19,7 @@ from hybrid_predict.rules.polynomials import (
     ROOT_POLYNOMIALS,
     ROW_MEMORY,
 )
-from hybrid_predict.torch.lists import is_half, upcast, widest
+from hybrid_predict.torch.lists import is_half, stored_as, upcast
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -40,40 +40,36 @@ def flatten(
     block: int | None = None,
     roots: Roots | None = None,
 ) -> list[Tensor]:
-    r"""Return :math:`-P / \|P\|` for each matrix M, from its orthogonal factor O.
+    r"""Return :math:`-P / \|P\|` for each matrix M, from its orthogonal factor O; zero for zero.
 
     .. math:: O \approx U V^\top \text{ of } A M B, \qquad
         r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
         P_{ij} = O_{ij} / \sqrt{r_i}
 
-    Tensors of more than two dimensions are read as matrices of shape (first, rest). O is computed
-    with the polynomials of ``rules.polynomials``: singular values that are not far below the
-    largest become about one (0.7 to 1.3), not exactly one. If M is zero, the result is zero; if it
-    has fewer than two dimensions, P is M. Matrices of one shape are stacked and treated together.
+    Tensors of more than two dimensions are read as matrices of shape (first, rest); if there are
+    fewer than two, P is M. Singular values that are not far below the largest become about one (0.7
+    to 1.3), not exactly one. Matrices of one shape are stacked and treated together.
 
     Args:
         matrices: K tensors of at least 32 bits; the list is overwritten with the results.
-        iterations: Number of polynomials, from 1 to 5.
+        iterations: Number of polynomials of ``rules.polynomials``, from 1 to 5.
         rows: r of each matrix, shape (rows,), updated in place.
-        block: Largest number of rows of the shorter side that are made orthogonal to each other; a
-            longer side is split. None for all, 1 for rows of unit length only.
+        block: Most rows of the shorter side that are made orthogonal to each other; None for all.
         roots: A and B of each matrix, as :func:`inverse_roots` returns them.
     """
     groups: dict[Any, list[int]] = defaultdict(list)
     for k, x in enumerate(matrices):
         groups[(*as_matrix(x.shape), x.dim() > 1, x.dtype, x.device)].append(k)
     for (height, width, flattens, *_), members in groups.items():
-        shapes = [matrices[k].shape for k in members]
         stack = torch.stack([matrices[k].reshape(height, width) for k in members])
         if flattens:
             if roots is not None:
                 _whiten(stack, roots, members)
-            stack = orthogonal(stack, iterations, block)
-            stack = _levelled(stack, [rows[k] for k in members])
+            stack = _levelled(orthogonal(stack, iterations, block), [rows[k] for k in members])
         else:
-            stack = stack.mul_(-1.0 / lengths(stack))
-        for x, k, shape in zip(stack.contiguous(), members, shapes, strict=True):
-            matrices[k] = x.view(shape)
+            stack.mul_(-1.0 / lengths(stack))
+        for x, k in zip(stack.contiguous(), members, strict=True):
+            matrices[k] = x.view(matrices[k].shape)
     return matrices
 
 
@@ -146,11 +142,8 @@ def _polar(x: Tensor, iterations: int) -> Tensor:
 
 
 def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a stack, its Gram matrices and their norms, scaled if squares would leave 32 bits.
-
-    Only on the CPU, where reading does not wait, it is tested whether they would.
-    """
-    if x.device.type == "cpu":
+    """Return a stack, its Gram matrices and their norms, scaled if squares may leave 32 bits."""
+    if x.device.type == "cpu":  # where reading does not wait
         gram = torch.bmm(x, x.mT)
         norms = lengths(gram)
         if all(_SQUARED[0] < norm < _SQUARED[1] for norm in norms.flatten().tolist()):
@@ -163,42 +156,39 @@ def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def polynomial(gram: Tensor, polynomials: Sequence[tuple[float, float, float]]) -> Tensor:
     """Return the polynomial of X Xᵀ that X is multiplied with."""
-    factor = None
-    for k, (a, b, c) in enumerate(polynomials):
-        step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        step.diagonal(dim1=-2, dim2=-1).add_(a)
-        factor = step if factor is None else torch.bmm(step, factor)
-        if k + 1 < len(polynomials):
-            gram = torch.bmm(torch.bmm(step, gram), step)
-    assert factor is not None
+    step = factor = _evaluated(gram, *polynomials[0])
+    for coefficients in polynomials[1:]:
+        gram = torch.bmm(torch.bmm(step, gram), step)
+        step = _evaluated(gram, *coefficients)
+        factor = torch.bmm(step, factor)
     return factor
+
+
+def _evaluated(gram: Tensor, a: float, b: float, c: float) -> Tensor:
+    step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+    step.diagonal(dim1=-2, dim2=-1).add_(a)
+    return step
 
 
 def diagonals(
     like: Sequence[Tensor], sides: Sequence[int], value: float, history: str
 ) -> list[Tensor]:
-    """Return one flat diagonal matrix per tensor, of shape (side²,), stored as ``history``.
+    """Return one flat diagonal matrix per tensor, of shape (side²,).
 
-    A flat matrix cannot be mistaken for a shard of a parameter. A side of 0 makes it empty.
+    A flat matrix cannot be mistaken for a shard of a parameter.
     """
     flat = []
     for x, side in zip(like, sides, strict=True):
-        dtype = torch.bfloat16 if history == "bfloat16" else widest([x])
-        flat.append(torch.zeros(side * side, dtype=dtype, device=x.device))
+        flat.append(torch.zeros(side * side, dtype=stored_as(history, x), device=x.device))
         flat[-1][:: side + 1] = value
     return flat
 
 
 def update_covariances(sides: tuple[Tensor, Tensor], value: Tensor, decay: float) -> None:
-    r"""Update the running covariances of one matrix in place; empty ones stay.
+    r"""Update the flat covariances L and R of a matrix V in place; empty ones stay.
 
     .. math:: L \leftarrow \rho L + (1 - \rho) \, V V^\top / \|V\|^2, \qquad
         R \leftarrow \rho R + (1 - \rho) \, V^\top V / \|V\|^2
-
-    Args:
-        sides: L and R, flat.
-        value: V.
-        decay: :math:`\rho` in [0, 1).
     """
     x = normalised_rows(upcast(value).reshape(-1)).reshape(as_matrix(value.shape))
     for covariance, rows in zip(sides, (x, x.mT), strict=True):
@@ -213,14 +203,14 @@ def inverse_roots(covariances: Sequence[Tensor], roots: Sequence[Tensor]) -> Non
 
     The orthogonal factor of a root B of C is p(C) B, so p(C) is near the inverse of B. The same
     polynomials applied to that once more give the root of it. Eigenvalues far below the largest get
-    a smaller root than their own. The root of zero is a multiple of the identity. Covariances that
-    are stored in 16 bits are not quite positive, so :math:`2^{-7} \|C\|_F` is added to their
-    diagonals first. Several small matrices of a size are treated together.
+    a smaller root than their own. The root of zero is a multiple of the identity. Covariances in 16
+    bits are not quite positive, so :math:`2^{-7} \|C\|_F` is added to their diagonals first.
     """
     groups: dict[Any, list[int]] = defaultdict(list)
     for k, x in enumerate(covariances):
         if x.numel():
             groups[x.numel(), x.dtype, x.device].append(k)
+    first, second = (POLYNOMIALS[count] for count in ROOT_POLYNOMIALS)
     for (size, *_), members in groups.items():
         side, together = math.isqrt(size), max(1, _TOGETHER // size)
         for start in range(0, len(members), together):
@@ -229,14 +219,10 @@ def inverse_roots(covariances: Sequence[Tensor], roots: Sequence[Tensor]) -> Non
             if is_half(covariances[chosen[0]]):
                 stack = stack / lengths(stack)
                 stack.diagonal(dim1=-2, dim2=-1).add_(ROOT_FLOOR)
-            for k, root in zip(chosen, _fourth_roots(stack), strict=True):
+            square_roots = _shrunk(polynomial(_shrunk(stack), first))
+            fourth_roots = torch.bmm(square_roots, polynomial(square_roots, second))
+            for k, root in zip(chosen, fourth_roots, strict=True):
                 roots[k].copy_(root.reshape(-1))
-
-
-def _fourth_roots(stack: Tensor) -> Tensor:
-    first, second = (POLYNOMIALS[count] for count in ROOT_POLYNOMIALS)
-    roots = _shrunk(polynomial(_shrunk(stack), first))
-    return torch.bmm(roots, polynomial(roots, second))
 
 
 def _shrunk(stack: Tensor) -> Tensor:

@@ -22,9 +22,6 @@ from hybrid_predict.torch.noise import noise_decay
 from hybrid_predict.torch.probe import UpdateRule, find_rule, number, second_copy
 from hybrid_predict.torch.refusals import check_supported, inner_optimizer, refusal
 
-_MOST_RULES = 256
-"""Number of update rules to keep; an unknown optimizer may need a new one in every step."""
-
 
 @final
 class Options(NamedTuple):
@@ -67,7 +64,7 @@ class OptimizerWrapper:
             raise ConfigError("optimizer", expected, optimizers, inner_optimizer(several))
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
         self._rules: dict[tuple[Any, ...], UpdateRule] = {}
-        self._known: dict[tuple[int, int], tuple[tuple[Any, ...], UpdateRule | None]] = {}
+        self._known: dict[tuple[int, int], tuple[list[Any], UpdateRule]] = {}
         self._decays: dict[tuple[int, float], float] = {}
         self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
         self._flags: dict[int, Tensor | None] = {}
@@ -82,10 +79,7 @@ class OptimizerWrapper:
         return list(unique.values())
 
     def layout(self) -> tuple[Any, ...]:
-        """Return a value that changes if parameters are added, frozen or unfrozen.
-
-        It also changes if the updates of a group become known or unknown.
-        """
+        """Return a value that changes with the trained parameters, and what is known of them."""
         content: list[Any] = []
         for group, rule in self._ruled():
             content += (rule.relative, rule.unknown)
@@ -99,10 +93,7 @@ class OptimizerWrapper:
         return tuple((shards.local(p) if shards.is_sharded(p) else p).data_ptr() for p in tensors)
 
     def momentum(self, index: int) -> float:
-        """Return the momentum of an optimizer: ``betas[0]`` or ``momentum``, else 0.
-
-        If a scheduler cycles the momentum, its largest value is returned.
-        """
+        """Return ``betas[0]`` or ``momentum`` of an optimizer, the largest of a cycle, or 0."""
         group = self.optimizers[index].param_groups[0]
         momentum = (group.get("betas") or [group.get("momentum", 0.0)])[0]
         return min(max(float(momentum), float(group.get("max_momentum", 0.0)), 0.0), 0.999)
@@ -110,11 +101,11 @@ class OptimizerWrapper:
     def noise_decay(self, index: int) -> float:
         """Return the decay of the average of gradients that an optimizer follows, see `noise`."""
         known = self.momentum(index)
-        if (index, known) not in self._decays:
+        key = index, known
+        if key not in self._decays:
             optimizer = self.optimizers[index]
-            decay = noise_decay(optimizer, optimizer.param_groups[0], known)
-            self._decays[index, known] = decay
-        return self._decays[index, known]
+            self._decays[key] = noise_decay(optimizer, optimizer.param_groups[0], known)
+        return self._decays[key]
 
     def owners(self) -> dict[int, int]:
         """Return the number of the optimizer of each parameter, by ``id``."""
@@ -124,8 +115,10 @@ class OptimizerWrapper:
         """Return how one optimizer, or all, update each parameter at the moment, by ``id``."""
         by_id: dict[int, Options] = {}
         for group, rule in self._ruled(index):
-            rate = rate_of(group)
-            turn = -1.0 if not isinstance(rate, Tensor) and rate < 0 else 1.0
+            rate = group["lr"]
+            on_device = isinstance(rate, Tensor) and rate.device.type != "cpu"
+            rate = rate if on_device else float(rate)
+            turn = -1.0 if not on_device and rate < 0 else 1.0
             shrink = rule.decay * rate if rule.by_rate and rule.decay else rule.decay
             options = Options(rate, shrink, turn * rule.coupled, turn * rule.sign)
             by_id.update(dict.fromkeys(map(id, group["params"]), options))
@@ -143,40 +136,30 @@ class OptimizerWrapper:
         """Yield every group with its rule, which stays until an option other than lr changes."""
         for k in range(len(self.optimizers)) if index is None else (index,):
             for place, group in enumerate(self.optimizers[k].param_groups):
-                values = tuple({**group, "lr": None}.values())
-                before, rule = self._known.get((k, place), ((), None))
-                if rule is None or len(before) != len(values) or not all(map(is_, before, values)):
+                values = [*{**group, "lr": None}.values()]
+                before, rule = self._known.get((k, place), ([], UpdateRule()))
+                if len(before) != len(values) or not all(map(is_, before, values)):
                     rule = self._rule(k, group)
-                    changing = any(isinstance(value, Tensor) for value in values)  # in place
-                    self._known[k, place] = values, None if changing else rule
+                    if not any(isinstance(value, Tensor) for value in values):  # set in place
+                        self._known[k, place] = values, rule
                 yield group, rule
 
     def _rule(self, index: int, group: Mapping[str, Any]) -> UpdateRule:
-        """Return the rule of a group.
-
-        The rule is found by a probe, once for each combination of flags. If decay is proportional
-        to an option, a schedule of that option needs no new probe.
-        """
-        key: tuple[Any, ...] = (index, *_flags(group))
-        first = self._rules.get(key)
-        rule = first.at(group) if first else None
-        if first and not rule:
-            key = (*key, *(number(group, name) for name, _, _ in first.basis))
-            rule = self._rules.get(key)
+        """Return the rule of a group, by a probe unless that of the same flags can follow."""
+        key = (index, *_flags(group))
+        known = self._rules.get(key)
+        rule = known.at(group) if known else None
         if rule is None:
             rule = self._rules[key] = find_rule(self.optimizers[index], group)
             if rule.returns:
                 reason = "it moves weights back, as with a second copy of the weights"
                 raise refusal(self.optimizers[index], reason)
-            while len(self._rules) > _MOST_RULES:
-                del self._rules[next(iter(self._rules))]
         return rule
 
     def gradient(self, index: int, p: Tensor, options: Options) -> Tensor:
         """Return the gradient that an update follows, dense, with coupled weight decay.
 
-        Gradients for fused optimizers are unscaled here, since the gradient scaler leaves that to
-        them.
+        Gradient scalers leave it to fused optimizers to unscale their gradients.
         """
         gradient = dense_gradient(p)
         scale = getattr(self.optimizers[index], "grad_scale", None)
@@ -190,16 +173,13 @@ class OptimizerWrapper:
         return gradient
 
     def step(self, closure: Callable[[], Any] | None = None, *, rate: float | None = None) -> Any:
-        """Step every optimizer.
+        """Step every optimizer, and return what the closure returns.
 
         Args:
             closure: Evaluates the model and returns the loss. It is called once, in the step of the
                 first optimizer.
             rate: Learning rate of every parameter group in this call; None for their own. Predicted
                 steps are taken before, by the groups' own rate.
-
-        Returns:
-            What the closure returns, or None.
 
         Raises:
             ConfigError: If ``rate`` is not a finite number.
@@ -218,8 +198,7 @@ class OptimizerWrapper:
     def _at(self, rate: float | None) -> Iterator[None]:
         """Set the learning rate of every group, and restore it at the end."""
         groups = [group for o in self.optimizers for group in o.param_groups if rate is not None]
-        rates = [group["lr"] for group in groups]
-        kept = [old.clone() if isinstance(old, Tensor) else old for old in rates]
+        kept = [_copied(group["lr"]) for group in groups]
         try:
             for group in groups:
                 _set_rate(group, rate)
@@ -231,8 +210,7 @@ class OptimizerWrapper:
     def holds_on_device(self, index: int) -> bool:
         """Return whether the next update can be held back without reading the device.
 
-        Fused optimizers can, if all parameters to be updated have a state already: an optimizer
-        that is held back would leave a new state undefined.
+        Fused optimizers can, unless they would leave the state of a parameter undefined.
         """
         optimizer = self.optimizers[index]
         fused = all(group.get("fused") for group in optimizer.param_groups)
@@ -244,46 +222,37 @@ class OptimizerWrapper:
     def hold_on_device(self, index: int, good: Tensor) -> None:
         """Make a fused optimizer skip its next update if ``good`` is false."""
         optimizer: Any = self.optimizers[index]
-        existing = getattr(optimizer, "found_inf", None)
+        existing = self._flags[index] = getattr(optimizer, "found_inf", None)
         skip = (~good).to(torch.float32)
-        self._flags[index] = existing
         optimizer.found_inf = skip if existing is None else torch.maximum(skip, existing.to(skip))
 
     def hold_back(self, index: int) -> None:
         """Remove the gradients of an optimizer, so that its next update does nothing."""
-        optimizer = self.optimizers[index]
         held = [(p, p.grad) for p in self.parameters(index) if p.grad is not None]
         # Some optimizers count their steps in the group.
         counts = [
-            {k: v.clone() if isinstance(v, Tensor) else v for k, v in g.items() if k != "params"}
-            for g in optimizer.param_groups
+            {name: _copied(value) for name, value in group.items() if name != "params"}
+            for group in self.optimizers[index].param_groups
         ]
         for p, _ in held:
             p.grad = None
         self._held_back[index] = held, counts
 
-    def restore_gradients(self, index: int) -> bool:
-        """Restore the gradients and flags that were changed to hold back an update.
-
-        Returns:
-            Whether gradients had been removed.
-        """
+    def restore_gradients(self, index: int) -> None:
+        """Restore the gradients and flags that were changed to hold back an update."""
         optimizer: Any = self.optimizers[index]
         if index in self._flags:
             existing = self._flags.pop(index)
             if existing is not None:
                 optimizer.found_inf = existing
-            elif hasattr(optimizer, "found_inf"):
-                del optimizer.found_inf
-        if index not in self._held_back:
-            return False
-        held, counts = self._held_back.pop(index)
+            else:
+                vars(optimizer).pop("found_inf", None)
+        held, counts = self._held_back.pop(index, ([], []))
         for p, gradient in held:
             if p.grad is None:  # after an update that raised, there may be a newer one
                 p.grad = gradient
-        for group, before in zip(optimizer.param_groups, counts, strict=True):
+        for group, before in zip(optimizer.param_groups, counts, strict=False):
             group.update(before)
-        return True
 
     def check_state(self, index: int) -> None:
         """Check after an update that the optimizer keeps no second copy of the weights.
@@ -293,18 +262,12 @@ class OptimizerWrapper:
         """
         optimizer = self.optimizers[index]
         for group in optimizer.param_groups:
-            name = second_copy(optimizer, group)
-            if name:
+            if name := second_copy(optimizer, group):
                 reason = f"its state {name!r} holds a second copy of the weights"
                 raise refusal(optimizer, reason)
 
     def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
-        """Call a listener right before and right after every update, until the handles are removed.
-
-        Args:
-            listener: Function that returns the listener, or None if it no longer exists, such as a
-                weak reference.
-        """
+        """Call what ``listener`` returns around every update, until the handles are removed."""
         self._hooks = [StepHooks(o, k, listener) for k, o in enumerate(self.optimizers)]
         return [handle for hooks in self._hooks for handle in hooks.handles]
 
@@ -314,10 +277,8 @@ class OptimizerWrapper:
             hooks.forget_call()
 
 
-def rate_of(group: Mapping[str, Any]) -> float | Tensor:
-    """Return a group's learning rate: a number, or a tensor if reading it would wait."""
-    rate = group["lr"]
-    return rate if isinstance(rate, Tensor) and rate.device.type != "cpu" else float(rate)
+def _copied(option: Any) -> Any:
+    return option.clone() if isinstance(option, Tensor) else option
 
 
 def _set_rate(group: dict[str, Any], rate: Any) -> None:
@@ -328,10 +289,7 @@ def _set_rate(group: dict[str, Any], rate: Any) -> None:
 
 
 def _flags(group: Mapping[str, Any]) -> list[Any]:
-    """Return the options that determine a rule, except for the numbers in its basis.
-
-    Of a number, only whether it is zero counts.
-    """
+    """Return the options that determine a rule; of a number, only whether it is zero counts."""
     flags: list[Any] = []
     for name, value in group.items():
         if value is None or isinstance(value, (bool, str)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
 
@@ -14,6 +15,7 @@ from hybrid_predict.torch.deltas import Movement
 
 
 @final
+@dataclass(eq=False)
 class VerifiedReads:
     """Puts verified values into the state dicts of a model, which itself does not change.
 
@@ -22,32 +24,25 @@ class VerifiedReads:
 
     Args:
         model: The model.
-        tensors: Parameters and buffers of the model: those that were moved, then those copied.
+        tensors: Its parameters and buffers: those that ``movement`` moved, then those copied.
         movement: The movement of the former.
         copies: Copies of the latter.
         unverified: Returns the positions in ``movement`` that no update has verified.
-        withdraw: Undoes them. It is called before a state dict is loaded, which takes the place of
-            verified weights.
+        withdraw: Undoes them; called before a state dict is loaded in place of verified weights.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        tensors: Sequence[Tensor],
-        movement: Movement,
-        copies: Sequence[Tensor],
-        unverified: Callable[[], Collection[int]],
-        withdraw: Callable[[], None],
-    ) -> None:
-        self._model, self._tensors = model, tensors
-        self._movement, self._copies = movement, copies
-        self._unverified, self._withdraw = unverified, withdraw
-        self._handles: list[Any] = []
+    model: nn.Module
+    tensors: Sequence[Tensor]
+    movement: Movement
+    copies: Sequence[Tensor]
+    unverified: Callable[[], Collection[int]]
+    withdraw: Callable[[], None]
+    _handles: list[Any] = field(default_factory=list, init=False)
 
     def open(self) -> None:
         """Register the hooks."""
-        positions = {id(tensor): k for k, tensor in enumerate(self._tensors)}
-        for module in self._model.modules():
+        positions = {id(tensor): k for k, tensor in enumerate(self.tensors)}
+        for module in self.model.modules():
             held = {**module._parameters, **module._buffers}
             places = {name: positions[id(t)] for name, t in held.items() if id(t) in positions}
             if places:
@@ -76,14 +71,14 @@ class VerifiedReads:
 
     def _verified(self, k: int) -> Tensor | None:
         """Verified value of a tensor, or None for the present one."""
-        unseen, moved = self._unverified(), len(self._movement.delta.names)
+        unseen, moved = self.unverified(), len(self.movement.delta.names)
         if k < moved:
-            return self._movement.value_without(k) if k in unseen else None
-        return self._copies[k - moved] if unseen else None
+            return self.movement.value_without(k) if k in unseen else None
+        return self.copies[k - moved] if unseen else None
 
     def _before_load(self, *_: object) -> None:
-        if self._unverified():
-            self._withdraw()
+        if self.unverified():
+            self.withdraw()
 
 
 @final
