@@ -104,27 +104,9 @@ def test_what_does_not_last_halves_predicted_steps_until_there_are_none(q):
     assert found == [8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0]
 
 
-@pytest.mark.parametrize("q", [NEAR.falling / 2, 0.0, NEAR.rising / 2])
-def test_between_the_thresholds_the_advance_stays(q):
-    for advance in (0.0, 1.0, REACH):
-        assert follow(Pace(q, advance, 9), measured(q)).advance == advance
-
-
-def test_far_advances_need_more_persistence():
-    low, high = (FAR.falling + NEAR.rising) / 2, (FAR.falling + FAR.rising) / 2
-    for q, wanted in ((low, (4.0, 4.0, 4.0)), (high, (4.0, 4.0, 8.0)), (0.5, (4.0, 8.0, MOST))):
-        for advance, new in zip((2.0, REACH, 8.0), wanted, strict=True):
-            assert follow(Pace(q, advance, 9), measured(q)).advance == new, (q, advance)
-
-
 def test_a_failed_test_leads_back_to_no_predicted_steps():
     for found in in_every_library(weigh, Pace(1.0, MOST, 9), slopes(-1.0), 2.0, True):
         assert Pace(*found) == Pace(1.0, 0.0, 9, -1.0, -1.0, 2.0, 1.0)
-
-
-def test_what_chance_explains_does_not_rise():
-    assert follow(Pace(), measured(0.5, 0.3)).advance == 0.0
-    assert follow(Pace(), measured(0.5, 0.2)).advance == FIRST_ADVANCE
 
 
 def test_what_always_lasts_leads_to_the_largest_advance_and_stays_there():
@@ -155,30 +137,6 @@ def test_a_window_that_measured_nothing_changes_nothing(changes, steep):
         assert found == pytest.approx(list(pace))
 
 
-SEQUENCES = {
-    "rises": [0.5] * 7,
-    "falls": [1.0, 1.0, 2 * NEAR.falling, 2 * NEAR.falling],
-    "never": [-0.3, 0.0, 0.01],
-    "changes": [1.0, 0.1, 1.0, -1.0, 0.7],
-}
-
-
-@pytest.mark.parametrize("steep", [1.0, 0.5 * NEAR.worth])
-@pytest.mark.parametrize("qs", SEQUENCES.values(), ids=SEQUENCES.keys())
-def test_every_library_keeps_the_same_pace(qs, steep):
-    def rule(pace, found, *windows):
-        for window in windows[:-1]:
-            pace = follow(pace, window)
-        return follow(weigh(pace, found, 2.0, False), windows[-1])
-
-    wanted = Pace()
-    for q in qs[:-1]:
-        wanted = naive(wanted, q)
-    wanted = naive(weigh(wanted, slopes(-2.0 * steep), 2.0, False), qs[-1])
-    for found in in_every_library(rule, Pace(), slopes(-2.0 * steep), *map(measured, qs)):
-        assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
-
-
 @pytest.mark.parametrize("product", [math.nan, math.inf, -math.inf])
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_slopes_that_are_not_finite_and_steps_that_were_not_made_do_not_count(product):
@@ -201,14 +159,6 @@ def test_momentum_carries_the_share_that_a_decaying_movement_keeps(decay, first,
     kept = movement[first:].mean() / movement[:first].mean()
     assert carried(decay, first, second) == pytest.approx(kept, rel=1e-6)
     assert 0.0 <= kept <= 1.0
-
-
-def test_every_library_carries_the_same_share():
-    for decay in (0.0, 0.5, 0.99):
-        wanted, *others = in_every_library(carried, decay, 20, 10)
-        assert wanted[0] == (0.0 if decay == 0.0 else pytest.approx(carried(decay, 20, 10)))
-        for found in others:
-            assert found == pytest.approx(wanted, rel=1e-3)
 
 
 def persistence(displacements, decay, steps=20):
@@ -259,17 +209,6 @@ def test_kinds_alike_take_steps_of_the_length_that_is_wanted():
     assert length(1.0, 0.0) == 0.0
 
 
-def test_every_library_has_the_same_number_and_length():
-    def rule(*numbers):
-        number = per_full_step(zip((100, 7, 50), numbers, strict=True))
-        return number, [length(x, number) for x in numbers]
-
-    for numbers in ((0.5, MOST, 0.0), (0.0, 0.0, 0.0), (0.0, 0.1 * LEAST, 0.0)):
-        wanted, *others = in_every_library(rule, *numbers)
-        for found in others:
-            assert found == pytest.approx(wanted, rel=1e-5)
-
-
 def make(total, **changes):
     return schedule(HybridConfig(speedup="auto", total_steps=total, **changes))
 
@@ -297,14 +236,6 @@ def test_a_run_of_any_pace_never_overshoots(total, warmup, cooldown, numbers, se
     assert len(steps) == total
     assert "P" not in steps[: planned.warmup]
     assert "P" not in steps[total - planned.cooldown :]
-
-
-def test_every_library_finds_the_same_steps_due():
-    planned = make(40, warmup_steps=5, cooldown_steps=4)
-    for position in (0, 4, 5, 20, 34, 35, 36, 39):
-        for credit in (0.0, 0.99, 1.0, 2.5, 4.9):
-            wanted, *others = in_every_library(paced, planned, position, credit)
-            assert all(found == wanted for found in others)
 
 
 def test_fractions_of_predicted_steps_add_up():
