@@ -18,15 +18,7 @@ from hybrid_predict.functional.plan import Plan
 from hybrid_predict.functional.state import Group, History, HybridState
 from hybrid_predict.rules.numbers import array_library, select
 from hybrid_predict.rules.pace import Lagged, lag
-from hybrid_predict.rules.skill import (
-    DRIFT,
-    SAMPLE,
-    Pooled,
-    add_squares,
-    fit,
-    pool,
-    window_bounds,
-)
+from hybrid_predict.rules.skill import DRIFT, SAMPLE, Pooled, add_squares, fit, pool, window_bounds
 from hybrid_predict.rules.verdict import Slopes
 
 

@@ -56,13 +56,11 @@ def init(
     Raises:
         ConfigError: If an argument has a value that cannot work.
     """
-    if not isinstance(config, HybridConfig):
-        raise ConfigError("config", "a HybridConfig", type(config).__name__)
     if not (isinstance(momentum, (int, float)) and 0.0 <= momentum < 1.0):
         raise ConfigError("momentum", "a number in [0, 1)", momentum)
     if not isinstance(outputs_last, bool):
         raise ConfigError("outputs_last", "True or False", outputs_last)
-    xp, history = check_arrays("weights", weights), config.history_dtype
+    xp = check_arrays("weights", weights)
     plans = make_plans(weights, config, outputs_last, step_operations)
     _log_limits(plans, make_plans(weights, config), config, step_operations)
     gates = [part.predictor.gated for part in plans.predicted if part.predictor]
@@ -78,6 +76,7 @@ def init(
 
     def group(own: Plan) -> Group:
         like = {name: weights[name] for name in own.shapes}
+        history = config.history_dtype
         correction = corrections.start(own, like, history) if own.update else None
         past = forecasts.start(own.predictor, like, config) if own.predictor else None
         return Group(zeros(like, history), correction, past)

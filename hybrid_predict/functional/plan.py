@@ -117,6 +117,8 @@ def make_plans(
     step_operations: float | None = None,
 ) -> Plans:
     """Return which arrays are corrected and predicted, with corrections within their budget."""
+    if not isinstance(config, HybridConfig):
+        raise ConfigError("config", "a HybridConfig", type(config).__name__)
     updates, predictors = _methods(config, step_operations)
     if not (updates or predictors):
         return Plans({}, 0)

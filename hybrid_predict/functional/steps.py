@@ -25,9 +25,6 @@ from hybrid_predict.rules.schedule import cooling
 from hybrid_predict.rules.skill import Pooled, add_window, known
 from hybrid_predict.rules.verdict import Evidence, Slopes, sound, weigh
 
-_NONE = HybridConfig()
-"""The configuration where a call takes none."""
-
 
 @np.errstate(all="ignore")  # numbers that are not finite are masked
 def predict(
@@ -53,10 +50,10 @@ def predict(
     Raises:
         ConfigError: If an argument has the wrong form, or the state is another run's.
     """
-    _check_call(state, {"weights": weights}, config)
+    _check_call(state, weights=weights)
+    plans, clock = make_plans(weights, config), state.clock
     if not state.kept:
         return dict(weights), state._replace(predicted=0 * state.predicted)
-    plans, clock = make_plans(weights, config), state.clock
     groups = {key: group for key, group in plans.groups.items() if key in state.groups}
     plans = plans._replace(groups=groups)
     _check_state(state, plans, weights, config)
@@ -103,7 +100,7 @@ def verify(
     Raises:
         ConfigError: If an argument has the wrong form.
     """
-    _check_call(state, {"gradients": gradients})
+    _check_call(state, gradients=gradients)
     clock, limits = state.clock, state.limits
     xp, dtype = array_library(state.stands), limits.start.dtype
     length = norm(xp.stack([norm(gradient) for gradient in gradients.values()])).astype(dtype)
@@ -158,7 +155,7 @@ def correct(
         ConfigError: If a number is missing, a shape differs, the state is another run's, or
             ``step_operations`` limits corrections otherwise than in :func:`init`.
     """
-    _check_call(state, {"gradients": gradients, "before": before, "after": after}, config)
+    _check_call(state, gradients=gradients, before=before, after=after)
     for argument, arrays in (("gradients", gradients), ("after", after)):
         given = {name: x for name, x in arrays.items() if name in before}
         _check_shapes(argument, given, before, "Give an array for every name in before.")
@@ -238,13 +235,11 @@ def _advanced(state: HybridState, learned: HybridState) -> HybridState:
     )  # fmt: skip
 
 
-def _check_call(state: Any, trees: Mapping[str, Mapping[str, Any]], config: Any = _NONE) -> None:
+def _check_call(state: Any, **trees: Mapping[str, Any]) -> None:
     """Check the forms of a call's arguments, and that all arrays are of one library."""
     if not isinstance(state, HybridState):
         expected, remedy = "the state that init or the last call returned", "Call init first."
         raise ConfigError("state", expected, type(state).__name__, remedy)
-    if not isinstance(config, HybridConfig):
-        raise ConfigError("config", "a HybridConfig", type(config).__name__)
     for name, arrays in trees.items():
         check_arrays(name, arrays)
     check_library("arrays", [state.stands, *(x for each in trees.values() for x in each.values())])

@@ -41,7 +41,7 @@ def require(kept: object, value: object, promise: str, *got: object) -> None:
         raise ContractError(type(value).__name__, promise, *got)
 
 
-def saved_and_loaded(value: object, state: Any) -> Any:
+def reloaded(value: object, state: Any) -> Any:
     """Return a copy of the state of an object that went through ``torch.save`` and ``load``."""
     buffer = io.BytesIO()
     torch.save(cloned(state), buffer)

@@ -10,14 +10,7 @@ from torch import Tensor
 
 from hybrid_predict.forecast.movement import check_delta
 from hybrid_predict.forecast.predictors import PREDICTORS, AbstractPredictor
-from hybrid_predict.testing.contract import (
-    check_form,
-    expect,
-    require,
-    same,
-    saved_and_loaded,
-    steps,
-)
+from hybrid_predict.testing.contract import check_form, expect, reloaded, require, same, steps
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "matrix": (4, 3),
@@ -104,7 +97,7 @@ def _check_saving(predictor: AbstractPredictor, original: History, restored: His
         promise = f"one array shaped like each parameter in {key!r}"
         require(shapes == list(SHAPES.values()), predictor, promise, shapes)
     state = [original.state.arrays, original.state.numbers]
-    restored.state.arrays, restored.state.numbers = saved_and_loaded(predictor, state)
+    restored.state.arrays, restored.state.numbers = reloaded(predictor, state)
     restored.state.count = original.state.count
     for displacement in steps(SHAPES, seed=1):
         alike = same(original.forecast(), restored.forecast())

@@ -8,14 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from hybrid_predict.testing.contract import (
-    check_form,
-    expect,
-    require,
-    same,
-    saved_and_loaded,
-    steps,
-)
+from hybrid_predict.testing.contract import check_form, expect, reloaded, require, same, steps
 from hybrid_predict.torch import lists
 from hybrid_predict.updates import UPDATES, AbstractUpdate
 from hybrid_predict.updates.correct import correction
@@ -136,7 +129,7 @@ def _check_saving(update: AbstractUpdate, original: Corrected, restored: Correct
     for gradients in steps(SHAPES):
         step(original, gradients)
     state = [original.state.arrays, original.state.numbers, original.average]
-    loaded = saved_and_loaded(update, state)
+    loaded = reloaded(update, state)
     restored.state.arrays, restored.state.numbers, restored.average = loaded
     for gradients in steps(SHAPES, seed=1):
         alike = same(step(original, gradients), step(restored, gradients))

@@ -12,17 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from functional_loops import (
-    DECAY,
-    KINDS,
-    RATE,
-    Run,
-    batch,
-    in_the_engine,
-    rate,
-    same_runs,
-    weights,
-)
+from functional_loops import DECAY, KINDS, RATE, Run, batch, in_the_engine, rate, same_runs, weights
 
 from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor, functional
 from hybrid_predict.functional import correct, predict, select, verify

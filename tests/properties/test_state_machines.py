@@ -8,18 +8,13 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from loops import NAN, Bench, hurry, make_config, same_bits, spoil_with, weights
 
 from hybrid_predict import CheckpointError, Phase, UsageError, Verdict
 
 STEPS = 20
+unfinished = precondition(lambda self: not self.engine.done)
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -51,11 +46,6 @@ class EngineMachine(RuleBasedStateMachine):
     def due(self):
         return self.engine._groups.due(self.engine.schedule, self.engine._position)
 
-    def counts(self):
-        saved = self.engine.state_dict()
-        names = ("steps", "full_steps", "predicted_steps", "undone_steps")
-        return [saved["ledger"][name] for name in names], len(saved["queue"])
-
     def trace(self):
         trace = self.bench.trace()
         return trace["model"], trace["optimizer"]
@@ -64,7 +54,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.records.append(record)
         self.base = weights(self.bench.model)
 
-    @precondition(lambda self: not self.engine.done)
+    @unfinished
     @rule()
     def full_step(self):
         self.close(self.bench.step())
@@ -84,21 +74,23 @@ class EngineMachine(RuleBasedStateMachine):
         assert same_bits(self.trace(), before)
         self.close(record)
 
-    @precondition(lambda self: not self.engine.done)
+    @unfinished
     @rule()
     def accumulated_step_with_a_save_inside(self):
-        bench = self.bench
-        outside = self.counts()
+        bench, outside = self.bench, self.engine.state_dict()
         self.engine.before_step()
         (bench.loss() / 2).backward()
-        assert self.counts() == outside
+        inside = self.engine.state_dict()
+        assert len(inside["queue"]) == len(outside["queue"])
+        for name in ("steps", "full_steps", "predicted_steps", "undone_steps"):
+            assert inside["ledger"][name] == outside["ledger"][name]
         (bench.loss() / 2).backward()
         bench.optimizer.step()
         bench.optimizer.zero_grad()
         bench.taken += 1
         self.close(self.engine.after_step())
 
-    @precondition(lambda self: not self.engine.done)
+    @unfinished
     @rule()
     def step_without_an_update(self):
         before = self.trace()
@@ -109,7 +101,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert same_bits(weights(self.bench.model), self.base)
         self.close(record)
 
-    @precondition(lambda self: not self.engine.done)
+    @unfinished
     @rule(where=st.sampled_from(["forward", "backward", "update"]))
     def broken_off(self, where):
         bench, before = self.bench, self.trace()
@@ -129,14 +121,14 @@ class EngineMachine(RuleBasedStateMachine):
             assert same_bits(before[0], self.trace()[0])
         self.left += predicted
 
-    @precondition(lambda self: not self.engine.done)
+    @unfinished
     @rule()
     def calls_out_of_order(self):
         with pytest.raises(UsageError):
             self.engine.after_step()
         self.engine.abandon()
 
-    @precondition(lambda self: not self.engine.done)
+    @unfinished
     @rule(kind=st.sampled_from(["version", "ledger", "tensors", "limits"]))
     def refused_load(self, kind):
         kept = self.engine.state_dict()
