@@ -80,41 +80,37 @@ def test_what_lasts_longer_never_has_fewer_predicted_steps(pace, qs):
     assert low <= high
 
 
-STEEP = {0.0: (1.0, 2.0, 4.0), 0.3: (4.0, 4.0, 4.0), 0.7: (4.0, 8.0, 16.0)}
-"""What advances of 2, 4 and 8 become, by the worth of their predicted steps."""
+HALVES = [8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0]
+BETWEEN, FAR_BETWEEN = (FAR.falling + NEAR.rising) / 2, (FAR.falling + FAR.rising) / 2
 
 
-@pytest.mark.parametrize("steep", STEEP)
-def test_predicted_steps_of_little_worth_become_fewer(steep):
-    assert NEAR.worth < 0.3 < FAR.worth < 0.7
-    for advance, wanted in zip((2.0, REACH, 8.0), STEEP[steep], strict=True):
-        pace = weigh(Pace(1.0, advance, 9), slopes(-steep), 1, False)
-        assert worth(pace) == pytest.approx(steep)
-        new = follow(pace, measured(1.0))
-        assert new.advance == wanted
-        assert (new.predicted, new.verifying) == (0, 0)
-
-
-@pytest.mark.parametrize("q", [2 * NEAR.falling, -1.0])
-def test_what_does_not_last_halves_predicted_steps_until_there_are_none(q):
-    pace, found = Pace(q, MOST, 9), []
-    while pace.advance:
+@pytest.mark.parametrize(
+    ("advance", "q", "steep", "wanted"),
+    [
+        (0.0, 1.0, 1.0, [FIRST_ADVANCE, 1.0, 2.0, REACH, 8.0, MOST, MOST]),
+        *((MOST, q, 1.0, HALVES) for q in (-1.0, 2 * NEAR.falling)),
+        *((a, q, 1.0, [a]) for a in (0.0, 1.0, REACH) for q in (NEAR.falling / 2, NEAR.rising / 2)),
+        *((2.0, q, 1.0, [4.0, 4.0]) for q in (BETWEEN, FAR_BETWEEN)),
+        (8.0, BETWEEN, 1.0, [4.0, 4.0]),
+        (8.0, FAR_BETWEEN, 1.0, [8.0, 8.0]),
+        *((a, 1.0, 0.0, [a / 2]) for a in (2.0, REACH, 8.0)),
+        *((a, 1.0, 0.3, [4.0]) for a in (2.0, REACH, 8.0)),
+        *((a, 1.0, 0.7, [2 * a]) for a in (2.0, REACH, 8.0)),
+    ],
+)
+def test_an_advance_follows_persistence_and_the_worth_of_predicted_steps(advance, q, steep, wanted):
+    pace, found = weigh(Pace(q, advance, 9), slopes(-steep), 1, False), []
+    assert worth(pace) == pytest.approx(steep)
+    for _ in wanted:
         pace = follow(pace, measured(q))
         found.append(pace.advance)
-    assert found == [8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0]
+        assert (pace.predicted, pace.verifying) == (0, 0)
+    assert found == wanted
 
 
 def test_a_failed_test_leads_back_to_no_predicted_steps():
     for found in in_every_library(weigh, Pace(1.0, MOST, 9), slopes(-1.0), 2.0, True):
         assert Pace(*found) == Pace(1.0, 0.0, 9, -1.0, -1.0, 2.0, 1.0)
-
-
-def test_what_always_lasts_leads_to_the_largest_advance_and_stays_there():
-    pace, found = Pace(), []
-    for _ in range(7):
-        pace = follow(pace, measured(1.0))
-        found.append(pace.advance)
-    assert found == [FIRST_ADVANCE, 1.0, 2.0, REACH, 8.0, MOST, MOST]
 
 
 NOTHING = {
@@ -246,21 +242,19 @@ def test_fractions_of_predicted_steps_add_up():
     assert made == pytest.approx(300, abs=1)
 
 
-ONE = Pace(product=-2.0, own_product=-1.0, predicted=4.0, verifying=2.0)
-
-
 @pytest.mark.parametrize(
-    ("pace", "number"),
+    ("changes", "number"),
     [
-        (Pace(), 1.0),
-        (ONE, 1.0),
-        (ONE._replace(product=-0.5), 0.25),
-        (ONE._replace(product=-9.0), 1.0),
-        (ONE._replace(product=1.0), 0.0),
-        (ONE._replace(own_product=1.0), 0.0),
-        (ONE._replace(own_product=0.0), 0.0),
+        ({}, 1.0),
+        ({"predicted": 0.0}, 1.0),
+        ({"product": -0.5}, 0.25),
+        ({"product": -9.0}, 1.0),
+        ({"product": 1.0}, 0.0),
+        ({"own_product": 1.0}, 0.0),
+        ({"own_product": 0.0}, 0.0),
     ],
 )
-def test_worth_is_the_share_of_a_full_step_s_descent(pace, number):
+def test_worth_is_the_share_of_a_full_step_s_descent(changes, number):
+    pace = Pace(product=-2.0, own_product=-1.0, predicted=4.0, verifying=2.0)._replace(**changes)
     for (found,) in in_every_library(worth, pace):
         assert found == pytest.approx(number)
