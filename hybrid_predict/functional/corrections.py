@@ -36,21 +36,12 @@ class Update(NamedTuple):
 
 @final
 class Moved(NamedTuple):
-    """A group after the corrected update; masks are of the entries that only the optimizer moves.
-
-    Args:
-        weights: By name.
-        group: With its new averages.
-        still: Masks by name.
-        frozen: Those of them, as masks or False, whose gradient is exactly zero, and that the
-            update has left where they were, but for weight decay. None are of embeddings, where
-            many rows have no gradient in any batch.
-    """
+    """A group after the corrected update; mappings are by name."""
 
     weights: dict[str, Any]
-    group: Group
-    still: dict[str, Any]
-    frozen: dict[str, Any]
+    group: Group  # with its new averages
+    still: dict[str, Any]  # masks of the entries that only the optimizer moves
+    frozen: dict[str, Any]  # those that stand still for now, or False
 
 
 def start(plan: Plan, like: Arrays, history: str) -> Correction:
@@ -80,6 +71,7 @@ def corrected(plan: Plan, group: Group, update: Update) -> Moved:
         newest[name] = xp.where(usable, gradient, mean.astype(gradient.dtype))
         cosines[name] = kernels.cosine(gradient, mean)
         average[name] = kernels.average(mean, newest[name], decay, update.history)
+        # Many rows of an embedding have no gradient in any batch.
         frozen[name] = plan.kind != "embedding" and _unmoved(name, update)
         still[name] = (average[name] == 0) | ~usable | frozen[name]
     weights = {name: update.after[name] for name in plan.shapes}
@@ -99,7 +91,7 @@ def corrected(plan: Plan, group: Group, update: Update) -> Moved:
 
 
 def _unmoved(name: str, update: Update) -> Any:
-    """Mask of the entries that stand still now, see :class:`Moved`."""
+    """Mask of the entries without a gradient that have not moved, but for weight decay."""
     shrink, after = update.shrinks[name], update.after[name]
     rest = (update.before[name] * (1.0 - shrink)).astype(after.dtype)
     rounding = array_library(after).where(shrink > 0, ROUNDING, 0.0) * abs(wide(rest))

@@ -8,13 +8,18 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 from loops import NAN, Bench, hurry, make_config, same_bits, spoil_with, weights
 
 from hybrid_predict import CheckpointError, Phase, UsageError, Verdict
 
 STEPS = 20
-unfinished = precondition(lambda self: not self.engine.done)
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -46,6 +51,11 @@ class EngineMachine(RuleBasedStateMachine):
     def due(self):
         return self.engine._groups.due(self.engine.schedule, self.engine._position)
 
+    def counts(self):
+        saved = self.engine.state_dict()
+        names = ("steps", "full_steps", "predicted_steps", "undone_steps")
+        return [saved["ledger"][name] for name in names], len(saved["queue"])
+
     def trace(self):
         trace = self.bench.trace()
         return trace["model"], trace["optimizer"]
@@ -54,7 +64,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.records.append(record)
         self.base = weights(self.bench.model)
 
-    @unfinished
+    @precondition(lambda self: not self.engine.done)
     @rule()
     def full_step(self):
         self.close(self.bench.step())
@@ -74,23 +84,21 @@ class EngineMachine(RuleBasedStateMachine):
         assert same_bits(self.trace(), before)
         self.close(record)
 
-    @unfinished
+    @precondition(lambda self: not self.engine.done)
     @rule()
     def accumulated_step_with_a_save_inside(self):
-        bench, outside = self.bench, self.engine.state_dict()
+        bench = self.bench
+        outside = self.counts()
         self.engine.before_step()
         (bench.loss() / 2).backward()
-        inside = self.engine.state_dict()
-        assert len(inside["queue"]) == len(outside["queue"])
-        for name in ("steps", "full_steps", "predicted_steps", "undone_steps"):
-            assert inside["ledger"][name] == outside["ledger"][name]
+        assert self.counts() == outside
         (bench.loss() / 2).backward()
         bench.optimizer.step()
         bench.optimizer.zero_grad()
         bench.taken += 1
         self.close(self.engine.after_step())
 
-    @unfinished
+    @precondition(lambda self: not self.engine.done)
     @rule()
     def step_without_an_update(self):
         before = self.trace()
@@ -101,7 +109,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert same_bits(weights(self.bench.model), self.base)
         self.close(record)
 
-    @unfinished
+    @precondition(lambda self: not self.engine.done)
     @rule(where=st.sampled_from(["forward", "backward", "update"]))
     def broken_off(self, where):
         bench, before = self.bench, self.trace()
@@ -121,14 +129,14 @@ class EngineMachine(RuleBasedStateMachine):
             assert same_bits(before[0], self.trace()[0])
         self.left += predicted
 
-    @unfinished
+    @precondition(lambda self: not self.engine.done)
     @rule()
     def calls_out_of_order(self):
         with pytest.raises(UsageError):
             self.engine.after_step()
         self.engine.abandon()
 
-    @unfinished
+    @precondition(lambda self: not self.engine.done)
     @rule(kind=st.sampled_from(["version", "ledger", "tensors", "limits"]))
     def refused_load(self, kind):
         kept = self.engine.state_dict()
