@@ -226,13 +226,11 @@ class _Hybrid:
         self, state: functional.HybridState, gradients: Any, params: Any, after: Any, rate: Any,
         probe: Probe,
     ) -> tuple[Any, functional.HybridState]:  # fmt: skip
-        """Return parameters after the corrected update, and the state.
-
-        What an update goes against is the gradient, or its negative.
-        """
+        """Return parameters after the corrected update, and the state."""
         weights, turned, (signs, decay) = named(params), named(gradients), probe(params)
         if isinstance(decay, list):
             decay = dict(zip(weights, decay, strict=True))
+        # What an update goes against is the gradient, or its negative.
         for name, sign in zip(weights, signs or [1.0] * len(weights), strict=True):
             turned[name] = -turned[name] if sign < 0 else turned[name]
         new, state = functional.correct(
@@ -268,11 +266,7 @@ def count_operations(function: Callable[..., Any], *arguments: Any) -> float:
 
 
 def named(tree: Any) -> dict[str, Any]:
-    """Return the leaves of a tree by their paths, joined by dots.
-
-    Raises:
-        ConfigError: If two leaves have one name.
-    """
+    """Return the leaves of a tree by their paths, joined by dots, which have to differ."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     names = {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in leaves}
     if len(names) < len(leaves):

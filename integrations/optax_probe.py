@@ -38,12 +38,8 @@ class Probe:
     """Updates small scratch parameters; parameters of one form are tried once.
 
     Scratch parameters are a tree of the same form, with at most two entries in each dimension, so
-    that masks and labels apply unless they depend on sizes.
-
-    Args:
-        optimizer: Makes the optimizer from a learning rate.
-        rate: The learning rate by the number of updates, an array, as optax counts updates.
-        weight_decay: The decoupled decay, a number or one by name; None has it found.
+    that masks and labels apply unless they depend on sizes. The learning rate is a function of the
+    number of updates, an array, as optax counts them. A decay of None has it found.
     """
 
     def __init__(
@@ -56,11 +52,7 @@ class Probe:
         self._known: dict[Any, tuple[Any, Any]] = {}
 
     def __call__(self, params: Any) -> tuple[list[float] | None, Any]:
-        """Return directions, see :func:`directions`, and decay, a number or a list of each leaf's.
-
-        Raises:
-            ConfigError: If updates do not tell the decay.
-        """
+        """Return :func:`directions`, and the decay, a number or a list of each leaf's."""
         leaves, structure = jax.tree.flatten(params)
         form = (structure, *((jnp.shape(x), str(jnp.result_type(x))) for x in leaves))
         if form not in self._known:

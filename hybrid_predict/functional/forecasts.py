@@ -56,14 +56,9 @@ def start(
 def learn(
     plan: Plan, moved: Moved, made: Any, update: Update, state: HybridState
 ) -> tuple[Group, Seen]:
-    """Add the displacement of one full step; nothing changes if all learning rates are 0.
+    """Add the displacement of a full step, before which ``made`` forecasts moved the group.
 
-    Args:
-        plan: That of the group.
-        moved: The group after the update.
-        made: Number of forecasts that have moved it right before.
-        update: The update.
-        state: The state before it.
+    Nothing changes if all learning rates are 0.
     """
     predictor, group, before = plan.predictor, moved.group, moved.group.history
     assert predictor is not None and before is not None

@@ -114,15 +114,10 @@ def levelled(matrix: Any, moments: Any) -> Any:
 
 
 def orthogonal(matrix: Any, iterations: int, block: int | None = None) -> Any:
-    """Return about the orthogonal factor of a matrix.
+    """Return about the orthogonal factor of a matrix, with singular values from 0.7 to 1.3.
 
-    Singular values that are not far below the largest become about one: 0.7 to 1.3.
-
-    Args:
-        matrix: Shape (m, n), of at least 32 bits.
-        iterations: Number of polynomials, from 1 to 5.
-        block: Largest number of rows of the shorter side that are made orthogonal to each other;
-            None for all, 1 for rows of length one.
+    Those far below the largest stay below. At most ``block`` rows of the shorter side are made
+    orthogonal to each other: None for all, 1 for rows of length one.
     """
     xp, tall = array_library(matrix), matrix.shape[0] > matrix.shape[1]
     x = matrix.T if tall else matrix
@@ -137,11 +132,10 @@ def orthogonal(matrix: Any, iterations: int, block: int | None = None) -> Any:
 
 
 def inverse_fourth_root(covariance: Any, history: str) -> Any:
-    r"""Return :math:`C^{-1/4}` of a covariance, but for its scale, in its dtype.
+    r"""Return :math:`C^{-1/4}` of a covariance, but for its scale; that of zero is a unit matrix.
 
-    Eigenvalues far below the largest get a smaller root than their own. The root of zero is a
-    multiple of the identity. Covariances in 16 bits are not quite positive, so
-    :math:`2^{-7} \|C\|_F` is added to their diagonals first.
+    Eigenvalues far below the largest get a smaller root than their own. Covariances in 16 bits are
+    not quite positive, so :math:`2^{-7} \|C\|_F` is added to their diagonals first.
     """
     square = wide(covariance)
     if history == "bfloat16":
