@@ -68,7 +68,8 @@ def corrected(
         >>> config = HybridConfig(speedup=1, kinds={"out.*": "head"})
         >>> optimizer = corrected(optax.adamw(1e-3), 1e-3, config)
     """
-    _check(learning_rate, config)
+    hybrid = _Hybrid(config, outputs_last, step_operations)
+    rate = _rate(learning_rate)
     if not hasattr(optimizer, "update"):
         remedy = "Call it with a learning rate first."
         raise ConfigError("optimizer", "an optax optimizer", optimizer, remedy)
@@ -76,21 +77,21 @@ def corrected(
         expected, remedy = "1 in an optax transformation", "Use train_step for predicted steps."
         got = "auto" if config.paced else config.compression
         raise ConfigError("speedup", expected, got, remedy)
-    settings = _settings(config, outputs_last, step_operations)
-    probe = Probe(lambda rate: optimizer, lambda k: _at(learning_rate, k), weight_decay)
+    probe = Probe(lambda rate: optimizer, rate, weight_decay)
 
     def init(params: Any) -> CorrectedState:
-        hybrid = _start(params, probe, settings)
-        return CorrectedState(optimizer.init(params), hybrid, jnp.zeros((), jnp.int32))
+        return CorrectedState(
+            optimizer.init(params), hybrid.start(params, probe), jnp.zeros((), jnp.int32)
+        )
 
     def update(updates: Any, state: CorrectedState, params: Any = None) -> Any:
         if params is None:
             raise ConfigError("params", "the parameters", None, "Call update(g, state, params).")
         own, inner = optimizer.update(updates, state.optimizer, params)
-        after, rate = optax.apply_updates(params, own), _at(learning_rate, state.count)
-        new, hybrid = _correct(state.hybrid, updates, params, after, rate, probe, settings)
+        after, now = optax.apply_updates(params, own), rate(state.count)
+        new, known = hybrid.correct(state.hybrid, updates, params, after, now, probe)
         moved = jax.tree.map(lambda x, y: x - y, new, params)
-        return moved, CorrectedState(inner, hybrid, state.count + 1)
+        return moved, CorrectedState(inner, known, state.count + 1)
 
     return optax.GradientTransformation(init, update)
 
@@ -162,93 +163,81 @@ def train_step(
     Raises:
         ConfigError: If an argument cannot work.
     """
-    _check(learning_rate, config)
+    hybrid = _Hybrid(config, outputs_last, step_operations)
+    rate = _rate(learning_rate)
     if not callable(optimizer):
         expected = "a function that makes an optimizer from a learning rate"
         remedy = "Give optax.adamw in place of optax.adamw(1e-3)."
         raise ConfigError("optimizer", expected, type(optimizer).__name__, remedy)
-    settings = _settings(config, outputs_last, step_operations)
     probe = Probe(optimizer, lambda k: 2.0 ** -(10.0 + k), weight_decay)
 
     def init(params: Any) -> TrainState:
         own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)
-        hybrid = _start(own, probe, {**settings, "momentum": momentum})
-        return TrainState(own, optimizer(_at(learning_rate, 0)).init(own), hybrid)
+        first = hybrid.start(own, probe, momentum)
+        return TrainState(own, optimizer(rate(0)).init(own), first)
 
     def step(state: TrainState, *batch: Any) -> tuple[TrainState, Record]:
-        rate = _at(learning_rate, state.hybrid.clock.steps)
-        moved, hybrid = functional.predict(
-            state.hybrid, named(state.params), rate, config=settings["config"]
+        now = rate(state.hybrid.clock.steps)
+        moved, known = functional.predict(
+            state.hybrid, named(state.params), now, config=hybrid.config
         )
-        params, predicted = _tree(moved, state.params), hybrid.predicted
+        params, predicted = _tree(moved, state.params), known.predicted
         value, gradients = value_and_grad(params, *batch)
         loss, aux = value if has_aux else (value, None)
         watched = loss if config.watch_loss else None
-        stands, hybrid = functional.verify(hybrid, named(gradients), watched)
-        after, inner = _update(optimizer(rate), stands, gradients, state.optimizer, params)
-        new, hybrid = _correct(hybrid, gradients, params, after, rate, probe, settings)
-        record = Record(loss, aux, predicted, stands, hybrid.clock.ticks, hybrid.clock.steps)
-        return TrainState(new, inner, hybrid), record
+        stands, known = functional.verify(known, named(gradients), watched)
+
+        def updated() -> tuple[Any, Any]:
+            change, new = optimizer(now).update(gradients, state.optimizer, params)
+            return optax.apply_updates(params, change), new
+
+        after, inner = jax.lax.cond(stands, updated, lambda: (params, state.optimizer))
+        new, known = hybrid.correct(known, gradients, params, after, now, probe)
+        record = Record(loss, aux, predicted, stands, known.clock.ticks, known.clock.steps)
+        return TrainState(new, inner, known), record
 
     return init, jax.jit(step, donate_argnums=0)
 
 
-def _settings(
-    config: HybridConfig, outputs_last: bool, step_operations: float | None
-) -> dict[str, Any]:
-    """Arguments of the functional form, where a loss is watched if it is passed."""
-    config = replace(config, watch_loss=True)
-    return {"config": config, "outputs_last": outputs_last, "step_operations": step_operations}
+@final
+class _Hybrid:
+    """The functional form on trees of parameters; a loss is watched if it is passed."""
 
+    def __init__(
+        self, config: HybridConfig, outputs_last: bool, step_operations: float | None
+    ) -> None:
+        if not isinstance(config, HybridConfig):
+            raise ConfigError("config", "a HybridConfig", type(config).__name__)
+        self.config = replace(config, watch_loss=True)
+        self._layout: dict[str, Any] = {
+            "outputs_last": outputs_last,
+            "step_operations": step_operations,
+        }
 
-def _start(params: Any, probe: Probe, settings: dict[str, Any]) -> functional.HybridState:
-    """The first state; if the optimizer's direction is unknown, everything is left to it."""
-    _check_axes(params)
-    signs, _ = probe(params)
-    hybrid = functional.init(named(params), **settings)
-    plain = hybrid.clock.plain
-    return hybrid._replace(clock=hybrid.clock._replace(plain=plain if signs else ~plain))
+    def start(self, params: Any, probe: Probe, momentum: float = 0.0) -> functional.HybridState:
+        """Return the first state; if the optimizer's direction is unknown, all is left to it."""
+        _check_axes(params)
+        signs, _ = probe(params)
+        first = functional.init(named(params), self.config, momentum=momentum, **self._layout)
+        plain = first.clock.plain
+        return first._replace(clock=first.clock._replace(plain=plain if signs else ~plain))
 
-
-def _correct(
-    hybrid: functional.HybridState,
-    gradients: Any,
-    params: Any,
-    after: Any,
-    rate: Any,
-    probe: Probe,
-    settings: dict[str, Any],
-) -> tuple[Any, functional.HybridState]:
-    """Parameters after the corrected update, and the state; gradients as the optimizer takes them.
-
-    What an update goes against is the gradient, or its negative.
-    """
-    signs, decay = probe(params)
-    names = list(named(params))
-    if isinstance(decay, list):
-        decay = dict(zip(names, decay, strict=True))
-    turned = {
-        name: -gradient if sign < 0 else gradient
-        for (name, gradient), sign in zip(
-            named(gradients).items(), signs or [1.0] * len(names), strict=True
-        )
-    }
-    new, hybrid = functional.correct(
-        hybrid, turned, named(params), named(after), rate, weight_decay=decay, **settings
-    )
-    return _tree(new, params), hybrid
-
-
-def _update(
-    optimizer: optax.GradientTransformation, stands: Any, gradients: Any, state: Any, params: Any
-) -> Any:
-    """Parameters and state after the optimizer's update, or as they are if it is held back."""
-
-    def updated() -> tuple[Any, Any]:
-        moved, new = optimizer.update(gradients, state, params)
-        return optax.apply_updates(params, moved), new
-
-    return jax.lax.cond(stands, updated, lambda: (params, state))
+    def correct(
+        self, state: functional.HybridState, gradients: Any, params: Any, after: Any, rate: Any,
+        probe: Probe,
+    ) -> tuple[Any, functional.HybridState]:  # fmt: skip
+        """Return parameters after the corrected update, and the state."""
+        weights, turned, (signs, decay) = named(params), named(gradients), probe(params)
+        if isinstance(decay, list):
+            decay = dict(zip(weights, decay, strict=True))
+        # What an update goes against is the gradient, or its negative.
+        for name, sign in zip(weights, signs or [1.0] * len(weights), strict=True):
+            turned[name] = -turned[name] if sign < 0 else turned[name]
+        new, state = functional.correct(
+            state, turned, weights, named(after), rate,
+            config=self.config, weight_decay=decay, **self._layout,
+        )  # fmt: skip
+        return _tree(new, params), state
 
 
 def count_operations(function: Callable[..., Any], *arguments: Any) -> float:
@@ -277,11 +266,7 @@ def count_operations(function: Callable[..., Any], *arguments: Any) -> float:
 
 
 def named(tree: Any) -> dict[str, Any]:
-    """Return the leaves of a tree by their paths, joined by dots.
-
-    Raises:
-        ConfigError: If two leaves have one name.
-    """
+    """Return the leaves of a tree by their paths, joined by dots, which have to differ."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     names = {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in leaves}
     if len(names) < len(leaves):
@@ -295,14 +280,6 @@ def _tree(arrays: dict[str, Any], like: Any) -> Any:
     return jax.tree.unflatten(structure, [arrays[name] for name in named(like)])
 
 
-def _check(learning_rate: Any, config: Any) -> None:
-    if not isinstance(config, HybridConfig):
-        raise ConfigError("config", "a HybridConfig", type(config).__name__)
-    number = isinstance(learning_rate, (int, float)) or getattr(learning_rate, "shape", 0) == ()
-    if not (callable(learning_rate) or number):
-        raise ConfigError("learning_rate", "a number or a schedule", learning_rate)
-
-
 def _check_axes(params: Any) -> None:
     """Check that XLA may choose how what is computed is split over devices."""
     meshes = [getattr(getattr(x, "sharding", None), "mesh", None) for x in jax.tree.leaves(params)]
@@ -312,5 +289,10 @@ def _check_axes(params: Any) -> None:
         raise ConfigError("params", expected, "axes of type Explicit", remedy)
 
 
-def _at(learning_rate: Rate, step: Any) -> Any:
-    return learning_rate(step) if callable(learning_rate) else jnp.asarray(learning_rate)
+def _rate(learning_rate: Any) -> Callable[[Any], Any]:
+    """A schedule, also for a number."""
+    if callable(learning_rate):
+        return learning_rate
+    if isinstance(learning_rate, (int, float)) or getattr(learning_rate, "shape", 0) == ():
+        return lambda step: jnp.asarray(learning_rate)
+    raise ConfigError("learning_rate", "a number or a schedule", learning_rate)

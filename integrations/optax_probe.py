@@ -38,12 +38,8 @@ class Probe:
     """Updates small scratch parameters; parameters of one form are tried once.
 
     Scratch parameters are a tree of the same form, with at most two entries in each dimension, so
-    that masks and labels apply unless they depend on sizes.
-
-    Args:
-        optimizer: Makes the optimizer from a learning rate.
-        rate: The learning rate by the number of updates, an array, as optax counts updates.
-        weight_decay: The decoupled decay, a number or one by name; None has it found.
+    that masks and labels apply unless they depend on sizes. The learning rate is a function of the
+    number of updates, an array, as optax counts them. A decay of None has it found.
     """
 
     def __init__(
@@ -56,22 +52,17 @@ class Probe:
         self._known: dict[Any, tuple[Any, Any]] = {}
 
     def __call__(self, params: Any) -> tuple[list[float] | None, Any]:
-        """Return directions, see :func:`directions`, and decay, a number or a list of each leaf's.
-
-        Raises:
-            ConfigError: If updates do not tell the decay.
-        """
+        """Return :func:`directions`, and the decay, a number or a list of each leaf's."""
         leaves, structure = jax.tree.flatten(params)
         form = (structure, *((jnp.shape(x), str(jnp.result_type(x))) for x in leaves))
         if form not in self._known:
-            signs = directions(self._optimizer, self._rate, params)
-            decay: Any = self._decay
-            if signs is None:  # everything is left to the optimizer
+            signs, decay = directions(self._optimizer, self._rate, params), self._decay
+            if signs is None:
                 logger.warning(UNKNOWN)
-                decay = 0.0
-            elif decay is None:
-                decay = find_decay(self._optimizer, self._rate, params)
-            self._known[form] = signs, decay
+            known: Any = 0.0 if signs is None else decay  # everything is left to the optimizer
+            if known is None:
+                known = find_decay(self._optimizer, self._rate, params)
+            self._known[form] = signs, known
         return self._known[form]
 
 
@@ -83,30 +74,37 @@ def directions(
     Small leaves are updated with a gradient and with its negative. A leaf that does not move gets
     1.0. None: the optimizer cannot update small leaves, or moves none of them.
     """
-    leaves, structure = jax.tree.flatten(params)
-    forms = [(tuple(min(n, 2) for n in jnp.shape(x)), jnp.result_type(x)) for x in leaves]
-    gradients = [0.1 + 0.1 * (np.arange(math.prod(s)) % 3).reshape(s) for s, _ in forms]
-
-    def tree(sign: float) -> Any:
-        pairs = zip(gradients, forms, strict=True)
-        return jax.tree.unflatten(structure, [jnp.asarray(sign * g, d) for g, (_, d) in pairs])
 
     def end(sign: float) -> list[Any]:
-        params, tried = tree(1.0), optimizer(rate(jnp.asarray(0)))
-        state = tried.init(params)
+        gradients, moved = (jax.tree.map(partial(_push, x), params) for x in (sign, 1.0))
+        tried = optimizer(rate(jnp.asarray(0)))
+        state = tried.init(moved)
         for _ in range(_PUSHES):
-            moved, state = tried.update(tree(sign), state, params)
-            params = optax.apply_updates(params, moved)
-        return [np.asarray(x, float) for x in jax.tree.leaves(params)]
+            update, state = tried.update(gradients, state, moved)
+            moved = optax.apply_updates(moved, update)
+        return [np.asarray(x, float) for x in jax.tree.leaves(moved)]
 
     try:
         with jax.ensure_compile_time_eval():
-            columns = zip(end(1.0), end(-1.0), gradients, strict=True)
+            pushes = [np.asarray(_push(1.0, leaf), float) for leaf in jax.tree.leaves(params)]
+            columns = zip(end(1.0), end(-1.0), pushes, strict=True)
             signs = [np.sign(np.nan_to_num(((down - up) * g).sum())) for up, down, g in columns]
             turn = -1.0 if float(sum(rate(jnp.asarray(k)) for k in range(_PUSHES))) < 0 else 1.0
     except Exception:  # an optimizer may be made for leaves of other shapes
         return None
     return [turn * float(sign) or 1.0 for sign in signs] if any(signs) else None
+
+
+def _small(leaf: Any) -> tuple[int, ...]:
+    """The shape of a scratch leaf."""
+    return tuple(min(size, 2) for size in jnp.shape(leaf))
+
+
+def _push(factor: float, leaf: Any) -> Any:
+    """A scratch gradient, from 0.1 to 0.3 times a factor."""
+    shape = _small(leaf)
+    values = 0.1 + 0.1 * (np.arange(math.prod(shape)) % 3).reshape(shape)
+    return jnp.asarray(factor * values, jnp.result_type(leaf))
 
 
 def find_decay(
@@ -134,7 +132,7 @@ def find_decay(
 
 def _like(leaf: Any) -> Any:
     """Scratch weights of both signs, in at least 32 bits."""
-    shape = tuple(min(size, 2) for size in jnp.shape(leaf))
+    shape = _small(leaf)
     signs = (-1.0) ** jnp.arange(math.prod(shape))
     dtype = jnp.promote_types(jnp.result_type(leaf), jnp.float32)
     return (_WEIGHT * signs).reshape(shape).astype(dtype)
@@ -173,11 +171,7 @@ def _slope(rate: float, update: Any, base: Any, weights: Any) -> Any:
 
 
 def _agreed(shown: Sequence[Any]) -> float:
-    """The decay that all updates of a leaf show.
-
-    Raises:
-        ConfigError: If they show several.
-    """
+    """The decay that all updates of a leaf show."""
     values = jnp.concatenate([each.reshape(-1) for each in shown])
     if not values.size:
         return 0.0

@@ -12,113 +12,66 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.forecast.drift import START
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
 from hybrid_predict.functional import kernels
-from hybrid_predict.functional.corrections import Update, unmoved
-from hybrid_predict.functional.kernels import wide, wide_dtype
+from hybrid_predict.functional.corrections import Moved, Update
+from hybrid_predict.functional.kernels import dot, wide, wide_dtype, zero_unless
 from hybrid_predict.functional.plan import Plan
-from hybrid_predict.functional.state import Clock, Group, History
+from hybrid_predict.functional.state import Group, History, HybridState
 from hybrid_predict.rules.numbers import array_library, select
 from hybrid_predict.rules.pace import Lagged, lag
-from hybrid_predict.rules.skill import (
-    DRIFT,
-    SAMPLE,
-    Pooled,
-    add_squares,
-    fit,
-    pool,
-    window_bounds,
-)
-
-Predictor = FittedPredictor | MomentumPredictor
+from hybrid_predict.rules.skill import DRIFT, SAMPLE, Pooled, add_squares, fit, pool, window_bounds
+from hybrid_predict.rules.verdict import Slopes
 
 
 @final
-class Closed(NamedTuple):
-    """The numbers of a window; zeros if it has not closed.
+class Seen(NamedTuple):
+    """What a group has shown in a full step; zeros where it has shown nothing."""
 
-    Args:
-        pooled: What it measured, for the skill.
-        lagged: Products with the forecast of the window before, for the pace.
-    """
-
-    pooled: Pooled
-    lagged: Lagged
+    kind: str
+    slopes: Slopes  # of predicted steps and of the update
+    pooled: Pooled  # what a window has measured that has closed
+    lagged: Lagged  # its products with the forecast of the window before
 
 
-def start(predictor: Predictor, like: Mapping[str, Any], config: HybridConfig) -> History:
+def start(
+    predictor: FittedPredictor | MomentumPredictor, like: Mapping[str, Any], config: HybridConfig
+) -> History:
     """Return a history without any displacement."""
     xp, dtype, count = array_library(*like.values()), wide_dtype(*like.values()), len(like)
 
     def numbers(value: float, *shape: int) -> Any:
-        return xp.full((count, *shape), value, dtype=dtype)
+        return xp.full(shape, value, dtype=dtype)
 
     def empty() -> dict[str, Any]:
         return {name: xp.zeros_like(x) for name, x in _sampled(like).items()}
 
     factor = predictor.coefficient if isinstance(predictor, MomentumPredictor) else START
     return History(
-        kernels.zeros(like, config.history_dtype), xp.zeros((), dtype=xp.int32), numbers(factor),
-        numbers(0.0, 2), empty(), empty(), empty(), numbers(factor), numbers(0.0),
-        Pooled(*(xp.zeros((), dtype=dtype) for _ in Pooled._fields)),
-        empty() if config.paced else {},
+        kernels.zeros(like, config.history_dtype), xp.zeros((), dtype=xp.int32),
+        numbers(factor, count), numbers(0.0, count, 2), empty(), empty(), empty(),
+        numbers(factor, count), numbers(0.0, count),
+        Pooled(*(numbers(0.0) for _ in Pooled._fields)), empty() if config.paced else {},
     )  # fmt: skip
 
 
-def displacements(
-    update: Update, weights: Mapping[str, Any], still: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return displacements per unit of the learning rate, by name; 0 where the rate is 0.
-
-    Entries that ``still`` masks count as unmoved: a displacement by a gradient that is not finite
-    would stay in the drift.
-    """
-    moved = {}
-    for name, mask in still.items():
-        rate, xp = update.rates[name], array_library(mask)
-        change = (wide(weights[name]) - wide(update.before[name])) / xp.where(rate != 0, rate, 1.0)
-        moved[name] = xp.where(~mask & (rate != 0), change, xp.zeros_like(change))
-    return moved
-
-
 def learn(
-    plan: Plan, group: Group, moved: Mapping[str, Any], update: Update, clock: Clock, momentum: Any
-) -> tuple[Group, Closed]:
-    """Add the displacement of one full step; nothing changes if all learning rates are 0.
+    plan: Plan, moved: Moved, made: Any, update: Update, state: HybridState
+) -> tuple[Group, Seen]:
+    """Add the displacement of a full step, before which ``made`` forecasts moved the group.
 
-    Entries that stand still in the update lose their drift.
-
-    Returns:
-        The group, and the window.
+    Nothing changes if all learning rates are 0.
     """
-    predictor, before, frozen = plan.predictor, group.history, unmoved(plan, update)
+    predictor, group, before = plan.predictor, moved.group, moved.group.history
     assert predictor is not None and before is not None
-    xp, count, sample = array_library(*moved.values()), before.count + 1, _sampled(moved)
-    learns = (xp.stack([update.rates[name] for name in moved]) != 0).any()
-    decay, drift, average = 1.0 - 1.0 / count, {}, {}
-    for name, mean in before.drift.items():
-        new = kernels.average(mean, moved[name], xp.minimum(predictor.decay, decay), update.history)
-        drift[name] = xp.where(frozen[name], xp.zeros_like(new), new) if name in frozen else new
-        average[name] = kernels.blend(before.average[name], sample[name], xp.minimum(DRIFT, decay))
-    total = {name: x + sample[name] for name, x in before.moved.items()}
-    now = before._replace(drift=drift, count=count, average=average, moved=total)
-    length, short = clock.length, bool(before.before)  # kept with speedup="auto" only
-    opens = count == window_bounds(count, length, short=short)[0]
+    displaced = _displacements(moved, update)
+    xp = array_library(*displaced.values())
+    learns = (xp.stack([update.rates[name] for name in displaced]) != 0).any()
+    now = _averaged(before, predictor.decay, displaced, moved.frozen, update.history)
+    length, short = state.clock.length, bool(before.before)  # kept with speedup="auto" only
+    opens = now.count == window_bounds(now.count, length, short=short)[0]
     begin, _ = window_bounds(before.count, length, short=short)
-    full = learns & opens & (begin > 0)
-    # The next window is about the forecast as it was before this one was read.
-    opened = now._replace(
-        moved={name: xp.zeros_like(x) for name, x in total.items()},
-        direction=_sampled(drift),
-        multiples=before.factors,
-        squares=xp.stack([kernels.dot(x, x) for x in average.values()]),
-        before={
-            name: before.multiples[k] * direction
-            for k, (name, direction) in enumerate(before.direction.items())
-            if name in before.before
-        },
-    )
-    after = select(opens, opened, now)
-    gram, chance, squares = _products(now, moved)
-    steps = count - begin
+    full, steps = learns & opens & (begin > 0), now.count - begin
+    after = select(opens, _opened(now), now)
+    gram, chance, squares = _products(now, displaced)
     if isinstance(predictor, FittedPredictor):
         sums = select(full, add_squares(before.sums, gram, steps, predictor.memory), before.sums)
         factors = fit(sums, predictor.ridge)
@@ -127,39 +80,97 @@ def learn(
     following = (after.factors**2 * gram[:, 2, 2]).sum()
     pooled = pool(gram, chance, squares, steps, following)
     after = after._replace(latest=select(full, pooled, before.latest))
-    pooled = Pooled(*(xp.where(full, x, 0.0) for x in pooled))
-    lagged = _lagged(plan, now, moved, begin, clock, momentum) if short else Lagged()
-    lagged = Lagged(*(xp.where(full, x, 0.0) for x in lagged))
-    group = group._replace(history=select(learns, after, before))
-    return group, Closed(pooled, lagged)
+    lagged = _lagged(plan, now, displaced, begin, state) if short else Lagged()
+    slopes = _slopes(group, before, displaced, made, update)
+    seen = Seen(plan.kind, slopes, zero_unless(full, pooled), zero_unless(full, lagged))
+    return group._replace(history=select(learns, after, before)), seen
+
+
+def _displacements(moved: Moved, update: Update) -> dict[str, Any]:
+    """Displacements per unit of the learning rate, by name; 0 where the rate is 0.
+
+    Entries that only the optimizer moves count as unmoved: a displacement by a gradient that is not
+    finite would stay in the drift.
+    """
+    found = {}
+    for name, mask in moved.still.items():
+        rate, xp = update.rates[name], array_library(mask)
+        change = wide(moved.weights[name]) - wide(update.before[name])
+        change = change / xp.where(rate != 0, rate, 1.0)
+        found[name] = xp.where(~mask & (rate != 0), change, xp.zeros_like(change))
+    return found
+
+
+def _slopes(
+    group: Group, before: History, displaced: Mapping[str, Any], made: Any, update: Update
+) -> Slopes:
+    """Slopes of forecasts, from the drift, as 16 bits round moved weights; zeros without them."""
+    each = []
+    for k, (name, drift) in enumerate(before.drift.items()):
+        rate, mean, change = update.rates[name], group.average[name], displaced[name]
+        length = rate * made * before.factors[k]
+        forecast = length * dot(mean, drift), length**2 * dot(drift, drift)
+        each.append(Slopes(*forecast, rate * dot(mean, change), rate**2 * dot(change, change)))
+    slopes = kernels.total(Slopes, each)
+    return zero_unless(slopes.square > 0, slopes)
+
+
+def _averaged(
+    before: History,
+    decay: float,
+    displaced: Mapping[str, Any],
+    frozen: Mapping[str, Any],
+    history: str,
+) -> History:
+    """The history with one more displacement."""
+    count, sample, drift, average, moved = before.count + 1, _sampled(displaced), {}, {}, {}
+    xp, alike = array_library(count), 1.0 - 1.0 / count
+    for name, mean in before.drift.items():
+        new = kernels.average(mean, displaced[name], xp.minimum(decay, alike), history)
+        drift[name] = xp.where(frozen[name], xp.zeros_like(new), new)
+        average[name] = kernels.blend(before.average[name], sample[name], xp.minimum(DRIFT, alike))
+        moved[name] = before.moved[name] + sample[name]
+    return before._replace(drift=drift, count=count, average=average, moved=moved)
+
+
+def _opened(now: History) -> History:
+    """The history at the beginning of a window, about the forecast before this one was read."""
+    xp = array_library(now.count)
+    forecasts = zip(now.multiples, now.direction.items(), strict=True)
+    return now._replace(
+        moved={name: xp.zeros_like(x) for name, x in now.moved.items()},
+        direction=_sampled(now.drift),
+        multiples=now.factors,
+        squares=xp.stack([dot(x, x) for x in now.average.values()]),
+        before={name: factor * x for factor, (name, x) in forecasts if name in now.before},
+    )
 
 
 def _lagged(
-    plan: Plan, history: History, moved: Mapping[str, Any], begin: Any, clock: Clock, momentum: Any
+    plan: Plan, now: History, displaced: Mapping[str, Any], begin: Any, state: HybridState
 ) -> Lagged:
     """Products of the forecast of the window before with the one after ``begin`` displacements."""
-    late = 0.0
-    for name, forecast in history.before.items():
-        share = moved[name].size / forecast.size
-        late = late + share * kernels.dot(history.moved[name], forecast)
-    earlier, _ = window_bounds(begin - 1, clock.length, short=True)
-    decay = momentum
+    late, decay = 0.0, state.pacing.momentum
+    for name, forecast in now.before.items():
+        share = displaced[name].size / forecast.size
+        late = late + share * dot(now.moved[name], forecast)
+    earlier, _ = window_bounds(begin - 1, state.clock.length, short=True)
     if plan.update is not None:
         own, whole = plan.update.decay, plan.update.share >= 1.0
-        decay = own if whole else array_library(momentum).maximum(own, momentum)
-    return lag(decay, begin - earlier, history.count - begin, late, history.latest)
+        decay = own if whole else array_library(decay).maximum(own, decay)
+    return lag(decay, begin - earlier, now.count - begin, late, now.latest)
 
 
-def _products(history: History, moved: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def _products(now: History, displaced: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """Inner products in a window, variances by chance, and squared drifts; see :func:`pool`."""
     gram, chance, squares = [], [], []
-    for k, (name, total) in enumerate(history.moved.items()):
-        direction, xp = history.direction[name], array_library(total)
-        forecast, share = history.multiples[k] * direction, moved[name].size / total.size
-        rows = xp.stack([total, forecast, direction])
+    for k, (name, moved) in enumerate(now.moved.items()):
+        direction, xp = now.direction[name], array_library(moved)
+        forecast, share = now.multiples[k] * direction, displaced[name].size / moved.size
+        rows = xp.stack([moved, forecast, direction])
         gram.append(share * (rows @ rows.T))
-        chance.append(share**2 * ((total * forecast) ** 2).sum())
-        squares.append(share * history.squares[k])
+        chance.append(share**2 * ((moved * forecast) ** 2).sum())
+        squares.append(share * now.squares[k])
     return xp.stack(gram), xp.stack(chance), xp.stack(squares)
 
 

@@ -12,7 +12,7 @@ from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional import corrections, forecasts
 from hybrid_predict.functional.arrays import check_arrays
 from hybrid_predict.functional.kernels import wide_dtype, zeros
-from hybrid_predict.functional.plan import Plan, chosen_block, count_trained, operations, plans
+from hybrid_predict.functional.plan import Plan, Plans, make_plans
 from hybrid_predict.functional.state import Clock, Group, HybridState, Pacing
 from hybrid_predict.ledger import percent
 from hybrid_predict.rules.budget import budget, describe_block, describe_excess, tried
@@ -56,17 +56,15 @@ def init(
     Raises:
         ConfigError: If an argument has a value that cannot work.
     """
-    if not isinstance(config, HybridConfig):
-        raise ConfigError("config", "a HybridConfig", type(config).__name__)
     if not (isinstance(momentum, (int, float)) and 0.0 <= momentum < 1.0):
         raise ConfigError("momentum", "a number in [0, 1)", momentum)
     if not isinstance(outputs_last, bool):
         raise ConfigError("outputs_last", "True or False", outputs_last)
-    xp, history = check_arrays("weights", weights), config.history_dtype
-    groups = plans(weights, config, outputs_last, step_operations)
-    _log_limits(groups, weights, config, step_operations)
-    predicted = [plan for plan in groups.values() if plan.predictor]
-    gated = bool(predicted) and all(plan.predictor.gated for plan in predicted if plan.predictor)
+    xp = check_arrays("weights", weights)
+    plans = make_plans(weights, config, outputs_last, step_operations)
+    _log_limits(plans, make_plans(weights, config), config, step_operations)
+    gates = [part.predictor.gated for part in plans.predicted if part.predictor]
+    gated = bool(gates) and all(gates)
     length, dtype = window_length(momentum), wide_dtype(*weights.values())
 
     def arrays(tree: Any) -> Any:
@@ -76,49 +74,46 @@ def init(
             return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
         return xp.asarray(tree, dtype={bool: bool, int: xp.int32}.get(type(tree), dtype))
 
-    def group(plan: Plan) -> Group:
-        like = {name: weights[name] for name in plan.shapes}
-        correction = corrections.start(plan, like, history) if plan.update else None
-        past = forecasts.start(plan.predictor, like, config) if plan.predictor else None
+    def group(own: Plan) -> Group:
+        like = {name: weights[name] for name in own.shapes}
+        history = config.history_dtype
+        correction = corrections.start(own, like, history) if own.update else None
+        past = forecasts.start(own.predictor, like, config) if own.predictor else None
         return Group(zeros(like, history), correction, past)
 
-    paces = {plan.kind: arrays(Pace()) for plan in predicted if config.paced}
+    paces = {each.kind: arrays(Pace()) for each in plans.predicted if config.paced}
     return HybridState(
-        {key: group(plan) for key, plan in groups.items()},
-        {plan.kind: arrays(Skill()) for plan in predicted},
+        {key: group(each) for key, each in plans.groups.items()},
+        {each.kind: arrays(Skill()) for each in plans.predicted},
         arrays(first_limits(optimizers=1)),
         arrays(_schedule(config, length if gated else 0)),
         arrays(Clock(length)),
-        {name: xp.zeros_like(weights[name]) for plan in predicted for name in plan.shapes},
+        {name: xp.zeros_like(weights[name]) for each in plans.predicted for name in each.shapes},
         predicted=arrays(0),
         sound=arrays(True),
         stands=arrays(True),
         gated=arrays(gated),
         evidence=arrays(Evidence()),
         pacing=Pacing(paces, arrays(0.0), arrays(float(momentum))),
-        blocks=xp.asarray(tried(chosen_block(groups)), dtype=xp.int32),
+        blocks=xp.asarray(tried(plans.block), dtype=xp.int32),
     )
 
 
 def _log_limits(
-    groups: Mapping[str, Plan],
-    weights: Mapping[str, Any],
-    config: HybridConfig,
-    step_operations: float | None,
+    plans: Plans, wanted: Plans, config: HybridConfig, step_operations: float | None
 ) -> None:
     """Say what ``max_overhead`` has changed, and whether too few weights would be predicted."""
-    most, block = config.max_overhead, chosen_block(groups)
+    most, block = config.max_overhead, plans.block
     if block is not None:
-        updates = [plan.update for plan in groups.values() if plan.update]
+        updates = [plan.update for plan in plans.groups.values() if plan.update]
         logger.info("%s.", describe_block(block, most, updates).capitalize())
-    if step_operations and (count := operations(groups, block)) > budget(step_operations, most):
+    if step_operations and (count := plans.operations(block)) > budget(step_operations, most):
         share = percent(count / step_operations)
         logger.warning("%s.", describe_excess(share, most).capitalize())
-    wanted = [plan for plan in plans(weights, config).values() if plan.predictor]
-    parts = [plan.part(True) for plan in groups.values() if plan.predictor]
-    if len(parts) < len(wanted):
+    if len(plans.predicted) < len(wanted.predicted):
         logger.warning("There are %s.", TOO_EXPENSIVE)
-    if any(part.gated for part in parts) and too_few(parts, count_trained(weights, config)):
+    parts = [plan.part(True) for plan in plans.predicted]
+    if any(part.gated for part in parts) and too_few(parts, plans.trained):
         logger.warning("There are %s.", TOO_FEW)
 
 

@@ -5,14 +5,16 @@ They change no array, and read no value while JAX traces them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hybrid_predict.rules.budget import split_rows
 from hybrid_predict.rules.numbers import array_library
 from hybrid_predict.rules.polynomials import CUSHION, POLYNOMIALS, ROOT_FLOOR, ROOT_POLYNOMIALS
+
+Numbers = TypeVar("Numbers", bound=Any)
 
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -23,18 +25,18 @@ def wide_dtype(*arrays: Any) -> Any:
 
 
 def wide(array: Any) -> Any:
-    """Return an array in at least 32 bits."""
+    """Return an array in at least 32 bits, as do all functions here but for stored averages."""
     return array_library(array).asarray(array, dtype=wide_dtype(array))
 
 
-def norm(array: Any) -> Any:
-    """Return the Frobenius norm, 0-dim, of at least 32 bits."""
-    return array_library(array).sqrt(dot(array, array))
-
-
 def dot(left: Any, right: Any) -> Any:
-    """Return the inner product of two arrays of one shape, 0-dim, of at least 32 bits."""
+    """Return the inner product of two arrays of one shape, 0-dim."""
     return (wide(left) * wide(right)).sum()
+
+
+def norm(array: Any) -> Any:
+    """Return the Frobenius norm, 0-dim."""
+    return array_library(array).sqrt(dot(array, array))
 
 
 def cosine(left: Any, right: Any) -> Any:
@@ -44,14 +46,30 @@ def cosine(left: Any, right: Any) -> Any:
     return xp.where(xp.isfinite(value), value, 0.0)
 
 
-def average_dtype(like: Any, history: str) -> Any:
-    """Return the dtype in which averages of arrays are stored.
+def total(kind: type[Numbers], items: Iterable[Numbers]) -> Numbers:
+    """Add named tuples of numbers; zeros if there are none."""
+    zero = (0.0,) * len(kind._fields)
+    return kind(*map(sum, zip(zero, *items, strict=True)))
 
-    Args:
-        like: An array to average.
-        history: ``"float32"`` for at least 32 bits, or ``"bfloat16"``; NumPy has no such dtype and
-            stores its values in 32 bits.
-    """
+
+def zero_unless(condition: Any, numbers: Numbers) -> Numbers:
+    """Return a named tuple of numbers, or zeros if a 0-dim condition does not hold."""
+    xp = array_library(condition)
+    return type(numbers)(*(xp.where(condition, number, 0.0) for number in numbers))
+
+
+def when(condition: Any, make: Callable[[], Any], otherwise: Any) -> Any:
+    """Return ``make()`` if a 0-dim condition holds; while JAX traces it, the device decides."""
+    if array_library(condition) is not np:
+        import jax
+
+        if isinstance(condition, jax.core.Tracer):
+            return jax.lax.cond(condition, make, lambda: otherwise)
+    return make() if condition else otherwise
+
+
+def average_dtype(like: Any, history: str) -> Any:
+    """Return the dtype of stored averages; NumPy keeps values of bfloat16 in 32 bits."""
     if history == "bfloat16":
         return getattr(array_library(like), "bfloat16", np.float32)
     return wide_dtype(like)
@@ -71,8 +89,17 @@ def average(mean: Any, value: Any, decay: Any, history: str) -> Any:
 
 
 def blend(mean: Any, value: Any, decay: Any) -> Any:
-    """Return decay * mean + (1 - decay) * value in at least 32 bits; exact if both are equal."""
+    """Return decay * mean + (1 - decay) * value; exact if both are equal."""
     return wide(mean) + (1.0 - decay) * (wide(value) - wide(mean))
+
+
+def _stored(values: Any, like: Any, history: str) -> Any:
+    """Round values to the dtype in which averages are stored."""
+    if history == "bfloat16" and array_library(like) is np:
+        bits = np.asarray(values, np.float32).view(np.uint32)
+        to_even = 0x7FFF + ((bits >> 16) & 1)
+        values = ((bits + to_even) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    return values.astype(like.dtype)
 
 
 def unit(array: Any) -> Any:
@@ -81,16 +108,16 @@ def unit(array: Any) -> Any:
     return array / _positive(norm(array))
 
 
+def levelled(matrix: Any, moments: Any) -> Any:
+    """Divide each row by the root of its second moment, shape (m,), and scale to length one."""
+    return unit(matrix / array_library(matrix).sqrt(_positive(moments))[:, None])
+
+
 def orthogonal(matrix: Any, iterations: int, block: int | None = None) -> Any:
-    """Return about the orthogonal factor of a matrix.
+    """Return about the orthogonal factor of a matrix, with singular values from 0.7 to 1.3.
 
-    Singular values that are not far below the largest become about one: 0.7 to 1.3.
-
-    Args:
-        matrix: Shape (m, n), of at least 32 bits.
-        iterations: Number of polynomials, from 1 to 5.
-        block: Largest number of rows of the shorter side that are made orthogonal to each other;
-            None for all, 1 for rows of length one.
+    Those far below the largest stay below. At most ``block`` rows of the shorter side are made
+    orthogonal to each other: None for all, 1 for rows of length one.
     """
     xp, tall = array_library(matrix), matrix.shape[0] > matrix.shape[1]
     x = matrix.T if tall else matrix
@@ -104,17 +131,11 @@ def orthogonal(matrix: Any, iterations: int, block: int | None = None) -> Any:
     return x.T if tall else x
 
 
-def level_rows(matrix: Any, moments: Any) -> Any:
-    """Divide each row by the root of its second moment, shape (m,)."""
-    return matrix / array_library(matrix).sqrt(_positive(moments))[:, None]
-
-
 def inverse_fourth_root(covariance: Any, history: str) -> Any:
-    r"""Return :math:`C^{-1/4}` of a covariance, but for its scale, in its dtype.
+    r"""Return :math:`C^{-1/4}` of a covariance, but for its scale; that of zero is a unit matrix.
 
-    Eigenvalues far below the largest get a smaller root than their own. The root of zero is a
-    multiple of the identity. Covariances in 16 bits are not quite positive, so
-    :math:`2^{-7} \|C\|_F` is added to their diagonals first.
+    Eigenvalues far below the largest get a smaller root than their own. Covariances in 16 bits are
+    not quite positive, so :math:`2^{-7} \|C\|_F` is added to their diagonals first.
     """
     square = wide(covariance)
     if history == "bfloat16":
@@ -125,21 +146,10 @@ def inverse_fourth_root(covariance: Any, history: str) -> Any:
     return _stored(root @ _polynomial(root, second), covariance, history)
 
 
-def when(condition: Any, make: Callable[[], Any], otherwise: Any) -> Any:
-    """Return ``make()`` if a 0-dim condition holds; while JAX traces it, the device decides."""
-    if array_library(condition) is not np:
-        import jax
-
-        if isinstance(condition, jax.core.Tracer):
-            return jax.lax.cond(condition, make, lambda: otherwise)
-    return make() if condition else otherwise
-
-
 def _polar(x: Any, iterations: int) -> Any:
     """The orthogonal factor of a wide matrix."""
-    xp = array_library(x)
     x = x / _peak(x)
-    x = x / (CUSHION * xp.sqrt(_positive(norm(x @ x.T))))
+    x = x / (CUSHION * array_library(x).sqrt(_positive(norm(x @ x.T))))
     for a, b, c in POLYNOMIALS[iterations]:
         gram = x @ x.T
         x = a * x + (b * gram + c * (gram @ gram)) @ x
@@ -173,12 +183,3 @@ def _peak(array: Any, axis: int | None = None) -> Any:
     xp = array_library(array)
     peak = xp.abs(array).max(axis=axis, keepdims=axis is not None)
     return xp.where(peak > 0, peak, 1.0)
-
-
-def _stored(values: Any, like: Any, history: str) -> Any:
-    """Round values to the dtype in which averages are stored."""
-    if history == "bfloat16" and array_library(like) is np:
-        bits = np.asarray(values, np.float32).view(np.uint32)
-        to_even = 0x7FFF + ((bits >> 16) & 1)
-        values = ((bits + to_even) & 0xFFFF0000).astype(np.uint32).view(np.float32)
-    return values.astype(like.dtype)

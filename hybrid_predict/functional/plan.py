@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.config import HybridConfig
@@ -16,27 +16,19 @@ from hybrid_predict.rules.gate import Part
 from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate, make_update
 from hybrid_predict.updates.whitened import covariance_operations
 
-_ENGINE = "Use HybridEngine for others."
-
 
 @final
 class Plan(NamedTuple):
-    """How the arrays of one group are treated.
-
-    Args:
-        kind: Their kind.
-        shapes: Rows (outputs) and columns of each, read as a matrix, by name; names are sorted, as
-            a jitted function sees those of a dict.
-        update: Their corrected update, or None.
-        predictor: Their predictor, or None.
-        block: Largest number of rows that corrected updates treat together; None for all.
-    """
+    """How the arrays of one group are treated."""
 
     kind: str
     shapes: dict[str, tuple[int, int]]
+    """Rows (outputs) and columns of each, read as a matrix, by name; names are sorted, as a jitted
+    function sees those of a dict."""
     update: SpectralUpdate | None
     predictor: FittedPredictor | MomentumPredictor | None
     block: int | None = None
+    """Largest number of rows that corrected updates treat together; None for all."""
 
     @property
     def longest(self) -> int:
@@ -63,6 +55,29 @@ class Plan(NamedTuple):
         """Return a predicted group as the gate sees it."""
         assert self.predictor is not None
         return Part(self.size, self.predictor.gated, ready, self.kind == "embedding")
+
+
+@final
+class Plans(NamedTuple):
+    """The groups by their keys; none if nothing is corrected or predicted."""
+
+    groups: dict[str, Plan]
+    trained: int
+    """Number of weights outside embeddings, of which predicted steps move a part."""
+
+    @property
+    def block(self) -> int | None:
+        """Largest number of rows that are treated together, which all groups share."""
+        return next((plan.block for plan in self.groups.values()), None)
+
+    @property
+    def predicted(self) -> list[Plan]:
+        """The groups that have a predictor."""
+        return [plan for plan in self.groups.values() if plan.predictor]
+
+    def operations(self, block: int | None) -> int:
+        """Return the operations that correcting adds to a full step, by the block of rows."""
+        return sum(plan.operations(block) for plan in self.groups.values())
 
 
 def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
@@ -95,24 +110,21 @@ def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
     return {name: kind(name) for name in weights}
 
 
-def count_trained(weights: Mapping[str, Any], config: HybridConfig) -> int:
-    """Return the number of weights outside embeddings, of which predicted steps move a part."""
-    counted = (n for n, kind in kinds(weights, config).items() if kind != "embedding")
-    return sum(math.prod(weights[name].shape) for name in counted)
-
-
-def plans(
+def make_plans(
     weights: Mapping[str, Any],
     config: HybridConfig,
     outputs_last: bool = False,
     step_operations: float | None = None,
-) -> dict[str, Plan]:
-    """Return the groups by their keys; none if nothing is corrected or predicted."""
+) -> Plans:
+    """Return which arrays are corrected and predicted, with corrections within their budget."""
+    if not isinstance(config, HybridConfig):
+        raise ConfigError("config", "a HybridConfig", type(config).__name__)
     updates, predictors = _methods(config, step_operations)
     if not (updates or predictors):
-        return {}
+        return Plans({}, 0)
+    found = kinds(weights, config)
     members: dict[tuple[str, bool], dict[str, tuple[int, int]]] = {}
-    for name, kind in sorted(kinds(weights, config).items()):
+    for name, kind in sorted(found.items()):
         shape = tuple(weights[name].shape)
         corrected = kind in updates and updates[kind].share > 0 and len(shape) > 1
         if (corrected or kind in predictors) and 0 not in shape:
@@ -124,32 +136,23 @@ def plans(
         )
         for (kind, corrected), shapes in sorted(members.items())
     }
+    trained = [weights[name].shape for name, kind in found.items() if kind != "embedding"]
+    plans = Plans(groups, sum(map(math.prod, trained)))
     if step_operations is None:
-        return groups
-    return _limited(groups, budget(step_operations, config.max_overhead))
+        return plans
+    block, _ = largest_block(plans.operations, budget(step_operations, config.max_overhead))
+    return plans._replace(groups=_limited(groups, block))
 
 
-def operations(groups: Mapping[str, Plan], block: int | None) -> int:
-    """Return the operations that correcting adds to a full step, by the block of rows."""
-    return sum(plan.operations(block) for plan in groups.values())
-
-
-def chosen_block(groups: Mapping[str, Plan]) -> int | None:
-    """Return the largest number of rows that are treated together, which all groups share."""
-    return next((plan.block for plan in groups.values()), None)
-
-
-def _limited(groups: Mapping[str, Plan], allowed: float) -> dict[str, Plan]:
-    """The groups with corrections within a budget.
+def _limited(groups: Mapping[str, Plan], block: int | None) -> dict[str, Plan]:
+    """The groups with corrections in blocks of so many rows.
 
     If this leaves them weak, predicted steps that need skill are not made; and if no others are
     left, nothing is corrected either.
     """
-    block, _ = largest_block(partial(operations, groups), allowed)
     limited = {key: plan._replace(block=block) for key, plan in groups.items()}
-    if not weak(
-        [s for plan in groups.values() if plan.update for s in plan.shapes.values()], block
-    ):
+    corrected = [plan.shapes.values() for plan in groups.values() if plan.update]
+    if not weak(list(chain(*corrected)), block):
         return limited
     gated = {key for key, plan in groups.items() if plan.predictor and plan.predictor.gated}
     if gated and not any(p.predictor for key, p in groups.items() if key not in gated):
@@ -173,6 +176,7 @@ def _methods(
         raise ConfigError("watch_loss", "True in the functional form", False, remedy)
     updates: dict[str, Any] = {kind: make_update(u) for kind, u in config.active_updates.items()}
     predictors: dict[str, Any] = {k: make_predictor(p) for k, p in config.active_predictors.items()}
+    remedy = "Use HybridEngine for others."
     for argument, methods, known in (
         ("updates", updates, (SpectralUpdate, WhitenedUpdate)),
         ("predictors", predictors, (FittedPredictor, MomentumPredictor)),
@@ -180,7 +184,7 @@ def _methods(
         for method in methods.values():
             if type(method) not in known:
                 expected = f"{known[0].__name__} or {known[1].__name__} in the functional form"
-                raise ConfigError(argument, expected, type(method).__name__, _ENGINE)
+                raise ConfigError(argument, expected, type(method).__name__, remedy)
     decays = [method.decay for method in (*updates.values(), *predictors.values())]
     if config.history_dtype == "bfloat16" and max(decays, default=0.0) > 0.95:
         expected = "'float32' for averages with a decay above 0.95"

@@ -13,106 +13,60 @@ from hybrid_predict.rules.verdict import Evidence
 
 @final
 class History(NamedTuple):
-    """What forecasts of a group of T tensors are made of, and the window that compares them.
+    """What forecasts of a group of T tensors are made of, and the window that compares them."""
 
-    Args:
-        drift: Running averages of displacements per unit of the learning rate, by name.
-        count: Displacements so far, 0-dim integer.
-        factors: Lengths of forecasts in drifts, shape (T,).
-        sums: Least squares, see :func:`hybrid_predict.rules.skill.add_squares`, shape (T, 2).
-        average: Averages of displacements on samples of at most 65,536 entries per tensor, by name.
-        moved: Summed displacements since the window was opened, likewise.
-        direction: Drifts when it was opened, likewise.
-        multiples: ``factors`` when it was opened.
-        squares: Squared lengths of ``average`` when it was opened, shape (T,).
-        latest: What the last closed window has measured, of 0-dim arrays.
-        before: The forecast that it compared, on samples, by name; empty unless
-            ``speedup="auto"``.
-    """
-
-    drift: dict[str, Any]
-    count: Any
-    factors: Any
-    sums: Any
-    average: dict[str, Any]
-    moved: dict[str, Any]
-    direction: dict[str, Any]
-    multiples: Any
-    squares: Any
-    latest: Pooled
-    before: dict[str, Any]
+    drift: dict[str, Any]  # averages of displacements per unit of the learning rate, by name
+    count: Any  # displacements so far, 0-dim integer
+    factors: Any  # lengths of forecasts in drifts, shape (T,)
+    sums: Any  # least squares, see `rules.skill.add_squares`, shape (T, 2)
+    average: dict[str, Any]  # averages on samples of at most 65,536 entries per tensor, by name
+    moved: dict[str, Any]  # summed displacements since the window was opened, likewise
+    direction: dict[str, Any]  # drifts when it was opened, likewise
+    multiples: Any  # `factors` when it was opened
+    squares: Any  # squared lengths of `average` when it was opened, shape (T,)
+    latest: Pooled  # what the last closed window has measured
+    before: dict[str, Any]  # the forecast that it compared; empty unless ``speedup="auto"``
 
 
 @final
 class Correction(NamedTuple):
-    """Memory of the corrected updates of a group.
+    """Memory of the corrected updates of a group."""
 
-    Args:
-        rows: Second moments of rows, shape (rows,), by name.
-        longest: Length of the longest updates so far, 0-dim.
-        steps: Gradients so far, 0-dim integer.
-        covariances: Those of rows, shape (m, m), and of columns, shape (n, n), by name, as far as
-            they are whitened.
-        roots: Inverse fourth roots of the covariances, likewise.
-    """
-
-    rows: dict[str, Any]
-    longest: Any
-    steps: Any
-    covariances: tuple[dict[str, Any], ...]
-    roots: tuple[dict[str, Any], ...]
+    rows: dict[str, Any]  # second moments of rows, shape (rows,), by name
+    longest: Any  # length of the longest updates so far, 0-dim
+    steps: Any  # gradients so far, 0-dim integer
+    covariances: tuple[dict[str, Any], ...]  # of rows and of columns, as far as they are whitened
+    roots: tuple[dict[str, Any], ...]  # their inverse fourth roots
 
 
 @final
 class Group(NamedTuple):
-    """What is known of the tensors of one kind that are treated alike.
+    """What is known of the tensors of one kind that are treated alike."""
 
-    Args:
-        average: Averaged gradients by name.
-        correction: None if updates are not corrected.
-        history: None if nothing is predicted.
-    """
-
-    average: dict[str, Any]
-    correction: Correction | None
-    history: History | None
+    average: dict[str, Any]  # averaged gradients by name
+    correction: Correction | None  # None if updates are not corrected
+    history: History | None  # None if nothing is predicted
 
 
 @final
 class Clock(NamedTuple):
-    """How far the run is, 0-dim arrays.
+    """How far the run is, 0-dim arrays."""
 
-    Args:
-        length: Displacements in a window.
-        steps: Steps done.
-        full_steps: Full steps done.
-        undone_steps: Predicted steps that were undone.
-        ticks: Steps that the last full step has brought.
-        plain: Whether the rest is left to the optimizer, a bool.
-    """
-
-    length: Any
-    steps: Any = 0
-    full_steps: Any = 0
-    undone_steps: Any = 0
-    ticks: Any = 0
-    plain: Any = False
+    length: Any  # displacements in a window
+    steps: Any = 0  # steps done
+    full_steps: Any = 0  # full steps done
+    undone_steps: Any = 0  # predicted steps that were undone
+    ticks: Any = 0  # steps that the last full step has brought
+    plain: Any = False  # whether the rest is left to the optimizer
 
 
 @final
 class Pacing(NamedTuple):
-    """How many predicted steps follow each full step with ``speedup="auto"``.
+    """How many predicted steps follow each full step with ``speedup="auto"``, 0-dim arrays."""
 
-    Args:
-        paces: How far predicted steps move each kind, of 0-dim arrays, by kind; empty unless
-            ``speedup="auto"``.
-        credit: Predicted steps that are due, 0-dim.
-        momentum: That of the optimizer, 0-dim.
-    """
-
-    paces: dict[str, Pace]
-    credit: Any
-    momentum: Any
+    paces: dict[str, Pace]  # how far each kind is moved; empty unless ``speedup="auto"``
+    credit: Any  # predicted steps that are due
+    momentum: Any  # that of the optimizer
 
 
 @final

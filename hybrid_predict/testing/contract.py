@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import io
 from collections.abc import Mapping, Sequence
@@ -13,31 +12,27 @@ from torch import Tensor
 
 from hybrid_predict.config import HISTORY_DTYPES
 from hybrid_predict.errors import ConfigError, ContractError
-from hybrid_predict.forecast.predictors import PREDICTORS, AbstractPredictor
 from hybrid_predict.saved import cloned
-from hybrid_predict.updates import UPDATES, AbstractUpdate
 
 
-def expect(argument: str, value: object, base: type, history: object = "float32") -> None:
-    """Check that an argument is an object of a class, and the type of its history.
-
-    Raises:
-        ConfigError: If it is not; the remedy says how to make one.
-    """
-    if history not in HISTORY_DTYPES:
-        raise ConfigError("history", f"one of {', '.join(HISTORY_DTYPES)}", history)
+def expect(argument: str, value: object, base: type, known: Mapping[str, type]) -> None:
+    """Check that an argument is an object of a class; the remedy says how to make one."""
     if isinstance(value, base):
         return
-    registered: dict[type, Mapping[str, type]] = {
-        AbstractPredictor: PREDICTORS,
-        AbstractUpdate: UPDATES,
-    }
-    known, remedy = registered[base], f"Derive its class from {base.__name__}."
+    remedy = f"Derive its class from {base.__name__}."
     if inspect.isclass(value) and issubclass(value, base):
         remedy = f"Make one of the class: {value.__name__}(...)."
     elif isinstance(value, str) and value in known:
         remedy = f"Make one: {known[value].__name__}()."
     raise ConfigError(argument, f"an object of {base.__name__}", value, remedy)
+
+
+def check_form(value: object, history: object) -> None:
+    """Check that an object is a frozen dataclass, and that there is such a type of averages."""
+    if history not in HISTORY_DTYPES:
+        raise ConfigError("history", f"one of {', '.join(HISTORY_DTYPES)}", history)
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    require(parameters and parameters.frozen, value, "a frozen dataclass")
 
 
 def require(kept: object, value: object, promise: str, *got: object) -> None:
@@ -46,14 +41,7 @@ def require(kept: object, value: object, promise: str, *got: object) -> None:
         raise ContractError(type(value).__name__, promise, *got)
 
 
-def check_frozen(value: object) -> None:
-    """Check that an object is a frozen dataclass."""
-    parameters = getattr(type(value), "__dataclass_params__", None)
-    frozen = dataclasses.is_dataclass(value) and parameters is not None and parameters.frozen
-    require(frozen, value, "a frozen dataclass")
-
-
-def saved_and_loaded(value: object, state: Any) -> Any:
+def reloaded(value: object, state: Any) -> Any:
     """Return a copy of the state of an object that went through ``torch.save`` and ``load``."""
     buffer = io.BytesIO()
     torch.save(cloned(state), buffer)

@@ -12,7 +12,12 @@ from torch import Tensor, nn
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.forecast.predictors import AbstractPredictor, MomentumPredictor, PredictorState
+from hybrid_predict.forecast.predictors import (
+    PREDICTORS,
+    AbstractPredictor,
+    MomentumPredictor,
+    PredictorState,
+)
 from hybrid_predict.testing.contract import expect, require
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import upcast
@@ -37,7 +42,6 @@ class _Wrapped(AbstractPredictor):
         return WeightDelta(delta.names, tuple(directions), delta.factors)
 
     def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
-        """Return other directions of the same lengths."""
         return directions
 
 
@@ -71,12 +75,11 @@ class RandomForecast(_Wrapped):
     def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
         mixed = np.random.SeedSequence([self.seed, state.count // self.hold])
         seed = int(mixed.generate_state(1, np.uint64)[0])
-        devices = {d.device for d in directions}
-        generators = {device: torch.Generator(device).manual_seed(seed) for device in devices}
-        return [
-            _as_long(torch.empty_like(d).normal_(generator=generators[d.device]), d)
-            for d in directions
-        ]
+        generators = {d.device: torch.Generator(d.device) for d in directions}
+        for generator in generators.values():
+            generator.manual_seed(seed)
+        drawn = (torch.empty_like(d).normal_(generator=generators[d.device]) for d in directions)
+        return list(map(_as_long, drawn, directions))
 
 
 @final
@@ -128,9 +131,6 @@ PLACEBOS: dict[str, type[_Wrapped]] = {
 }
 """Placebos by name; their forecasts explain nothing of the following movement."""
 
-FEWEST = 100
-"""Steps in which skill can be told from none: several windows of 20 full steps."""
-
 
 def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
     """Check that a predictor has skill, and that its placebos have none.
@@ -153,9 +153,9 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
         >>> from hybrid_predict import MomentumPredictor
         >>> check_placebos(MomentumPredictor())
     """
-    expect("predictor", predictor, AbstractPredictor)
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < FEWEST:
-        raise ConfigError("steps", f"an integer, at least {FEWEST}", steps, "Skill needs windows.")
+    expect("predictor", predictor, AbstractPredictor, PREDICTORS)
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 100:
+        raise ConfigError("steps", "an integer, at least 100", steps, "Skill needs windows.")
     fresh = _trained(_Wrapped(inner=predictor, gated=False), steps)
     promise = "skill of its own, which placebos do not have: a lower bound above 0"
     require(fresh.lower > 0, predictor, promise, fresh.lower)

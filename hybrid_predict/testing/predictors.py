@@ -9,15 +9,8 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.forecast.movement import check_delta
-from hybrid_predict.forecast.predictors import AbstractPredictor
-from hybrid_predict.testing.contract import (
-    check_frozen,
-    expect,
-    require,
-    same,
-    saved_and_loaded,
-    steps,
-)
+from hybrid_predict.forecast.predictors import PREDICTORS, AbstractPredictor
+from hybrid_predict.testing.contract import check_form, expect, reloaded, require, same, steps
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "matrix": (4, 3),
@@ -70,22 +63,22 @@ def check_predictor(predictor: AbstractPredictor, history: str = "float32") -> N
         >>> from hybrid_predict import MomentumPredictor
         >>> check_predictor(MomentumPredictor())
     """
-    expect("predictor", predictor, AbstractPredictor, history)
-    check_frozen(predictor)
-    still = not any(x.any() for x in History(predictor, history).forecast(3.0))
-    require(still, predictor, "a forecast of zero before any step")
+    expect("predictor", predictor, AbstractPredictor, PREDICTORS)
+    check_form(predictor, history)
     observed = History(predictor, history)
+    still = not any(x.any() for x in observed.forecast(3.0))
+    require(still, predictor, "a forecast of zero before any step")
     for count, displacement in enumerate(steps(SHAPES), 1):
         observed.observe(displacement)
         promise = "a history that counts its displacements"
         require(observed.state.count == count, predictor, promise, observed.state.count)
-    _check_forecasts(observed)
-    _check_saving(observed, History(predictor, history))
+    _check_forecasts(predictor, observed)
+    _check_saving(predictor, observed, History(predictor, history))
 
 
-def _check_forecasts(observed: History) -> None:
+def _check_forecasts(predictor: AbstractPredictor, observed: History) -> None:
     """A forecast changes nothing, can be repeated, and is finite; a rate of 0 moves nothing."""
-    predictor, count, first = observed.predictor, observed.state.count, observed.forecast(0.5)
+    count, first = observed.state.count, observed.forecast(0.5)
     observed.forecast(7.0)
     unchanged = observed.state.count == count and same(first, observed.forecast(0.5))
     require(unchanged, predictor, "a forecast that changes nothing and can be repeated")
@@ -97,15 +90,14 @@ def _check_forecasts(observed: History) -> None:
         require(still, predictor, "no forecast for a tensor whose learning rate is 0")
 
 
-def _check_saving(original: History, restored: History) -> None:
+def _check_saving(predictor: AbstractPredictor, original: History, restored: History) -> None:
     """The history has arrays shaped like the parameters, and continues alike after being saved."""
-    predictor = original.predictor
     for key, values in original.state.arrays.items():
         shapes = [tuple(x.shape) for x in values]
         promise = f"one array shaped like each parameter in {key!r}"
         require(shapes == list(SHAPES.values()), predictor, promise, shapes)
     state = [original.state.arrays, original.state.numbers]
-    restored.state.arrays, restored.state.numbers = saved_and_loaded(predictor, state)
+    restored.state.arrays, restored.state.numbers = reloaded(predictor, state)
     restored.state.count = original.state.count
     for displacement in steps(SHAPES, seed=1):
         alike = same(original.forecast(), restored.forecast())

@@ -8,16 +8,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from hybrid_predict.testing.contract import (
-    check_frozen,
-    expect,
-    require,
-    same,
-    saved_and_loaded,
-    steps,
-)
+from hybrid_predict.testing.contract import check_form, expect, reloaded, require, same, steps
 from hybrid_predict.torch import lists
-from hybrid_predict.updates import AbstractUpdate
+from hybrid_predict.updates import UPDATES, AbstractUpdate
 from hybrid_predict.updates.correct import correction
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -29,9 +22,6 @@ SHAPES: dict[str, tuple[int, ...]] = {
 """Shapes of hidden matrices, the kind of parameters that updates are made for."""
 
 ALL = range(len(SHAPES))
-
-_ROUNDING = 1e-4
-"""Tolerance of a unit length."""
 
 
 @final
@@ -45,12 +35,7 @@ class Corrected:
         self.average = lists.zeros(self._like, history)
 
     def directions(self, gradients: Sequence[Tensor], members: Sequence[int] = ALL) -> list[Tensor]:
-        """Return the directions of the tensors at these positions after one more gradient.
-
-        Raises:
-            PredictorError: If the directions have a wrong form.
-            ContractError: If gradients were changed.
-        """
+        """Return the directions of the tensors at these positions after one more gradient."""
         new, update = [gradients[k].clone() for k in members], self.update
         average = [self.average[k] for k in members]
         named = {f"tensor {k}": self._like[k] for k in members}
@@ -82,35 +67,35 @@ def check_update(update: AbstractUpdate, history: str = "float32") -> None:
         >>> from hybrid_predict import SpectralUpdate
         >>> check_update(SpectralUpdate())
     """
-    expect("update", update, AbstractUpdate, history)
-    check_frozen(update)
+    expect("update", update, AbstractUpdate, UPDATES)
+    check_form(update, history)
     inside = 0.0 <= update.share <= 1.0 and 0.0 <= update.decay < 1.0
     require(inside, update, "share in [0, 1] and decay in [0, 1)", update)
     bounded = update.bound is None or update.bound >= 1.0
     require(bounded, update, "a bound of at least 1, or None", update.bound)
     for check in (_check_directions, _check_lengths, _check_absent):
-        check(Corrected(update, history))
-    _check_saving(Corrected(update, history), Corrected(update, history))
+        check(update, Corrected(update, history))
+    _check_saving(update, Corrected(update, history), Corrected(update, history))
 
 
-def _check_directions(corrected: Corrected) -> None:
+def _check_directions(update: AbstractUpdate, corrected: Corrected) -> None:
     """Directions are finite, have unit length, and the first goes downhill."""
-    update, zeros = corrected.update, [torch.zeros(shape) for shape in SHAPES.values()]
+    zeros = [torch.zeros(shape) for shape in SHAPES.values()]
     finite = all(x.isfinite().all() for x in corrected.directions(zeros))
     require(finite, update, "finite directions where gradients are zero")
     for number, gradients in enumerate(steps(SHAPES)):
         rows = zip(SHAPES, corrected.directions(gradients), gradients, strict=True)
         for key, direction, gradient in rows:
-            length, steepness = float(direction.norm()), float((direction * gradient).sum())
-            unit = abs(length - 1.0) < _ROUNDING
-            require(unit, update, f"a direction of unit length for {key}", length)
-            downhill = number > 0 or steepness < 0
+            length = float(direction.norm())
+            require(
+                abs(length - 1.0) < 1e-4, update, f"a direction of unit length for {key}", length
+            )
+            downhill = number > 0 or float((direction * gradient).sum()) < 0
             require(downhill, update, f"a direction down the gradient of {key}")
 
 
-def _check_lengths(corrected: Corrected) -> None:
+def _check_lengths(update: AbstractUpdate, corrected: Corrected) -> None:
     """Lengths are finite and at least 0, and 0 where the optimizer's own length is 0."""
-    update = corrected.update
     for own in ([0.0] * len(SHAPES), [1.0] * len(SHAPES), [0.0, 1e-6, 2.0, 0.0]):
         corrected.directions(steps(SHAPES, count=1)[0])
         lengths = corrected.lengths(own)
@@ -122,9 +107,9 @@ def _check_lengths(corrected: Corrected) -> None:
         require(still, update, "a length of 0 if the optimizer's update has length 0")
 
 
-def _check_absent(corrected: Corrected) -> None:
+def _check_absent(update: AbstractUpdate, corrected: Corrected) -> None:
     """The state of a tensor without a gradient does not change."""
-    update, (first, second, *_), present = corrected.update, steps(SHAPES), [0, 2, 3]
+    (first, second, *_), present = steps(SHAPES), [0, 2, 3]
     corrected.directions(first)
     corrected.lengths([1.0] * len(SHAPES))
     before = [values[1].clone() for values in corrected.state.arrays.values()]
@@ -135,17 +120,17 @@ def _check_absent(corrected: Corrected) -> None:
     require(unchanged, update, "an unchanged state for a tensor without a gradient")
 
 
-def _check_saving(original: Corrected, restored: Corrected) -> None:
+def _check_saving(update: AbstractUpdate, original: Corrected, restored: Corrected) -> None:
     """Arrays and numbers of the state are sufficient to continue."""
-    update, own = original.update, [0.5] * len(SHAPES)
+
+    def step(corrected: Corrected, gradients: Sequence[Tensor]) -> list[Tensor]:
+        return [*corrected.directions(gradients), corrected.lengths([0.5] * len(SHAPES))]
+
     for gradients in steps(SHAPES):
-        original.directions(gradients)
-        original.lengths(own)
+        step(original, gradients)
     state = [original.state.arrays, original.state.numbers, original.average]
-    loaded = saved_and_loaded(update, state)
+    loaded = reloaded(update, state)
     restored.state.arrays, restored.state.numbers, restored.average = loaded
     for gradients in steps(SHAPES, seed=1):
-        first, second = (
-            [*each.directions(gradients), each.lengths(own)] for each in (original, restored)
-        )
-        require(same(first, second), update, "a state that survives being saved")
+        alike = same(step(original, gradients), step(restored, gradients))
+        require(alike, update, "a state that survives being saved")

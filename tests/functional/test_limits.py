@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from functional_loops import KINDS, in_functions, in_the_engine, weights
+from functional_loops import KINDS, in_functions, in_the_engine, same_runs, weights
 
 from hybrid_predict import (
     ConfigError,
@@ -33,9 +33,7 @@ def test_as_many_rows_are_treated_together_as_in_the_engine(limit: float, block:
     settings = HybridConfig(total_steps=40, kinds=KINDS, max_overhead=limit, predictors=UNGATED)
     theirs = in_the_engine(settings)
     assert theirs.operations and theirs.block == block
-    ours = in_functions(settings, step_operations=theirs.operations)
-    for name, wanted in theirs.weights.items():
-        np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=1e-10)
+    same_runs(in_functions(settings, step_operations=theirs.operations), theirs)
 
 
 @pytest.mark.parametrize(

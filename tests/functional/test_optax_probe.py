@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -66,16 +67,15 @@ UNKNOWN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("case", FOUND)
-def test_decay_is_found(case: str, sign: float) -> None:
-    optimizer, wanted = FOUND[case]
+@pytest.mark.parametrize(("optimizer", "wanted"), FOUND.values(), ids=FOUND)
+def test_decay_is_found(optimizer: Any, wanted: list[float], sign: float) -> None:
     assert find_decay(optimizer, lambda k: sign * RATES[k], PARAMS) == wanted
 
 
-@pytest.mark.parametrize("case", UNKNOWN)
-def test_what_else_depends_on_the_weights_has_to_be_said(case: str) -> None:
+@pytest.mark.parametrize("optimizer", UNKNOWN.values(), ids=UNKNOWN)
+def test_what_else_depends_on_the_weights_has_to_be_said(optimizer: Any) -> None:
     with pytest.raises(ConfigError, match=r"weight_decay: expected a number.*Say the decoupled"):
-        find_decay(UNKNOWN[case], RATES.__getitem__, PARAMS)
+        find_decay(optimizer, RATES.__getitem__, PARAMS)
 
 
 def test_rates_of_zero_at_the_start_are_passed_over() -> None:
@@ -113,20 +113,18 @@ def test_updates_have_the_decay_that_was_found(case: str) -> None:
     np.testing.assert_array_equal(moved[True]["w"], moved[False]["w"])
 
 
-@pytest.mark.parametrize("make", ["train_step", "corrected"])
-def test_before_the_first_step_it_is_said_that_decay_is_missing(make: str) -> None:
+def test_before_the_first_step_it_is_said_that_decay_is_missing() -> None:
     config = HybridConfig(speedup=1, total_steps=9)
+    given = jax.value_and_grad(lambda params: 0.0), optax.lamb, 0.1, config
     for said in (None, 0.0):
-        if make == "corrected":
-            init = adapter.corrected(optax.lamb(0.1), 0.1, config, weight_decay=said).init
-        else:
-            given = jax.value_and_grad(lambda params: 0.0), optax.lamb, 0.1, config
-            init, _ = adapter.train_step(*given, weight_decay=said)
-        if said is None:
-            with pytest.raises(ConfigError, match="weight_decay"):
+        inits = (
+            adapter.corrected(optax.lamb(0.1), 0.1, config, weight_decay=said).init,
+            adapter.train_step(*given, weight_decay=said)[0],
+        )
+        for init in inits:
+            missing = pytest.raises(ConfigError, match="weight_decay")
+            with missing if said is None else nullcontext():
                 init(PARAMS)
-        else:
-            init(PARAMS)
 
 
 def config(**settings: Any) -> HybridConfig:
@@ -165,11 +163,10 @@ ASCENTS = {
 }
 
 
-@pytest.mark.parametrize("name", ASCENTS)
+@pytest.mark.parametrize(("make", "rate"), ASCENTS.values(), ids=ASCENTS)
 def test_a_transformation_follows_the_direction_of_the_optimizer(
-    name: str, caplog: pytest.LogCaptureFixture
+    make: Any, rate: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make, rate = ASCENTS[name]
     positive = (lambda k: -rate(k)) if callable(rate) else rate
     with caplog.at_level(logging.WARNING, "hybrid_predict"):
         up = transformed(make(rate), rate, -1.0)

@@ -1,4 +1,4 @@
-"""``speedup="auto"`` in the functional form: the engine's numbers, rest, and resuming."""
+"""``speedup="auto"`` in the functional form: rest, resuming, and a new beginning."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import functional_loops
 import numpy as np
 import pytest
-from functional_loops import KINDS, batch, in_functions, in_the_engine, loss_and_gradients, weights
+from functional_loops import KINDS, batch, in_functions, loss_and_gradients, weights
 
-from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor
+from hybrid_predict import ConfigError, HybridConfig
 from hybrid_predict.functional import correct, init, predict, verify
 
 SMALL = 1e-4
@@ -20,62 +20,9 @@ SMALL = 1e-4
 LIBRARIES = ("numpy", pytest.param("jax", marks=pytest.mark.slow))
 
 
-def config(total: int = 240, **settings: Any) -> HybridConfig:
+def config(**settings: Any) -> HybridConfig:
     settings = {"speedup": "auto", "max_overhead": 1e9, **settings}
-    return HybridConfig(total_steps=total, kinds=KINDS, **settings)
-
-
-@pytest.fixture
-def tools(library: str) -> Any:
-    """How arrays are loaded and functions compiled."""
-    if library == "numpy":
-        yield {}
-        return
-    jax = pytest.importorskip("jax")
-    with jax.enable_x64(True):
-        yield {"load": jax.numpy.asarray, "jit": jax.jit}
-
-
-CASES: dict[str, dict[str, Any]] = {
-    "all kinds": {},
-    "not corrected": {"updates": {}},
-    "hidden alone": {"predictors": {"hidden": "momentum"}},
-    "not gated": {"predictors": {"vector": MomentumPredictor(gated=False), "hidden": "fitted"}},
-}
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("case", CASES)
-def test_small_rates_are_sped_up_as_in_the_engine(
-    case: str, tools: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(functional_loops, "RATE", SMALL)
-    settings = config(**CASES[case])
-    ours, theirs = in_functions(settings, **tools), in_the_engine(settings)
-    assert ours.predicted == theirs.predicted
-    assert max(ours.predicted) > 1
-    assert ours.steps == theirs.steps == settings.total_steps
-    np.testing.assert_allclose([float(x) for x in ours.evidence], theirs.evidence, rtol=1e-9)
-    for name, wanted in theirs.weights.items():
-        np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_what_is_undone_counts_as_in_the_engine(
-    tools: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(functional_loops, "RATE", SMALL)
-    settings = config(400)
-    full = in_the_engine(settings).predicted
-    spoiled = [k for k, count in enumerate(full) if count][3]
-    ours, theirs = (
-        in_functions(settings, spoiled=spoiled, **tools),
-        in_the_engine(settings, spoiled),
-    )
-    assert ours.undone == theirs.undone == full[spoiled] > 0
-    assert ours.predicted == theirs.predicted != full
-    for name, wanted in theirs.weights.items():
-        np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=1e-9)
+    return HybridConfig(total_steps=240, kinds=KINDS, **settings)
 
 
 def test_noise_is_not_sped_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,44 +48,44 @@ def step(state: Any, w: Any, x: Any, y: Any, *, settings: HybridConfig) -> Any:
     return correct(state, gradients, w, after, SMALL, config=settings)[::-1]
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_a_run_resumes_from_its_state(tools: dict[str, Any]) -> None:
-    settings, load = config(), tools.get("load", np.asarray)
-    call = tools.get("jit", lambda function: function)(partial(step, settings=settings))
+@pytest.fixture
+def train(tools: dict[str, Any]) -> Any:
+    """A function that trains until so many steps are done, from nothing if there is no state."""
+    settings, load = config(), tools["load"]
+    call = tools["jit"](partial(step, settings=settings))
 
-    def trained(state: Any, w: Any, until: int) -> Any:
+    def trained(until: int, state: Any = None, w: Any = None) -> Any:
+        w = w or {name: load(x) for name, x in weights().items()}
+        state = state or init(w, settings)
         while state.clock.steps < until:
             state, w = call(state, w, *map(load, batch(int(state.clock.full_steps))))
         return state, w
 
-    w = {name: load(x) for name, x in weights().items()}
-    halfway = trained(init(w, settings), w, settings.total_steps // 2)
+    return trained
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_run_resumes_from_its_state(train: Any) -> None:
+    halfway = train(120)
     assert halfway[0].clock.full_steps < halfway[0].clock.steps
-    whole = trained(*halfway, settings.total_steps)
-    resumed = trained(*pickle.loads(pickle.dumps(halfway)), settings.total_steps)
+    whole, resumed = train(240, *halfway), train(240, *pickle.loads(pickle.dumps(halfway)))
     assert int(whole[0].clock.full_steps) == int(resumed[0].clock.full_steps)
     for name, wanted in whole[1].items():
         np.testing.assert_array_equal(resumed[1][name], wanted)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_failed_test_leads_back_to_no_predicted_steps(tools: dict[str, Any]) -> None:
-    settings, load = config(), tools.get("load", np.asarray)
-    call = tools.get("jit", lambda function: function)(partial(step, settings=settings))
-    w = {name: load(x) for name, x in weights().items()}
-    state = init(w, settings)
-    while state.clock.full_steps < 30:  # no window closes in the next step
-        state, w = call(state, w, *map(load, batch(int(state.clock.full_steps))))
-    lost = state.evidence._replace(wealth=load(np.asarray(1e9)))
-    paces = {
-        kind: pace._replace(advance=load(np.asarray(2.0)))
-        for kind, pace in state.pacing.paces.items()
-    }
+def test_a_failed_test_leads_back_to_no_predicted_steps(train: Any, tools: Any) -> None:
+    two, much = (tools["load"](np.asarray(x)) for x in (2.0, 1e9))
+    state, w = train(30)  # no window closes in the next step
+    paces = {kind: pace._replace(advance=two) for kind, pace in state.pacing.paces.items()}
     state = state._replace(
-        evidence=lost, pacing=state.pacing._replace(paces=paces, credit=load(np.asarray(2.0)))
+        evidence=state.evidence._replace(wealth=much),
+        pacing=state.pacing._replace(paces=paces, credit=two),
     )
-    state, w = call(state, w, *map(load, batch(30)))
-    assert state.clock.steps - state.clock.full_steps >= 2
+    before = state.clock.steps
+    state, w = train(before + 1, state, w)
+    assert state.clock.ticks > 1
     assert float(state.evidence.wealth) == float(state.evidence.ended) == 0.0
     assert not any(float(pace.advance) for pace in state.pacing.paces.values())
 

@@ -86,6 +86,14 @@ class Run:
     evidence: tuple[Any, ...] = ()
 
 
+def same_runs(ours: Run, theirs: Run, atol: float = 1e-10) -> None:
+    """Assert that two runs have taken and undone the same predicted steps to the same weights."""
+    assert ours.predicted == theirs.predicted
+    assert ours.undone == theirs.undone
+    for name, wanted in theirs.weights.items():
+        np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=atol)
+
+
 def in_the_engine(
     config: HybridConfig,
     spoiled: int | None = None,

@@ -52,12 +52,5 @@ def test_operations_are_those_that_torch_counts(shape, count, block):
     assert counted == mode.get_total_flops()
 
 
-def test_fewer_rows_at_a_time_take_fewer_operations_down_to_none():
-    count = partial(flatten_operations, [(64, 256), (96, 96)], 3, gram=True)
-    each = [count(block) for block in (None, 64, 32, 16, 8, 4, 1)]
-    assert each == sorted(each, reverse=True)
-    assert each[-1] == 0
-
-
 def test_the_budget_of_a_small_step_is_that_of_a_larger_one():
     assert budget(1.0, 0.1) == budget(SMALLEST_STEP, 0.1) == 0.1 * SMALLEST_STEP

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from libraries import in_every_library
 
 from hybrid_predict.rules.limits import (
     CALM,
@@ -126,20 +125,3 @@ def test_a_gradient_that_is_zero_for_long_is_no_baseline():
 def test_a_norm_that_never_changes_does_not_make_all_others_outliers():
     limits = read([1.0] * 220, [2.0] * 20 + [3.0] * 200)
     assert limits.norms[0].mean == pytest.approx(math.log(3.0), abs=0.01)
-
-
-def test_every_library_finds_the_same_limits():
-    readings = [(1.0 + 0.1 * (-1) ** k, 5.0 + k % 3, False) for k in range(12)]
-    readings += [(NAN, 0.0, False), (1e9, 1e9, False), (1.5, INF, True)]
-
-    def rule(start, *numbers):
-        limits = start
-        for step, (loss, norm, warmup) in enumerate(numbers, 1):
-            limits = learned(limits, loss, (norm,), warmup)
-            limits = alarmed(limits, 0 * limits.until + step) if step % 6 == 0 else limits
-        paused = pausing(limits, limits.until)
-        return limits, loss_limit(limits), norm_limits(limits), paused, risen(limits)
-
-    wanted, *others = in_every_library(rule, first_limits(1), *readings)
-    for found in others:
-        assert found == pytest.approx(wanted, rel=1e-4, nan_ok=True)

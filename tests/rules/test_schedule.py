@@ -4,8 +4,6 @@ import itertools
 import math
 from fractions import Fraction
 
-import jax.numpy
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,22 +136,6 @@ def test_phases_follow_the_position():
     assert phases == [warm] * 3 + [full] + [predict] * 3 + [Phase.COOLDOWN] * 2
     assert phase(planned, 5, 0, waiting=True, plain=False) is warm
     assert phase(planned, 5, 1, waiting=False, plain=True) is Phase.PLAIN
-
-
-@pytest.mark.parametrize(
-    "changes", [{"speedup": 1.5}, {"speedup": 3.7}, {"full_steps": 3, "predict_steps": 2}], ids=str
-)
-def test_arrays_of_positions_get_the_plan_of_numbers(changes):
-    planned, positions = make(97, warmup_steps=5, cooldown_steps=4, **changes), range(97)
-    wanted = [due(planned, position) for position in positions]
-    assert due(planned, np.arange(97)).tolist() == wanted
-    assert due(planned, jax.numpy.arange(97)).tolist() == wanted
-
-
-def test_positions_of_the_longest_run_need_no_more_than_32_bits():
-    planned, positions = make(2**31 - 1, speedup=1.3), [10**9 + k for k in range(40)]
-    wanted = [due(planned, position) for position in positions]
-    assert due(planned, jax.numpy.asarray(positions)).tolist() == wanted
 
 
 def test_the_length_of_the_run_is_required():

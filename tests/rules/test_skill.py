@@ -141,19 +141,6 @@ def test_a_window_is_pooled_over_its_tensors():
     assert pooled == pytest.approx((dot, square, (forecasts**2).sum(), 7.0, 2.0, 9.0))
 
 
-def test_every_library_finds_the_same_skill():
-    windows = [window(0.1 * k, moved=0.5, chance=0.01 * k, made=0.7) for k in range(-2, 7)]
-    windows.insert(4, window(0.5)._replace(moved=math.nan))
-
-    def rule(start, *windows):
-        skill = read(*windows, skill=start)
-        return skill, known(skill), lower(skill), enough(skill)
-
-    wanted, *others = in_every_library(rule, Skill(), *windows)
-    for found in others:
-        assert found == pytest.approx(wanted, rel=1e-4)
-
-
 STEPS = 20
 DRIFTS = np.random.default_rng(0).normal(size=(4, 6))
 
@@ -199,14 +186,3 @@ def test_a_window_without_finite_drifts_is_not_fitted(factor):
     with np.errstate(invalid="ignore"):
         after = add_squares(sums, factor * grams(OWN), STEPS, 0.8)
     np.testing.assert_array_equal(after, sums)
-
-
-def test_every_library_fits_the_same_lengths():
-    def rule(sums, first, second):
-        sums = add_squares(add_squares(sums, first, STEPS, 0.8), second, STEPS, 0.8)
-        return sums, fit(sums, 0.3)
-
-    wanted, *others = in_every_library(rule, np.zeros((4, 2)), grams(OWN), grams(OWN[::-1]))
-    for found in others:
-        for left, right in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(left, right, rtol=1e-4)

@@ -25,18 +25,17 @@ def test_every_registered_class_has_a_case():
     assert {name: type(case) for name, case in UPDATE_CASES.items()} == UPDATES
 
 
-@pytest.mark.parametrize("history", HISTORY_DTYPES)
-@pytest.mark.parametrize("name", PREDICTORS)
-def test_predictors_keep_their_contract(name, history):
-    for predictor in (PREDICTOR_CASES[name], PREDICTORS[name]()):
-        check_predictor(predictor, history)
+KNOWN = (
+    *((check_predictor, PREDICTORS[name], case) for name, case in PREDICTOR_CASES.items()),
+    *((check_update, UPDATES[name], case) for name, case in UPDATE_CASES.items()),
+)
 
 
 @pytest.mark.parametrize("history", HISTORY_DTYPES)
-@pytest.mark.parametrize("name", UPDATES)
-def test_updates_keep_their_contract(name, history):
-    for update in (UPDATE_CASES[name], UPDATES[name]()):
-        check_update(update, history)
+@pytest.mark.parametrize(("check", "kind", "case"), KNOWN)
+def test_what_is_registered_keeps_its_contract(check, kind, case, history):
+    check(case, history)
+    check(kind(), history)
 
 
 class MutablePredictor(MomentumPredictor):
@@ -96,26 +95,6 @@ class FlatForecast(MomentumPredictor):
         return WeightDelta(state.names, flat, (0.0,) * len(flat))
 
 
-BROKEN_PREDICTORS = {
-    MutablePredictor: (ContractError, "frozen dataclass"),
-    Eager: (ContractError, "zero before any step"),
-    Uncounted: (ContractError, "counts its displacements"),
-    Impure: (ContractError, "counts its displacements|changes nothing"),
-    Infinite: (ContractError, "finite"),
-    Blind: (ContractError, "learning rate is 0"),
-    Secretive: (ContractError, "survives being saved"),
-    Summarising: (ContractError, "one array shaped like each parameter"),
-    FlatForecast: (PredictorError, "shape"),
-}
-
-
-@pytest.mark.parametrize("broken", BROKEN_PREDICTORS)
-def test_broken_predictors_are_found(broken):
-    error, words = BROKEN_PREDICTORS[broken]
-    with pytest.raises(error, match=f"^{broken.__name__}.*({words})"):
-        check_predictor(broken())
-
-
 class MutableUpdate(SpectralUpdate):
     __dataclass_params__ = None
 
@@ -170,7 +149,16 @@ class Dice(SpectralUpdate):
         return super().lengths(state, members, own) * random.random()
 
 
-BROKEN_UPDATES = {
+BROKEN = {
+    MutablePredictor: (ContractError, "frozen dataclass"),
+    Eager: (ContractError, "zero before any step"),
+    Uncounted: (ContractError, "counts its displacements"),
+    Impure: (ContractError, "counts its displacements|changes nothing"),
+    Infinite: (ContractError, "finite"),
+    Blind: (ContractError, "learning rate is 0"),
+    Secretive: (ContractError, "survives being saved"),
+    Summarising: (ContractError, "one array shaped like each parameter"),
+    FlatForecast: (PredictorError, "shape"),
     MutableUpdate: (ContractError, "frozen dataclass"),
     Overshooting: (ContractError, "share in"),
     Uphill: (ContractError, "down the gradient"),
@@ -184,11 +172,12 @@ BROKEN_UPDATES = {
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN_UPDATES)
-def test_broken_updates_are_found(broken):
-    error, words = BROKEN_UPDATES[broken]
-    with pytest.raises(error, match=f"^{broken.__name__}.*{words}"):
-        check_update(broken())
+@pytest.mark.parametrize("broken", BROKEN)
+def test_broken_promises_are_found(broken):
+    error, words = BROKEN[broken]
+    check = check_update if issubclass(broken, SpectralUpdate) else check_predictor
+    with pytest.raises(error, match=f"^{broken.__name__}.*({words})"):
+        check(broken())
 
 
 CHECKS = {"predictor": check_predictor, "update": check_update}

@@ -6,9 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 from cases import PREDICTOR_CASES
-from loops import Bench, make_config
 
-from hybrid_predict import ConfigError, ContractError, FittedPredictor, MomentumPredictor, Phase
+from hybrid_predict import ConfigError, ContractError, FittedPredictor, MomentumPredictor
 from hybrid_predict.forecast.predictors import AbstractPredictor, PredictorState
 from hybrid_predict.testing import check_placebos, check_predictor
 from hybrid_predict.testing.contract import same, steps
@@ -29,10 +28,6 @@ def cosine(left, right):
     return float(torch.cosine_similarity(left.flatten(), right.flatten(), dim=0))
 
 
-def lengths(forecast):
-    return [float(x.norm()) for x in forecast]
-
-
 @pytest.mark.parametrize("placebo", PLACEBOS)
 @pytest.mark.parametrize("inner", PREDICTOR_CASES)
 def test_a_placebo_has_history_and_length_of_the_inner_predictor(placebo, inner):
@@ -45,8 +40,9 @@ def test_a_placebo_has_history_and_length_of_the_inner_predictor(placebo, inner)
     for name, arrays in right.state.arrays.items():
         assert same(wrong.state.arrays[name], arrays)
     forecast, real = wrong.forecast(2.0), right.forecast(2.0)
-    assert all(length > 0 for length in lengths(real))
-    assert lengths(forecast) == pytest.approx(lengths(real), rel=1e-5)
+    lengths, wanted = ([float(x.norm()) for x in each] for each in (forecast, real))
+    assert min(wanted) > 0
+    assert lengths == pytest.approx(wanted, rel=1e-5)
     assert not same(forecast, real)
     if placebo == "negated":
         assert same(forecast, [-x for x in real])
@@ -94,25 +90,6 @@ def test_bad_arguments_are_refused(argument, least):
         RandomForecast(**{argument: least - 1})
 
 
-def first_alignments(predictor):
-    """Alignments of forecast and gradients in a run's first verifying step, by parameter."""
-    bench = Bench(make_config(predictors={"hidden": predictor}))
-    record = next(r for r in bench.finish() if r.phase is Phase.PREDICT)
-    return record.gradients.alignments
-
-
-def test_a_predicted_step_moves_as_the_placebo_says():
-    plain, negated, random = (
-        first_alignments(make(gated=False))
-        for make in (MomentumPredictor, NegatedForecast, RandomForecast)
-    )
-    assert len(plain) == 2
-    # The gradients are those of weights that have moved the other way.
-    assert negated == pytest.approx({name: -x for name, x in plain.items()}, rel=0.1)
-    assert random != pytest.approx(plain, rel=0.1)
-    assert random != pytest.approx(negated, rel=0.1)
-
-
 @dataclass(frozen=True)
 class Constant(AbstractPredictor):
     """Forecasts the same movement in every step."""
@@ -129,7 +106,6 @@ class Constant(AbstractPredictor):
 
 NOTHING_KNOWN = {
     "random": RandomForecast(),
-    "random, in every step another": RandomForecast(hold=1, seed=3),
     "negated": NegatedForecast(),
     "shuffled": ShuffledForecast(),
     "stale": StaleForecast(),
