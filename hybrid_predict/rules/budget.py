@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any
 
 SMALLEST_STEP = 1e8
-"""Smallest number of operations of a full step in the budget of corrections.
-
-In small models, most of a full step's time is spent on calling the library, not on operations.
-"""
+"""Smallest number of operations of a full step in the budget of corrections. In small models, most
+of a full step's time is spent on calling the library, not on operations."""
 
 BLOCKS = (None, *(2**k for k in range(13, -1, -1)))
 """Possible numbers of matrix rows that are treated together, from all (None) to one."""
@@ -20,31 +18,15 @@ LEAST_PART = 8
 the full steps with weak corrections end worse than all full steps (decision 19)."""
 
 
-class Limited(Protocol):
-    """An update that can describe further effects of a block of rows."""
-
-    def limited(self, block: int) -> str:
-        """Return a clause for the log, or nothing."""
-
-
 def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
-    """Return rows and columns of an array that is read as a matrix.
-
-    Rows are the first dimension, columns the product of the others; an array of fewer than two
-    dimensions has one row.
-    """
+    """Return rows (the first dimension) and columns of an array; a vector has one row."""
     if len(shape) > 1:
         return shape[0], math.prod(shape[1:])
     return 1, math.prod(shape)
 
 
 def split_rows(rows: int, block: int | None) -> tuple[int, int]:
-    """Split rows into blocks of nearly equal size; return the number of blocks and their size.
-
-    Args:
-        rows: Number of rows on the shorter side of a matrix, at least 1.
-        block: Largest number of rows that are treated together; None for all.
-    """
+    """Split rows into parts of nearly equal size, at most ``block``; return number and size."""
     if block is None or block >= rows:
         return 1, rows
     count = -(-rows // block)
@@ -93,16 +75,7 @@ def budget(step_operations: float, max_overhead: float) -> float:
 def largest_block(
     operations: Callable[[int | None], int], allowed: float
 ) -> tuple[int | None, int]:
-    """Choose the largest block of rows with which corrections stay within a budget.
-
-    Args:
-        operations: Operations that correcting adds to a full step, by the block; None means all
-            rows.
-        allowed: The budget, see :func:`budget`.
-
-    Returns:
-        The block, 1 if none is within the budget, and its operations.
-    """
+    """Return the largest block whose corrections are within a budget, or 1, and its operations."""
     for block in BLOCKS:
         if (count := operations(block)) <= allowed:
             break
@@ -114,7 +87,7 @@ def tried(block: int | None) -> list[int]:
     return [each or 0 for each in BLOCKS[: BLOCKS.index(block) + 1]]
 
 
-def describe_block(block: int, max_overhead: float, updates: Iterable[Limited]) -> str:
+def describe_block(block: int, max_overhead: float, updates: Iterable[Any]) -> str:
     """Return a message about the number of rows that corrections treat together."""
     rows = "rows one by one" if block == 1 else f"{block} rows at a time"
     text = f"corrected updates treat {rows}, which max_overhead={max_overhead:g} allows"

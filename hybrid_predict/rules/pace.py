@@ -13,40 +13,12 @@ from hybrid_predict.rules.schedule import Schedule
 from hybrid_predict.rules.skill import Pooled
 from hybrid_predict.rules.verdict import Slopes
 
-LONGEST = 4.0
-"""Largest length of a predicted step of one kind, in drifts."""
-
-MOST = LONGEST * MOST_PREDICTED
-"""Largest advance, in lengths of the drift."""
-
-
-@final
-class Thresholds(NamedTuple):
-    """What an advance needs.
-
-    Args:
-        rising: Persistence above which the advance doubles to this one.
-        falling: Persistence below which this advance halves.
-        worth: Worth of a predicted step, in full steps, below which it is not reached, or halves.
-    """
-
-    rising: Any
-    falling: Any
-    worth: Any
-
-
-NEAR = Thresholds(rising=0.03, falling=-0.05, worth=0.1)
-FAR = Thresholds(rising=0.2, falling=0.1, worth=0.5)
-"""Thresholds of advances up to :data:`REACH`, and beyond it."""
-
-REACH = 4.0
-"""Largest advance that needs little evidence, in lengths of the drift."""
-
-FIRST_ADVANCE, LEAST_ADVANCE = 0.5, 0.1
-"""The first advance, and the smallest one; less is none."""
-
-LEAST = 0.02
-"""Smallest number of predicted steps per full step; fewer are none."""
+# Advances are in lengths of the drift per full step.
+LONGEST = 4.0  # largest length of a predicted step of one kind, in drifts
+MOST = LONGEST * MOST_PREDICTED  # largest advance
+REACH = 4.0  # largest advance that needs little evidence
+FIRST_ADVANCE, LEAST_ADVANCE = 0.5, 0.1  # the first advance, and the smallest one; less is none
+LEAST = 0.02  # smallest number of predicted steps per full step; fewer are none
 
 FINEST = 2.0**-16
 """Unit of the number of predicted steps per full step. Sums of its multiples are exact, so array
@@ -54,23 +26,28 @@ libraries that round differently take the same predicted steps."""
 
 
 @final
+class Thresholds(NamedTuple):
+    """What an advance needs."""
+
+    rising: Any  # persistence above which the advance doubles to this one
+    falling: Any  # persistence below which this advance halves
+    worth: Any  # worth of a predicted step below which it is not reached, or halves
+
+
+NEAR = Thresholds(rising=0.03, falling=-0.05, worth=0.1)
+FAR = Thresholds(rising=0.2, falling=0.1, worth=0.5)
+"""Thresholds of advances up to :data:`REACH`, and beyond it."""
+
+
+@final
 class Lagged(NamedTuple):
-    r"""Products of forecasts with the movement of the second window after them, over tensors.
+    r"""Products of forecasts with the movement of the second window after them, over tensors."""
 
-    Args:
-        late: :math:`\sum_k \langle \hat\Delta_k, D'_k \rangle / K'`, with the displacements of the
-            second window.
-        early: :math:`\sum_k m_k \langle \hat\Delta_k, D_k \rangle / K`, with those of the first.
-        forecast: :math:`\sum_k (1 - m_k) \|\hat\Delta_k\|^2`.
-        drift: :math:`\sum_k (1 - m_k) \|\bar d_k\|^2`.
-        chance: Variance of the products for random signs of the forecast's entries.
-    """
-
-    late: Any = 0.0
-    early: Any = 0.0
-    forecast: Any = 0.0
-    drift: Any = 0.0
-    chance: Any = 0.0
+    late: Any = 0.0  # Σ <forecast, D'> / K', with the displacements of the second window
+    early: Any = 0.0  # Σ m <forecast, D> / K, with those of the first
+    forecast: Any = 0.0  # Σ (1 - m) |forecast|²
+    drift: Any = 0.0  # Σ (1 - m) |drift|²
+    chance: Any = 0.0  # variance of the products for random signs of the forecast's entries
 
 
 @final
@@ -91,25 +68,16 @@ class Pace(NamedTuple):
     forecasts with random signs. Below .1 it is 0. So it rises while forecasts persist, falls when
     they do not, and rests at 0 where they never did. It also halves if the predicted steps since
     the last window were worth less than .1 full steps, see :func:`worth`. Advances above 4 have
-    thresholds of their own, :data:`FAR`.
-
-    Args:
-        persistence: Running mean of q.
-        advance: a, the lengths of the drift that predicted steps add to each full step.
-        windows: Number of windows that q was measured in.
-        product: :math:`\sum \langle m, \Delta \rangle` over the verdicts since the last window.
-        own_product: :math:`\sum \langle m, D \rangle` over them.
-        predicted: Number of their predicted steps.
-        verifying: Number of these verdicts.
+    thresholds of their own, :data:`FAR`. The sums begin anew with every window.
     """
 
-    persistence: Any = 0.0
-    advance: Any = 0.0
-    windows: Any = 0
-    product: Any = 0.0
-    own_product: Any = 0.0
-    predicted: Any = 0.0
-    verifying: Any = 0.0
+    persistence: Any = 0.0  # running mean of q
+    advance: Any = 0.0  # a, the drifts that predicted steps add to each full step
+    windows: Any = 0  # in which q was measured
+    product: Any = 0.0  # Σ <m, Δ> over verdicts, see `Slopes`
+    own_product: Any = 0.0  # Σ <m, D>
+    predicted: Any = 0.0  # number of their predicted steps
+    verifying: Any = 0.0  # number of these verdicts
 
     def summary(self) -> dict[str, float | int]:
         """Return the numbers that are shown to a user."""
@@ -143,8 +111,7 @@ def worth(pace: Pace) -> Any:
 
     .. math:: w = \frac{\sum \langle m, \Delta \rangle / P}{\sum \langle m, D \rangle / V}
 
-    over the V verifying steps since the last window and the P predicted steps before them; see
-    :class:`hybrid_predict.rules.verdict.Slopes`.
+    over the V verifying steps since the last window and the P predicted steps before them.
     """
     xp = library(*pace)
     steepness = ratio(-pace.product * pace.verifying, -pace.own_product * pace.predicted)
@@ -152,12 +119,10 @@ def worth(pace: Pace) -> Any:
 
 
 def carried(decay: Any, first: Any, second: Any) -> Any:
-    r"""Return m, the share of a window's movement that momentum carries into the next one.
+    r"""Return the share m of a window's movement that momentum carries into the next one.
 
-    Args:
-        decay: :math:`\beta`, of the average that moves the weights, in [0, 1).
-        first: K, displacements in the window.
-        second: K', displacements in the next one.
+    ``decay`` is :math:`\beta` of the average that moves the weights, in [0, 1); the windows have K
+    and K' displacements.
     """
     xp = library(decay, first, second)
     into, within = decay**first * (1.0 - decay**second), 1.0 - decay**first
@@ -232,12 +197,9 @@ def length(advance: Any, number: Any) -> Any:
 
 
 def paced(schedule: Schedule, position: Any, credit: Any) -> Any:
-    """Return the number of predicted steps right before the next full step.
+    """Return the number of predicted steps before the next full step; see `rules.schedule.due`.
 
-    Args:
-        schedule: The schedule; its warm-up and cooldown have none.
-        position: Index of the next step, from 0.
-        credit: Predicted steps that are due; only whole ones are taken.
+    Of the ``credit``, the predicted steps that are due, only whole ones are taken.
     """
     xp, end = library(position, credit, *schedule), schedule.total - schedule.cooldown
     inside = (position >= schedule.warmup) & (position < end)
