@@ -16,17 +16,11 @@ from hybrid_predict.torch.lists import Counts
 
 @final
 class Forecast(NamedTuple):
-    """The movement of one predicted step.
-
-    Args:
-        delta: The movement.
-        owners: Number of the optimizer of each of its tensors.
-        drifts: How far the drift of each would move at the same learning rate, 0-dim.
-    """
+    """The movement of one predicted step."""
 
     delta: WeightDelta
-    owners: list[int]
-    drifts: list[Tensor]
+    owners: list[int]  # number of the optimizer of each of its tensors
+    drifts: list[Tensor]  # how far the drift of each would move at the same learning rate, 0-dim
 
 
 def slopes(
