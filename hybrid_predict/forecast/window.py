@@ -56,9 +56,7 @@ class Reading(NamedTuple):
 def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
     """Make a reading from the flat numbers that :meth:`Window.close` measured.
 
-    Args:
-        tag: Kind, owner, names, number of displacements, and number of rows of a Gram matrix.
-        values: The numbers.
+    The tag is kind, owner, names, number of displacements, and number of rows of a Gram matrix.
 
     Raises:
         CheckpointError: If the numbers do not fit the tag.
@@ -83,11 +81,8 @@ class Window:
 
     One window is open at a time: it stores a forecast, sums the displacements that follow, and
     measures their inner products. As one closes, the next one opens, see
-    `rules.skill.window_bounds`.
-
-    The host does not wait for the device. Memory per tensor: 3 to 5 arrays of at most ``SAMPLE``
-    numbers, for drift, displacement, forecast, fitted direction, and forecast of the window before;
-    float64 for float64 weights, else float32.
+    `rules.skill.window_bounds`. The host does not wait for the device. Samples of 64-bit weights
+    have 64 bits, all others 32.
 
     Args:
         length: Number of displacements in a window, at least 8.
@@ -100,9 +95,7 @@ class Window:
         self._sizes = [v.numel() for v in values]
         self._places = [_places(v) for v in values]
         self._shares = [n / min(n, SAMPLE) if n else 0.0 for n in self._sizes]
-        self._drift = [
-            torch.zeros(min(v.numel(), SAMPLE), dtype=widest([v]), device=v.device) for v in values
-        ]
+        self._drift = [v.new_zeros(min(v.numel(), SAMPLE), dtype=widest([v])) for v in values]
         self._moved: list[Tensor] = []
         self._frozen: list[list[Tensor]] = []  # the forecast, and what is fitted, if it is
         self._before: list[Tensor] = []
@@ -150,7 +143,7 @@ class Window:
         return [norm if share == 1.0 else norm * math.sqrt(share) for norm, share in norms]
 
     def close(self, counts: Counts) -> tuple[int, int, Tensor]:
-        """Close a full window; ``counts`` are described in `torch.lists`.
+        """Close a full window.
 
         Returns:
             Number of displacements, number of rows of a Gram matrix, and the flat inner products
@@ -171,10 +164,7 @@ class Window:
         return self._count, size, torch.cat(rows)
 
     def inherit(self, other: Window, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy the drift of tensors that another window has, unless they are sharded differently.
-
-        ``pairs`` are positions of each tensor here and there.
-        """
+        """Copy the drift of tensors, by positions here and there, unless sharded differently."""
         fitting = [(k, at) for k, at in pairs if self._sizes[k] == other._sizes[at]]
         for k, at in fitting:
             self._drift[k].copy_(other._drift[at])
@@ -237,11 +227,7 @@ class Window:
         self._before = own(state["before"]) if self.paced else []
 
     def load_of(self, windows: Sequence[dict[str, Any]], tensors: Sequence[Tensor]) -> None:
-        """Load this rank's window; start an empty one if tensors are sharded differently now.
-
-        Args:
-            windows: The saved windows of all ranks, or that of this rank alone.
-            tensors: The parameters.
+        """Load this rank's window, of all ranks or alone; begin anew if otherwise sharded now.
 
         Raises:
             CheckpointError: If an array is missing or has another shape.

@@ -10,8 +10,7 @@ SMALLEST_STEP = 1e8
 """Smallest number of operations of a full step in the budget of corrections. In small models, most
 of a full step's time is spent on calling the library, not on operations."""
 
-BLOCKS = (None, *(2**k for k in range(13, -1, -1)))
-"""Possible numbers of matrix rows that are treated together, from all (None) to one."""
+BLOCKS = (None, *(2**k for k in range(13, -1, -1)))  # rows treated together, from all to one
 
 LEAST_PART = 8
 """A correction is weak if its block has less than one in this many rows of a matrix: two thirds of
@@ -36,17 +35,11 @@ def split_rows(rows: int, block: int | None) -> tuple[int, int]:
 def flatten_operations(
     shapes: Iterable[Sequence[int]], iterations: int, block: int | None, *, gram: bool
 ) -> int:
-    """Return the operations of the matrix products that make matrices orthogonal.
+    """Return the operations of the products that make matrices orthogonal; vectors take none.
 
     With k polynomials, a block of m rows and n columns takes 2 k m³ + 4 k m² n operations if the
     polynomials of X are evaluated one after the other, and (8 k - 6) m³ + 4 m² n if they are
-    evaluated on the Gram matrix and multiplied with X at the end.
-
-    Args:
-        shapes: Shapes of the arrays; those of fewer than two dimensions take none.
-        iterations: Number of polynomials, from 1 to 5.
-        block: Largest number of rows that are treated together; None for all.
-        gram: Whether wide blocks are evaluated on the Gram matrix, see :func:`uses_gram`.
+    evaluated on the Gram matrix and multiplied with X at the end, as wide blocks may be (``gram``).
     """
     total = 0
     for shape in shapes:

@@ -26,14 +26,8 @@ NOT_LASTING = "no predicted steps while forecasts do not last"
 """Events of the ledger; with ``speedup="auto"`` the last one, where no kind has an advance."""
 
 LEAST_MOVED = 4
-"""Predicted steps have to move at least one in this many of the trained weights that count.
-
-A predicted step takes the place of a full step, in which all weights would learn. Tables are not
-counted: a full step moves only their rows in the batch, and they are most of a small language
-model. A quarter leaves room for heads: the matrices are two fifths of the other weights in a GPT of
-6 layers of width 512 with a head of 50,000 words of its own. Below it, as where most matrices are
-stored as vectors, most weights would miss each full step that is replaced.
-"""
+"""Predicted steps have to move at least one in this many trained weights: they take the place of
+full steps, in which all would learn. Tables do not count, of which a full step moves few rows."""
 
 
 @final

@@ -20,8 +20,8 @@ MOST_PAUSES = 3  # the next alarm ends predicted steps for the rest of the run
 CALM = 500  # full steps without an alarm after which the number of pauses returns to 0
 
 RISE, PATIENCE = 0.2, 32
-"""If the mean loss is a fifth above that of the warm-up for this many full steps, fall back. It has
-to be a standard deviation above it too, because a fifth of a loss near 0 is less than its noise."""
+"""Share by which the mean loss, and full steps for which it may stand above that of the warm-up. It
+has to be a standard deviation above it too: a fifth of a loss near 0 is less than its noise."""
 
 
 @final
@@ -100,14 +100,7 @@ def alarmed(limits: Limits, step: Any) -> Limits:
 
 
 def learned(limits: Limits, loss: Any, norms: tuple[Any, ...], warmup: Any) -> Limits:
-    """Add the numbers of a full step without an alarm.
-
-    Args:
-        limits: The limits before.
-        loss: Its loss; nan if it is unknown or not watched.
-        norms: Its gradient norms, one per optimizer; nan if none was measured.
-        warmup: Whether it belongs to the warm-up.
-    """
+    """Add loss and gradient norms of a full step without an alarm; nan where not measured."""
     calm = limits.calm + 1
     forgiven = limits._replace(calm=0 * calm, pauses=0 * limits.pauses)
     over = (calm >= CALM) & (limits.pauses <= MOST_PAUSES)

@@ -35,8 +35,8 @@ class Schedule(NamedTuple):
     .. math:: \lfloor (i + 1) P / M \rfloor > \lfloor i P / M \rfloor .
 
     Below a speedup of 2, at most every other step is predicted, so no two are neighbours. From 2
-    on, at most 2 (speedup - 1) of them follow each full step on average. With ``full_steps`` F and
-    ``predict_steps`` P, the pattern is F full steps, then P predicted steps.
+    on, at most 2 (speedup - 1) of them follow each full step on average. A pattern of F full steps
+    and P predicted steps may take the place of a speedup.
     """
 
     total: Any  # N
@@ -97,10 +97,10 @@ def _steps(length: int | float, total: int) -> int:
 
 
 def due(schedule: Schedule, position: Any) -> Any:
-    r"""Return the number of predicted steps planned right before the next full step.
+    r"""Return the number of predicted steps planned before the next full step.
 
-    With :math:`b = i P \bmod M` these are :math:`\lfloor b / (M - P) \rfloor`, where the next step
-    has the index ``position`` = W + i, from 0.
+    With :math:`b = i P \bmod M` these are :math:`\lfloor b / (M - P) \rfloor`, where W + i is the
+    position: the index of the next step, from 0.
     """
     _, warmup, _, between, planned, _, full, group = schedule
     xp, at = library(position, *schedule), position - warmup
@@ -129,14 +129,10 @@ def _product(left: Any, right: Any, modulus: Any) -> Any:
 def phase(
     schedule: Schedule, position: Any, predicted: int, *, waiting: bool, plain: bool
 ) -> Phase:
-    """Return the phase of the next full step.
+    """Return the phase of the full step at a position, after so many predicted steps.
 
-    Args:
-        schedule: The schedule.
-        position: Index of the next step, if all predicted steps with an unread verdict stand.
-        predicted: Number of predicted steps that were made right before it.
-        waiting: Whether predicted steps need skill that is not known yet.
-        plain: Whether all further full steps are plain training.
+    ``waiting`` is whether predicted steps need skill that is not known yet, and ``plain`` whether
+    the rest of the run is plain training.
     """
     if plain:
         return Phase.PLAIN

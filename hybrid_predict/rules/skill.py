@@ -60,13 +60,9 @@ class Pooled(NamedTuple):
 def pool(gram: Any, chance: Any, drift: Any, steps: Any, following: Any) -> Pooled:
     """Sum what one window of so many displacements has measured over its T tensors.
 
-    Args:
-        gram: Inner products of summed displacement, forecast and, if a length is fitted, the
-            direction of the forecast; shape (T, 2 or 3, 2 or 3).
-        chance: Variances as in :class:`Pooled`, of summed displacements, shape (T,).
-        drift: Squared lengths of the drift, shape (T,).
-        steps: Number of displacements.
-        following: Squared length of the next forecast over all tensors.
+    ``gram`` has the inner products of summed displacement, forecast and, if a length is fitted, the
+    direction of the forecast, shape (T, 2 or 3, 2 or 3). ``chance`` and ``drift`` are as in
+    :class:`Pooled`, but of summed displacements, shape (T,).
     """
     total = gram.sum(0)
     return Pooled(
@@ -88,11 +84,10 @@ class Skill(NamedTuple):
         \text{lower} = \bar s - \frac{2}{\sqrt n} \max \bigl(\sigma_s, .02, 1.5 \sqrt 3 \,
         \bar v\bigr)
 
-    over the tensors k of a window, with D the sum of the displacements of its K full steps, divided
-    by the learning rate. :math:`\sigma_s` is the standard deviation of s over n windows. With few
-    windows it is not reliable, so the bound also uses v, the variance of c for forecasts with
-    random signs: for these, s has the standard deviation :math:`\sqrt 3 v`. Lengths are in lengths
-    of the drift :math:`\bar d`:
+    over the tensors k of a window, with D the sum of its K displacements per unit of the learning
+    rate, and :math:`\sigma_s` the standard deviation of s over n windows. For forecasts with random
+    signs c has the variance v, and s the standard deviation :math:`\sqrt 3 v`. Lengths are in
+    lengths of the drift :math:`\bar d`:
 
     .. math:: \text{length} = \frac{\|\hat\Delta\|}{\|\bar d\|}, \qquad
         \text{fitted} = \frac{\langle \hat\Delta, D \rangle}
@@ -165,16 +160,10 @@ def enough(skill: Skill) -> Any:
 
 
 def add_squares(sums: Any, gram: Any, steps: Any, memory: float) -> Any:
-    r"""Add one window to the least squares of each tensor; skip it if not finite, or without drift.
+    """Add one window to the least squares of each tensor; skip it if not finite, or without drift.
 
-    It is divided by the squared length of its drift over all tensors, so all windows have the same
-    weight, although drifts get many times shorter during a run.
-
-    Args:
-        sums: Squares of the drifts, and products with the mean displacement, shape (T, 2).
-        gram: Inner products of the window, see :func:`pool`, shape (T, 3, 3).
-        steps: Number of displacements in the window.
-        memory: Factor on the earlier windows.
+    ``sums`` are squares of drifts, and their products with mean displacements, shape (T, 2), per
+    squared length of the drift of all tensors. ``memory`` is the factor on the earlier windows.
     """
     xp = library(gram)
     pairs = xp.stack([gram[:, 2, 2], gram[:, 0, 2] / steps], -1)

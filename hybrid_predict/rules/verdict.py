@@ -1,7 +1,4 @@
-"""The verdict on predicted steps, its causes, and a sequential test over many verdicts.
-
-The functions take numbers, or 0-dim arrays of any library, whose values are not read.
-"""
+"""The verdict on predicted steps, its causes, and a sequential test over many verdicts."""
 
 from __future__ import annotations
 
@@ -20,10 +17,7 @@ class Verdict(str, Enum):
 
 
 def sound(norm: Any, norm_limit: Any, loss: Any | None, loss_limit: Any) -> Any:
-    """Return whether a verifying step lets the predicted steps before it stand.
-
-    ``loss`` is None if it was not known before the update.
-    """
+    """Return whether a verifying step lets predicted steps stand; a loss may not be known yet."""
     good = within(norm, norm_limit)
     return good if loss is None else good & within(loss, loss_limit)
 
@@ -94,14 +88,11 @@ def weigh(evidence: Evidence, slopes: Slopes) -> Evidence:
         \Bigl(\frac{1/2}{1/5}\Bigr)^{x_t} \Bigl(\frac{1/2}{4/5}\Bigr)^{1 - x_t}
 
     Predicted steps end once :math:`W_t \ge 1 / \alpha`, with :math:`\alpha = 0.01`. As long as
-    :math:`P(x_t = 1)`, given all earlier verdicts, is at most 1/5,
-    :math:`W_t + 1 / (t + 1)` is a nonnegative supermartingale that begins with 1. So by Ville's
-    inequality the probability that this ever happens in a run is at most :math:`\alpha`, however
-    the verdicts depend on each other. W is a mixture of tests that begin at each verdict, so that
-    predicted steps that turn bad late are found too.
-
-    A verdict does not count if the displacement of the full step does not go downhill itself, as
-    where weight decay dominates, or if nothing has moved.
+    :math:`P(x_t = 1)`, given all earlier verdicts, is at most 1/5, :math:`W_t + 1 / (t + 1)` is a
+    nonnegative supermartingale that begins with 1, so by Ville's inequality the probability of this
+    in a run is at most :math:`\alpha`. W mixes tests that begin at each verdict, so steps that turn
+    bad late are found too. A verdict does not count if the full step does not go downhill itself,
+    as where weight decay dominates, or if nothing has moved.
 
     References:
         - Ville, Étude critique de la notion de collectif (1939).

@@ -130,7 +130,5 @@ class SpectralUpdate(AbstractUpdate):
 def _check_range(name: str, value: object, least: float, most: float) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (number and least <= value <= most and math.isfinite(value)):  # type: ignore[operator, arg-type]
-        expected = f"a finite number, at least {least:g}"
-        raise ConfigError(
-            name, expected if math.isinf(most) else f"in [{least:g}, {most:g}]", value
-        )
+        above = f"a finite number, at least {least:g}"
+        raise ConfigError(name, above if most == math.inf else f"in [{least:g}, {most:g}]", value)
