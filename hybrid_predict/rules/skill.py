@@ -1,4 +1,7 @@
-"""Skill, the share of the following movement that forecasts explain, and their fitted length."""
+"""Skill, the share of the following movement that forecasts explain, and their fitted length.
+
+docs/method.md has the rule in words, decision 16 the source of its constants.
+"""
 
 from __future__ import annotations
 

@@ -56,11 +56,9 @@ def projects(
     twice = [off for each in offs for off in each * 2]
     dots = lists.dots(moves * len(offs), twice, counts).abs().reshape(len(offs), 2, -1)
     noise = _NOISE * torch.tensor([torch.finfo(v.dtype).eps for v in values]).to(norms) * norms[0]
-    projected = torch.zeros_like(norms[0], dtype=torch.bool)
-    for length, products in zip(norms[3:], dots, strict=True):
-        for size, product in zip(norms[1:3], products, strict=True):
-            large = (length > _PART * size) & (length > noise) & (size > noise)
-            projected = projected | large & (product <= _ORTHOGONAL * size * length)
+    sizes, lengths = norms[1:3], norms[3:, None]
+    large = (lengths > _PART * sizes) & (lengths > noise) & (sizes > noise)
+    projected = (large & (dots <= _ORTHOGONAL * sizes * lengths)).flatten(0, 1).any(0)
     return torch.stack([norms[1] > 0, projected], dim=1)
 
 

@@ -86,10 +86,8 @@ class SpectralUpdate(AbstractUpdate):
 
         check_history(self.decay, history)
         shapes = tuple(as_matrix(x.shape) for x in like)
-        rows = [
-            torch.zeros(shape[0], dtype=widest([x]), device=x.device)
-            for x, shape in zip(like, shapes, strict=True)
-        ]
+        pairs = zip(like, shapes, strict=True)
+        rows = [torch.zeros(m, dtype=widest([x]), device=x.device) for x, (m, _) in pairs]
         longest = torch.zeros((), dtype=widest(like), device=like[0].device)
         return UpdateState({"rows": rows}, {"longest": longest}, shapes)
 
