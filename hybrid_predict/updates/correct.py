@@ -107,16 +107,9 @@ def correction(
 ) -> Correction:
     """Find the directions of corrected updates, right before the optimizer updates.
 
-    If a parameter is sharded, one full matrix at a time is gathered from the ranks.
-
-    Args:
-        update: The corrected update.
-        state: Its state, changed in place.
-        members: Positions of the K tensors that have a gradient.
-        average: Their averaged gradients, as local shards.
-        gradients: The newest gradients, as local shards.
-        cosines: Cosine of each newest gradient with its average before, shape (K,).
-        parameters: These K parameters by name.
+    Averages, gradients and parameters are those of ``members``, the K tensors that have a gradient.
+    Of sharded ones, these are local shards, and one full matrix at a time is gathered. ``cosines``
+    are those of each gradient with its average before, shape (K,).
 
     Raises:
         PredictorError: If the update returns directions of the wrong form.
