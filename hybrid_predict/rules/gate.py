@@ -49,7 +49,7 @@ def suffice(parts: Sequence[Part], trained: int) -> Any:
     gated = [part for part in parts if part.gated]
     most = 2 * sum(part.ready * part.size for part in gated) >= sum(part.size for part in gated)
     moved = sum(part.ready * part.size for part in gated if not part.table)
-    moved = moved + sum(part.size for part in parts if not (part.gated or part.table))
+    moved = sum((part.size for part in parts if not (part.gated or part.table)), moved)
     return most & (LEAST_MOVED * moved >= trained)
 
 

@@ -64,8 +64,8 @@ def pool(gram: Any, chance: Any, drift: Any, steps: Any, following: Any) -> Pool
     """Sum what one window of so many displacements has measured over its T tensors.
 
     ``gram`` has the inner products of summed displacement, forecast and, if a length is fitted, the
-    direction of the forecast, shape (T, 2 or 3, 2 or 3). ``chance`` and ``drift`` are as in
-    :class:`Pooled`, but of summed displacements, shape (T,).
+    direction of the forecast, shape (T, 2 or 3, 2 or 3). ``chance``, the variances of summed
+    displacements, and ``drift``, squared lengths, have the shape (T,).
     """
     total = gram.sum(0)
     return Pooled(
