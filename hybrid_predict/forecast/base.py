@@ -58,10 +58,10 @@ class AbstractPredictor(ABC):
 
     @abstractmethod
     def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
-        """Add the displacement of one full step to the history.
+        """Add the displacement of one full step to the history, in place.
 
         Args:
-            state: The history, changed in place.
+            state: The history.
             displacement: Weights after the (corrected) update minus weights right before it, per
                 unit of the learning rate, one tensor per parameter; may be overwritten.
         """
@@ -83,10 +83,10 @@ class AbstractPredictor(ABC):
         return []
 
     def fit(self, state: PredictorState, reading: Reading) -> float:
-        """Learn from a closed window; by default learn nothing.
+        """Learn from a closed window, in place; by default learn nothing.
 
         Args:
-            state: The history, changed in place.
+            state: The history.
             reading: Inner products of forecast and fitted direction at the start of the window with
                 the displacements that followed.
 

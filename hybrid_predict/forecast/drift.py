@@ -20,21 +20,12 @@ if TYPE_CHECKING:
     from hybrid_predict.forecast.window import Reading
     from hybrid_predict.torch.deltas import WeightDelta
 
-START = 0.5
-"""Length of a forecast, in drifts, before any window was fitted."""
+START = 0.5  # length of a forecast, in drifts, before any window was fitted
 
 
 @dataclass(frozen=True, kw_only=True)
 class _DriftPredictor(AbstractPredictor, ABC):
-    r"""Forecast a multiple of the drift.
-
-    .. math::
-        \bar d_t = \gamma_t \, \bar d_{t-1} + (1 - \gamma_t) \, D_t / \eta_t, \qquad
-        \gamma_t = \min (\gamma, 1 - 1/t), \qquad \hat\Delta = \lambda \, \eta \, \bar d_t
-
-    with :math:`D_t` the displacement of full step t, :math:`\eta_t` its learning rate and
-    :math:`\eta` the current one. The first displacements are averaged with equal weights.
-    """
+    """Forecast a multiple of the drift."""
 
     decay: float = 0.95
     gated: bool = True
@@ -120,7 +111,7 @@ class FittedPredictor(_DriftPredictor):
 
     with :math:`\bar d` the drift of `MomentumPredictor`, and :math:`D_w` the sum of the :math:`K_w`
     displacements in window w, on a fixed sample of entries. Every window is divided by the squared
-    length of its drift over all tensors. So all windows have the same weight, although drifts get
+    length of its drift over all tensors, so all windows have the same weight, although drifts get
     many times shorter during a run. Each tensor has its own length; the ridge pulls it towards
     :math:`\bar\lambda`, the length fitted to all tensors together. No forecast is longer than the
     drift. The formula is in `rules.skill`.

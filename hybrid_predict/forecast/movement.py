@@ -16,17 +16,11 @@ from hybrid_predict.torch.lists import Counts
 
 @final
 class Forecast(NamedTuple):
-    """The movement of one predicted step.
-
-    Args:
-        delta: The movement.
-        owners: Number of the optimizer of each of its tensors.
-        drifts: How far the drift of each would move at the same learning rate, 0-dim.
-    """
+    """The movement of one predicted step."""
 
     delta: WeightDelta
-    owners: list[int]
-    drifts: list[Tensor]
+    owners: list[int]  # number of the optimizer of each of its tensors
+    drifts: list[Tensor]  # how far the drift of each would move at the same learning rate, 0-dim
 
 
 def slopes(
@@ -42,15 +36,9 @@ def slopes(
         \Bigl( \sum_k \langle m_k, \Delta_k \rangle, \; \sum_k \|\Delta_k\|^2, \;
         \sum_k \langle m_k, D_k \rangle, \; \sum_k \|D_k\|^2 \Bigr)
 
-    Args:
-        movement: :math:`\Delta`, the predicted movement of the K tensors.
-        average: :math:`m_k`, the averaged gradients.
-        moved: :math:`D_k / \eta_k`, the displacements per unit of the learning rate.
-        rates: :math:`\eta_k`, the learning rates.
-        counts: See `torch.lists`; the numbers are this rank's share.
-
-    Returns:
-        Four numbers on the device, which add up over the ranks; zeros where nothing was predicted.
+    with the predicted movement :math:`\Delta`, averaged gradients m, and displacements D, of which
+    ``moved`` are those per unit of the learning rate. The numbers stay on the device, add up over
+    the ranks, and are zeros where nothing was predicted.
     """
     rows = []
     for vectors, factors in ((movement.directions, movement.factors), (moved, rates)):

@@ -17,40 +17,28 @@ from hybrid_predict.torch import ranks, shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts, widest
 
-_MOVED, _FORECAST = 0, 1
-
 
 @final
 class Reading(NamedTuple):
-    r"""Inner products measured over one closed window, per tensor.
+    """Inner products over one closed window of T tensors, per unit of the learning rate.
 
-    Args:
-        kind: Kind of the tensors.
-        owner: Number of their optimizer.
-        names: Names of the T tensors.
-        steps: Number of displacements in the window.
-        gram: Inner products of summed displacement, forecast and, if a length is fitted, its
-            direction, in this order, shape (T, 2 or 3, 2 or 3), per unit of the learning rate.
-        chance: Variance of the product of forecast and displacement for random signs of its
-            entries, shape (T,).
-        drift: Squared lengths of the drift, shape (T,).
-        late: Products of summed displacement and the forecast of the window before, shape (T,); 0
-            without one.
+    The rows of a Gram matrix are the summed displacement, the forecast and, if a length is fitted,
+    its direction.
     """
 
     kind: str
-    owner: int
+    owner: int  # number of the optimizer
     names: tuple[str, ...]
-    steps: int
-    gram: NDArray[np.float64]
-    chance: NDArray[np.float64]
-    drift: NDArray[np.float64]
-    late: NDArray[np.float64]
+    steps: int  # number of displacements
+    gram: NDArray[np.float64]  # shape (T, 2 or 3, 2 or 3)
+    chance: NDArray[np.float64]  # variance of displacement · forecast for its random signs, (T,)
+    drift: NDArray[np.float64]  # squared lengths of the drift, (T,)
+    late: NDArray[np.float64]  # displacement · forecast of the window before, (T,); 0 without one
 
     @property
     def square(self) -> float:
         """Squared length of the forecast over all tensors."""
-        return float(self.gram[:, _FORECAST, _FORECAST].sum())
+        return float(self.gram[:, 1, 1].sum())
 
     def pooled(self, following: float) -> Pooled:
         """Return sums over all tensors, with the squared length of the next forecast."""
@@ -59,19 +47,16 @@ class Reading(NamedTuple):
 
     def packed(self) -> tuple[list[Any], list[float]]:
         """Return the tag and the numbers from which :func:`reading` makes an equal reading."""
-        rows = self.gram.reshape(len(self.names), -1)
         others = np.stack([self.chance, self.drift, self.late], 1)
-        rows = np.concatenate([rows, others], 1)
+        rows = np.concatenate([self.gram.reshape(len(self.names), -1), others], 1)
         tag = [self.kind, self.owner, list(self.names), self.steps, self.gram.shape[1]]
         return tag, rows.flatten().tolist()
 
 
 def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
-    """Make a reading from the numbers that :meth:`Window.close` measured.
+    """Make a reading from the flat numbers that :meth:`Window.close` measured.
 
-    Args:
-        tag: Kind, owner, names, number of displacements, and number of rows of a Gram matrix.
-        values: The flat numbers.
+    The tag is kind, owner, names, number of displacements, and number of rows of a Gram matrix.
 
     Raises:
         CheckpointError: If the numbers do not fit the tag.
@@ -96,11 +81,8 @@ class Window:
 
     One window is open at a time: it stores a forecast, sums the displacements that follow, and
     measures their inner products. As one closes, the next one opens, see
-    `rules.skill.window_bounds`.
-
-    The host does not wait for the device. Memory per tensor: 3 to 5 arrays of at most ``SAMPLE``
-    numbers, for drift, displacement, forecast, fitted direction, and forecast of the window before;
-    float64 for float64 weights, else float32.
+    `rules.skill.window_bounds`. The host does not wait for the device. Samples of 64-bit weights
+    have 64 bits, all others 32.
 
     Args:
         length: Number of displacements in a window, at least 8.
@@ -113,10 +95,9 @@ class Window:
         self._sizes = [v.numel() for v in values]
         self._places = [_places(v) for v in values]
         self._shares = [n / min(n, SAMPLE) if n else 0.0 for n in self._sizes]
-        self._types = [widest([v]) for v in values]
-        self._drift = [torch.zeros_like(x) for x in self._sampled(values)]
+        self._drift = [v.new_zeros(min(v.numel(), SAMPLE), dtype=widest([v])) for v in values]
         self._moved: list[Tensor] = []
-        self._frozen: list[list[Tensor]] = []
+        self._frozen: list[list[Tensor]] = []  # the forecast, and what is fitted, if it is
         self._before: list[Tensor] = []
         self._squares: list[Tensor] = []
         self._seen = self._count = 0
@@ -146,11 +127,7 @@ class Window:
         self._moved, self._count = [torch.zeros_like(x) for x in self._drift], 0
 
     def add(self, moved: Sequence[Tensor]) -> bool:
-        """Add a displacement per unit of the learning rate.
-
-        Returns:
-            Whether the window is full.
-        """
+        """Add a displacement per unit of the learning rate; return whether the window is full."""
         sampled = self._sampled(moved)
         self._seen += 1
         torch._foreach_lerp_(self._drift, sampled, 1.0 - min(DRIFT, 1.0 - 1.0 / self._seen))
@@ -168,9 +145,6 @@ class Window:
     def close(self, counts: Counts) -> tuple[int, int, Tensor]:
         """Close a full window.
 
-        Args:
-            counts: See `torch.lists`.
-
         Returns:
             Number of displacements, number of rows of a Gram matrix, and the flat inner products
             for :func:`reading`, of at least 32 bits.
@@ -180,23 +154,17 @@ class Window:
         columns = zip(self._shares, counts or [1.0] * len(self._shares), self._squares, befores,
                       self._moved, *self._frozen, strict=True)  # fmt: skip
         for share, count, drift, before, *sampled in columns:
-            each = torch.stack(sampled)
-            gram = (each @ each.T).flatten() * (share * count**2)
-            chance = (each[_MOVED] * each[_FORECAST]).square().sum() * (share * count) ** 2
-            late = (each[_MOVED] * before).sum()
-            others = torch.stack([chance, *(x * (share * count**2) for x in (drift, late))])
-            rows.append(torch.cat([gram, others]).to(device))
+            each, factor = torch.stack(sampled), share * count**2
+            moved, forecast = each[:2]
+            chance = (moved * forecast).square().sum() * (share * count) ** 2
+            others = torch.stack([chance, drift * factor, (moved * before).sum() * factor])
+            rows.append(torch.cat([(each @ each.T).flatten() * factor, others]).to(device))
         size, self._before = 1 + len(self._frozen), self._frozen[0] if self.paced else []
         self._moved, self._frozen, self._squares = [], [], []
         return self._count, size, torch.cat(rows)
 
     def inherit(self, other: Window, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy the drift of tensors that another window has.
-
-        Args:
-            other: The other window; nothing is changed if its tensors are sharded differently.
-            pairs: Positions of each tensor here and there.
-        """
+        """Copy the drift of tensors, by positions here and there, unless sharded differently."""
         fitting = [(k, at) for k, at in pairs if self._sizes[k] == other._sizes[at]]
         for k, at in fitting:
             self._drift[k].copy_(other._drift[at])
@@ -205,8 +173,8 @@ class Window:
 
     def _sampled(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         flat = [t.detach().reshape(-1) for t in tensors]
-        columns = zip(flat, self._places, self._types, strict=True)
-        return [(x if at is None else x[at]).to(kind) for x, at, kind in columns]
+        columns = zip(flat, self._places, self._drift, strict=True)
+        return [(x if at is None else x[at]).to(drift.dtype) for x, at, drift in columns]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the samples of this rank."""
@@ -225,14 +193,18 @@ class Window:
 
     def fits(self, state: dict[str, Any]) -> bool:
         """Return whether a saved state has samples of these tensors."""
-        shapes = [x.shape for x in self._drift]
-        lists = [state["drift"], *state["frozen"], *([state["moved"]] if state["frozen"] else [])]
-        lists += [state["before"]] if state["before"] else []
-        squares = [x.shape for x in state["squares"]] if state["frozen"] else []
+        samples, is_open = [x.shape for x in self._drift], bool(state["frozen"])
+        wanted = {
+            "drift": samples,
+            "moved": samples if is_open else [],
+            "squares": [torch.Size()] * len(samples) if is_open else [],
+            "before": samples if state["before"] else [],
+        }
+        frozen = [[x.shape for x in each] for each in state["frozen"]]
         return (
             list(state["sizes"]) == self._sizes
-            and all(shape == () for shape in squares)
-            and all([x.shape for x in samples] == shapes for samples in lists)
+            and {name: [x.shape for x in state[name]] for name in wanted} == wanted
+            and frozen == [samples] * len(frozen)
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -245,23 +217,17 @@ class Window:
             raise damaged("samples of these tensors", "others")
 
         def own(samples: Sequence[Tensor]) -> list[Tensor]:
-            return [x.to(y).clone() for x, y in zip(samples, self._drift, strict=True)]
+            return [x.to(y).clone() for x, y in zip(samples, self._drift, strict=False)]
 
         self.length = check_count("length", state["length"], 1)
         self._seen = check_count("seen", state["seen"])
         self._count = check_count("count", state["count"])
         self._drift, self._frozen = own(state["drift"]), [own(x) for x in state["frozen"]]
-        is_open = bool(state["frozen"])
-        self._moved = own(state["moved"]) if is_open else []
-        self._squares = own(state["squares"]) if is_open else []
-        self._before = own(state["before"]) if state["before"] and self.paced else []
+        self._moved, self._squares = own(state["moved"]), own(state["squares"])
+        self._before = own(state["before"]) if self.paced else []
 
     def load_of(self, windows: Sequence[dict[str, Any]], tensors: Sequence[Tensor]) -> None:
-        """Load this rank's window; start an empty one if tensors are sharded differently now.
-
-        Args:
-            windows: The saved windows of all ranks, or that of this rank alone.
-            tensors: The parameters.
+        """Load this rank's window, of all ranks or alone; begin anew if otherwise sharded now.
 
         Raises:
             CheckpointError: If an array is missing or has another shape.

@@ -4,47 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any
 
 SMALLEST_STEP = 1e8
-"""Smallest number of operations of a full step in the budget of corrections.
+"""Smallest number of operations of a full step in the budget of corrections. In small models, most
+of a full step's time is spent on calling the library, not on operations."""
 
-In small models, most of a full step's time is spent on calling the library, not on operations.
-"""
-
-BLOCKS = (None, *(2**k for k in range(13, -1, -1)))
-"""Possible numbers of matrix rows that are treated together, from all (None) to one."""
+BLOCKS = (None, *(2**k for k in range(13, -1, -1)))  # rows treated together, from all to one
 
 LEAST_PART = 8
 """A correction is weak if its block has less than one in this many rows of a matrix: two thirds of
 the full steps with weak corrections end worse than all full steps (decision 19)."""
 
 
-class Limited(Protocol):
-    """An update that can describe further effects of a block of rows."""
-
-    def limited(self, block: int) -> str:
-        """Return a clause for the log, or nothing."""
-
-
 def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
-    """Return rows and columns of an array that is read as a matrix.
-
-    Rows are the first dimension, columns the product of the others; an array of fewer than two
-    dimensions has one row.
-    """
+    """Return rows (the first dimension) and columns of an array; a vector has one row."""
     if len(shape) > 1:
         return shape[0], math.prod(shape[1:])
     return 1, math.prod(shape)
 
 
 def split_rows(rows: int, block: int | None) -> tuple[int, int]:
-    """Split rows into blocks of nearly equal size; return the number of blocks and their size.
-
-    Args:
-        rows: Number of rows on the shorter side of a matrix, at least 1.
-        block: Largest number of rows that are treated together; None for all.
-    """
+    """Split rows into parts of nearly equal size, at most ``block``; return number and size."""
     if block is None or block >= rows:
         return 1, rows
     count = -(-rows // block)
@@ -54,17 +35,11 @@ def split_rows(rows: int, block: int | None) -> tuple[int, int]:
 def flatten_operations(
     shapes: Iterable[Sequence[int]], iterations: int, block: int | None, *, gram: bool
 ) -> int:
-    """Return the operations of the matrix products that make matrices orthogonal.
+    """Return the operations of the products that make matrices orthogonal; vectors take none.
 
     With k polynomials, a block of m rows and n columns takes 2 k m³ + 4 k m² n operations if the
     polynomials of X are evaluated one after the other, and (8 k - 6) m³ + 4 m² n if they are
-    evaluated on the Gram matrix and multiplied with X at the end.
-
-    Args:
-        shapes: Shapes of the arrays; those of fewer than two dimensions take none.
-        iterations: Number of polynomials, from 1 to 5.
-        block: Largest number of rows that are treated together; None for all.
-        gram: Whether wide blocks are evaluated on the Gram matrix, see :func:`uses_gram`.
+    evaluated on the Gram matrix and multiplied with X at the end, as wide blocks may be (``gram``).
     """
     total = 0
     for shape in shapes:
@@ -93,16 +68,7 @@ def budget(step_operations: float, max_overhead: float) -> float:
 def largest_block(
     operations: Callable[[int | None], int], allowed: float
 ) -> tuple[int | None, int]:
-    """Choose the largest block of rows with which corrections stay within a budget.
-
-    Args:
-        operations: Operations that correcting adds to a full step, by the block; None means all
-            rows.
-        allowed: The budget, see :func:`budget`.
-
-    Returns:
-        The block, 1 if none is within the budget, and its operations.
-    """
+    """Return the largest block whose corrections are within a budget, or 1, and its operations."""
     for block in BLOCKS:
         if (count := operations(block)) <= allowed:
             break
@@ -114,7 +80,7 @@ def tried(block: int | None) -> list[int]:
     return [each or 0 for each in BLOCKS[: BLOCKS.index(block) + 1]]
 
 
-def describe_block(block: int, max_overhead: float, updates: Iterable[Limited]) -> str:
+def describe_block(block: int, max_overhead: float, updates: Iterable[Any]) -> str:
     """Return a message about the number of rows that corrections treat together."""
     rows = "rows one by one" if block == 1 else f"{block} rows at a time"
     text = f"corrected updates treat {rows}, which max_overhead={max_overhead:g} allows"

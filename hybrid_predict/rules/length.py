@@ -14,9 +14,7 @@ MUON_RATE = 0.02
 """Learning rate of the Muon whose longest updates corrected ones may reach: Jordan et al., Muon
 (2024), https://kellerjordan.github.io/posts/muon"""
 
-MAGNIFY = 4.0
-"""Largest factor with which the updates of all matrices are lengthened (decision 14)."""
-
+MAGNIFY = 4.0  # largest factor with which the updates of all matrices are lengthened (decision 14)
 _TINY = 1e-30
 
 
@@ -36,9 +34,7 @@ def magnification(shapes: Sequence[tuple[int, int]], longest: Any) -> Any:
     .. math:: b = \min \bigl(M, \max (1, \eta / \hat\eta)\bigr), \qquad
         \hat\eta = \max_t \Bigl( \sum_k \|u_{tk}\|_F^2 / \sum_k \min (m_k, n_k) \Bigr)^{1/2}
 
-    Args:
-        shapes: Rows and columns of the K matrices.
-        longest: Length of all updates together, the longest so far, 0-dim.
+    for K matrices of m rows and n columns, with the ``longest`` length of all updates together.
     """
     unit = math.sqrt(sum(map(min, shapes)))
     return (MUON_RATE * unit / longest.clip(min=_TINY)).clip(1.0, MAGNIFY)

@@ -10,27 +10,18 @@ from hybrid_predict.rules.numbers import clip, library, select
 REACH, DECAY, LEAST = 6.0, 0.95, 8
 """A baseline clips readings at so many deviations; decay of its means; readings until it counts."""
 
-ROUGH, CLOSEST, LEAST_NORM = 0.02, 1e-30, 0.05
-"""Smallest deviations: of the loss as a share of its mean, and absolutely; of a norm's logarithm.
+LOSS, NORM = (0.02, 1e-30), (0.0, 0.05)
+"""Smallest deviations of the loss and of a norm's logarithm, as a share of its mean and absolutely.
+With smaller ones, equal readings would turn every other one into an outlier."""
 
-With a smaller one, equal readings would turn every other one into an outlier.
-"""
-
-HIGHEST = 80.0
-"""Logarithm of the highest limit of a gradient norm; its exponential fits in 32 bits."""
-
-PAUSE = 16
-"""Number of full steps in the pause after the first alarm; each further pause is twice as long."""
-
-MOST_PAUSES = 3
-"""Number of pauses; the next alarm ends predicted steps for the rest of the run."""
-
-CALM = 500
-"""Number of full steps without an alarm after which the number of pauses returns to 0."""
+HIGHEST = 80.0  # logarithm of the highest limit of a norm; its exponential fits in 32 bits
+PAUSE = 16  # full steps in the pause after the first alarm; each further pause is twice as long
+MOST_PAUSES = 3  # the next alarm ends predicted steps for the rest of the run
+CALM = 500  # full steps without an alarm after which the number of pauses returns to 0
 
 RISE, PATIENCE = 0.2, 32
-"""If the mean loss is a fifth above that of the warm-up for this many full steps, fall back. It has
-to be a standard deviation above it too, because a fifth of a loss near 0 is less than its noise."""
+"""Share by which the mean loss, and full steps for which it may stand above that of the warm-up. It
+has to be a standard deviation above it too: a fifth of a loss near 0 is less than its noise."""
 
 
 @final
@@ -50,26 +41,16 @@ class Limits(NamedTuple):
     :math:`\mu + \max(12 \sigma, 3 |\mu|)`, with running mean :math:`\mu` and standard deviation
     :math:`\sigma`, or if the logarithm of a gradient norm exceeds its running mean by
     :math:`\max(8 \sigma, \log 100)`.
-
-    Args:
-        loss: Baseline of the loss.
-        norms: Baselines of the logarithms of gradient norms, one per optimizer.
-        start: Mean loss at the end of the warm-up; nan before any loss.
-        mean: Mean loss now; nan before any loss.
-        until: Last full step of the pause.
-        pauses: Number of pauses.
-        calm: Full steps since the last alarm.
-        above: Full steps in a row with a mean loss far above that of the warm-up.
     """
 
     loss: Baseline
-    norms: tuple[Baseline, ...]
-    start: Any = math.nan
-    mean: Any = math.nan
-    until: Any = 0
+    norms: tuple[Baseline, ...]  # of the logarithms of gradient norms, one per optimizer
+    start: Any = math.nan  # mean loss at the end of the warm-up; nan before any loss
+    mean: Any = math.nan  # mean loss now; nan before any loss
+    until: Any = 0  # last full step of the pause
     pauses: Any = 0
-    calm: Any = 0
-    above: Any = 0
+    calm: Any = 0  # full steps since the last alarm
+    above: Any = 0  # full steps in a row with a mean loss far above that of the warm-up
 
 
 def first_limits(optimizers: int) -> Limits:
@@ -80,7 +61,7 @@ def first_limits(optimizers: int) -> Limits:
 def loss_limit(limits: Limits) -> Any:
     """Return the loss above which predicted steps are undone; infinite if not known yet."""
     xp, loss = library(*limits.loss), limits.loss
-    limit = loss.mean + xp.maximum(12 * _deviation(loss, ROUGH, CLOSEST), 3 * abs(loss.mean))
+    limit = loss.mean + xp.maximum(12 * _deviation(loss, LOSS), 3 * abs(loss.mean))
     return xp.where(loss.count >= LEAST, limit, math.inf)
 
 
@@ -91,7 +72,7 @@ def norm_limits(limits: Limits) -> tuple[Any, ...]:
 
 def _norm_limit(norm: Baseline) -> Any:
     xp = library(*norm)
-    above = xp.maximum(8 * _deviation(norm, 0.0, LEAST_NORM), math.log(100))
+    above = xp.maximum(8 * _deviation(norm, NORM), math.log(100))
     limit = xp.exp(xp.minimum(norm.mean + above, HIGHEST))
     return xp.where(norm.count >= LEAST, limit, math.inf)
 
@@ -113,21 +94,13 @@ def pausing(limits: Limits, step: Any) -> Any:
 
 def alarmed(limits: Limits, step: Any) -> Limits:
     """Pause predicted steps after full step number ``step``, for longer each time."""
-    late = step > limits.until
     until = step + PAUSE * 2 ** clip(limits.pauses, 0, 20)
     paused = limits._replace(until=until, pauses=limits.pauses + 1)
-    return select(late, paused, limits)._replace(calm=0 * limits.calm)
+    return select(step > limits.until, paused, limits)._replace(calm=0 * limits.calm)
 
 
 def learned(limits: Limits, loss: Any, norms: tuple[Any, ...], warmup: Any) -> Limits:
-    """Add the numbers of a full step without an alarm.
-
-    Args:
-        limits: The limits before.
-        loss: Its loss; nan if it is unknown or not watched.
-        norms: Its gradient norms, one per optimizer; nan if none was measured.
-        warmup: Whether it belongs to the warm-up.
-    """
+    """Add loss and gradient norms of a full step without an alarm; nan where not measured."""
     calm = limits.calm + 1
     forgiven = limits._replace(calm=0 * calm, pauses=0 * limits.pauses)
     over = (calm >= CALM) & (limits.pauses <= MOST_PAUSES)
@@ -143,40 +116,40 @@ def _with_norm(baseline: Baseline, norm: Any) -> Baseline:
     xp = library(norm, *baseline)
     usable = (norm > 0.0) & (norm < math.inf)  # the norm is 0 while a loss is switched off
     logarithm = xp.log(xp.where(usable, norm, 1.0))
-    return select(usable, _added(baseline, logarithm, 0.0, LEAST_NORM), baseline)
+    return select(usable, _added(baseline, logarithm, NORM), baseline)
 
 
 def _with_loss(limits: Limits, loss: Any, warmup: Any) -> Limits:
     xp, before = library(loss, *limits.loss), limits.loss
-    clipped = _clipped(before, loss, ROUGH, CLOSEST)
+    clipped = _clipped(before, loss, LOSS)
     mean = xp.where(xp.isnan(limits.mean), clipped, 0.9 * limits.mean + 0.1 * clipped)
     start = xp.where(warmup | xp.isnan(limits.start), mean, limits.start)
-    above = mean - start > xp.maximum(RISE * abs(start), _deviation(before, ROUGH, CLOSEST))
+    above = mean - start > xp.maximum(RISE * abs(start), _deviation(before, LOSS))
     return limits._replace(
-        loss=_added(before, loss, ROUGH, CLOSEST),
+        loss=_added(before, loss, LOSS),
         mean=mean,
         start=start,
         above=xp.where(above, limits.above + 1, 0 * limits.above),
     )
 
 
-def _deviation(baseline: Baseline, rough: float, least: float) -> Any:
+def _deviation(baseline: Baseline, smallest: tuple[float, float]) -> Any:
     """Return the running standard deviation, above 0."""
-    xp = library(*baseline)
-    return xp.maximum(xp.maximum(xp.sqrt(baseline.square), rough * abs(baseline.mean)), least)
+    xp, (share, least) = library(*baseline), smallest
+    return xp.maximum(xp.maximum(xp.sqrt(baseline.square), share * abs(baseline.mean)), least)
 
 
-def _clipped(baseline: Baseline, value: Any, rough: float, least: float) -> Any:
+def _clipped(baseline: Baseline, value: Any, smallest: tuple[float, float]) -> Any:
     """Clip a value to the range that the baseline accepts."""
-    xp, reach = library(value, *baseline), REACH * _deviation(baseline, rough, least)
+    xp, reach = library(value, *baseline), REACH * _deviation(baseline, smallest)
     near = xp.minimum(baseline.mean + reach, xp.maximum(baseline.mean - reach, value))
     return xp.where(baseline.count >= LEAST, near, value)
 
 
-def _added(baseline: Baseline, value: Any, rough: float, least: float) -> Baseline:
+def _added(baseline: Baseline, value: Any, smallest: tuple[float, float]) -> Baseline:
     xp, first = library(value, *baseline), baseline.count == 0
     share = xp.maximum(1.0 - DECAY, 1.0 / (baseline.count + 1))
-    off = xp.where(first, 0.0, _clipped(baseline, value, rough, least) - baseline.mean)
+    off = xp.where(first, 0.0, _clipped(baseline, value, smallest) - baseline.mean)
     mean = xp.where(first, value, baseline.mean + share * off)
     square = (1.0 - share) * (baseline.square + share * off * off)
     return Baseline(mean, square, baseline.count + 1)

@@ -9,8 +9,7 @@ import numpy as np
 
 Tree = TypeVar("Tree")
 
-ROUNDING = 2.0**-22
-"""Largest relative difference between weights that decayed and those that should have."""
+ROUNDING = 2.0**-22  # largest relative error of weights that only decay has moved
 
 
 @final

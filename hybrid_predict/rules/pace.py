@@ -1,4 +1,8 @@
-"""How many predicted steps follow each full step, and how long they are, from what a run shows."""
+"""How many predicted steps follow each full step, and how long they are, from what a run shows.
+
+docs/method.md has the rule in words, decision 31 the source of its constants. Advances are in
+lengths of the drift per full step.
+"""
 
 from __future__ import annotations
 
@@ -13,103 +17,61 @@ from hybrid_predict.rules.schedule import Schedule
 from hybrid_predict.rules.skill import Pooled
 from hybrid_predict.rules.verdict import Slopes
 
-LONGEST = 4.0
-"""Largest length of a predicted step of one kind, in drifts."""
-
-MOST = LONGEST * MOST_PREDICTED
-"""Largest advance, in lengths of the drift."""
+LONGEST = 4.0  # largest length of a predicted step of one kind, in drifts
+MOST = LONGEST * MOST_PREDICTED  # largest advance
+REACH = 4.0  # largest advance that needs little evidence
+FIRST_ADVANCE, LEAST_ADVANCE = 0.5, 0.1  # the first advance, and the smallest one; less is none
+LEAST = 0.02  # smallest number of predicted steps per full step; fewer are none
+FINEST = 2.0**-16  # unit of that number; sums of its multiples are exact in every array library
 
 
 @final
 class Thresholds(NamedTuple):
-    """What an advance needs.
+    """What an advance needs."""
 
-    Args:
-        rising: Persistence above which the advance doubles to this one.
-        falling: Persistence below which this advance halves.
-        worth: Worth of a predicted step, in full steps, below which it is not reached, or halves.
-    """
-
-    rising: Any
-    falling: Any
-    worth: Any
+    rising: Any  # persistence above which the advance doubles to this one
+    falling: Any  # persistence below which this advance halves
+    worth: Any  # worth of a predicted step below which it is not reached, or halves
 
 
 NEAR = Thresholds(rising=0.03, falling=-0.05, worth=0.1)
 FAR = Thresholds(rising=0.2, falling=0.1, worth=0.5)
 """Thresholds of advances up to :data:`REACH`, and beyond it."""
 
-REACH = 4.0
-"""Largest advance that needs little evidence, in lengths of the drift."""
-
-FIRST_ADVANCE, LEAST_ADVANCE = 0.5, 0.1
-"""The first advance, and the smallest one; less is none."""
-
-LEAST = 0.02
-"""Smallest number of predicted steps per full step; fewer are none."""
-
-FINEST = 2.0**-16
-"""Unit of the number of predicted steps per full step. Sums of its multiples are exact, so array
-libraries that round differently take the same predicted steps."""
-
 
 @final
 class Lagged(NamedTuple):
-    r"""Products of forecasts with the movement of the second window after them, over tensors.
+    r"""Products of forecasts with the movement of the second window after them, over tensors."""
 
-    Args:
-        late: :math:`\sum_k \langle \hat\Delta_k, D'_k \rangle / K'`, with the displacements of the
-            second window.
-        early: :math:`\sum_k m_k \langle \hat\Delta_k, D_k \rangle / K`, with those of the first.
-        forecast: :math:`\sum_k (1 - m_k) \|\hat\Delta_k\|^2`.
-        drift: :math:`\sum_k (1 - m_k) \|\bar d_k\|^2`.
-        chance: Variance of the products for random signs of the forecast's entries.
-    """
-
-    late: Any = 0.0
-    early: Any = 0.0
-    forecast: Any = 0.0
-    drift: Any = 0.0
-    chance: Any = 0.0
+    late: Any = 0.0  # Σ <forecast, D'> / K', with the displacements of the second window
+    early: Any = 0.0  # Σ m <forecast, D> / K, with those of the first
+    forecast: Any = 0.0  # Σ (1 - m) |forecast|²
+    drift: Any = 0.0  # Σ (1 - m) |drift|²
+    chance: Any = 0.0  # variance of the products for random signs of the forecast's entries
 
 
 @final
 class Pace(NamedTuple):
     r"""How far predicted steps move the tensors of one kind and optimizer.
 
-    A forecast that still holds in the second window after it leads further than the run has moved,
-    so longer predicted steps pay; at a good learning rate it does not. Momentum alone lets a
-    movement go on for a while, which is no evidence. So the persistence q leaves out the share m
-    of the first window's movement that momentum :math:`\beta` carries into the second:
+    The persistence q of a forecast in the second window after it leaves out the share m of the
+    first window's movement that momentum :math:`\beta` alone carries into the second:
 
     .. math:: q = \frac{\langle \hat\Delta, D' \rangle / K' -
         m \, \langle \hat\Delta, D \rangle / K}{(1 - m) \, \|\hat\Delta\| \, \|\bar d\|}, \qquad
         m = \beta^K \, \frac{K \, (1 - \beta^{K'})}{K' \, (1 - \beta^K)}
 
-    The advance a follows the smaller one of q and its mean over about two windows. It halves below
-    -.05. It doubles, from .5 to at most 16, above .03 plus two standard deviations of q for
-    forecasts with random signs. Below .1 it is 0. So it rises while forecasts persist, falls when
-    they do not, and rests at 0 where they never did. It also halves if the predicted steps since
-    the last window were worth less than .1 full steps, see :func:`worth`. Advances above 4 have
-    thresholds of their own, :data:`FAR`.
-
-    Args:
-        persistence: Running mean of q.
-        advance: a, the lengths of the drift that predicted steps add to each full step.
-        windows: Number of windows that q was measured in.
-        product: :math:`\sum \langle m, \Delta \rangle` over the verdicts since the last window.
-        own_product: :math:`\sum \langle m, D \rangle` over them.
-        predicted: Number of their predicted steps.
-        verifying: Number of these verdicts.
+    The sums over verdicts, in the terms of :class:`hybrid_predict.rules.verdict.Slopes`, begin anew
+    with every window.
     """
 
-    persistence: Any = 0.0
-    advance: Any = 0.0
-    windows: Any = 0
-    product: Any = 0.0
-    own_product: Any = 0.0
-    predicted: Any = 0.0
-    verifying: Any = 0.0
+    persistence: Any = 0.0  # running mean of q
+    advance: Any = 0.0  # a, the drifts that predicted steps add to each full step
+    windows: Any = 0  # in which q was measured
+    product: Any = 0.0  # Σ <m, Δ> over verdicts
+    own_product: Any = 0.0  # Σ <m, D>
+    predicted: Any = 0.0  # number of their predicted steps
+    verifying: Any = 0.0  # number of these verdicts
 
     def summary(self) -> dict[str, float | int]:
         """Return the numbers that are shown to a user."""
@@ -117,14 +79,9 @@ class Pace(NamedTuple):
 
 
 def weigh(pace: Pace, slopes: Slopes, predicted: Any, refuted: Any) -> Pace:
-    """Take in the slopes of predicted steps that stand, if they are finite.
+    """Take in the slopes of predicted steps that stand, if they are finite and any were made.
 
-    Args:
-        pace: The pace before.
-        slopes: What the verifying step has measured.
-        predicted: Number of predicted steps before it; 0 changes nothing.
-        refuted: Whether the test over many verdicts, :func:`hybrid_predict.rules.verdict.weigh`,
-            was failed, a bool. The advance then begins anew with 0.
+    The advance begins anew with 0 if the test over many verdicts has ``refuted`` them.
     """
     pace = pace._replace(advance=(1.0 - refuted) * pace.advance)
     product, own_product = slopes.product, slopes.own_product
@@ -143,8 +100,7 @@ def worth(pace: Pace) -> Any:
 
     .. math:: w = \frac{\sum \langle m, \Delta \rangle / P}{\sum \langle m, D \rangle / V}
 
-    over the V verifying steps since the last window and the P predicted steps before them; see
-    :class:`hybrid_predict.rules.verdict.Slopes`.
+    over the V verifying steps since the last window and the P predicted steps before them.
     """
     xp = library(*pace)
     steepness = ratio(-pace.product * pace.verifying, -pace.own_product * pace.predicted)
@@ -152,12 +108,10 @@ def worth(pace: Pace) -> Any:
 
 
 def carried(decay: Any, first: Any, second: Any) -> Any:
-    r"""Return m, the share of a window's movement that momentum carries into the next one.
+    r"""Return the share m of a window's movement that momentum carries into the next one.
 
-    Args:
-        decay: :math:`\beta`, of the average that moves the weights, in [0, 1).
-        first: K, displacements in the window.
-        second: K', displacements in the next one.
+    ``decay`` is :math:`\beta` of the average that moves the weights, in [0, 1); the windows have K
+    and K' displacements.
     """
     xp = library(decay, first, second)
     into, within = decay**first * (1.0 - decay**second), 1.0 - decay**first
@@ -165,14 +119,9 @@ def carried(decay: Any, first: Any, second: Any) -> Any:
 
 
 def lag(decay: Any, first: Any, second: Any, late: Any, window: Pooled) -> Lagged:
-    """Return the products of a window's forecast with the window after it.
+    """Return the products of a ``window``'s forecast with the window after it.
 
-    Args:
-        decay: See :func:`carried`.
-        first: Displacements in the window.
-        second: Displacements in the window after it.
-        late: Product of the forecast with the summed displacement of the window after it.
-        window: What the window itself has measured.
+    ``late`` is its product with the summed displacement there; see :func:`carried` for the rest.
     """
     share = carried(decay, first, second)
     rest = 1.0 - share
@@ -209,12 +158,8 @@ def follow(pace: Pace, lagged: Lagged) -> Pace:
 def per_full_step(parts: Iterable[tuple[float, Any]]) -> Any:
     """Return the number of predicted steps per full step, the mean advance over all weights.
 
-    It is at most 4; a larger advance makes the steps longer. It is 0 if the parts that move have
-    less than a quarter of the weights, see `rules.gate`.
-
-    Args:
-        parts: Number of weights and advance of each part that may be predicted; JAX needs the
-            number as a float, because its integers have 32 bits.
+    A part is a number of weights, for JAX a float because its integers have 32 bits, and their
+    advance. The result is 0 if the parts that move have less than a quarter of the weights.
     """
     sizes, moving, moved = 0.0, 0.0, 0.0
     for size, advance in parts:
@@ -232,12 +177,9 @@ def length(advance: Any, number: Any) -> Any:
 
 
 def paced(schedule: Schedule, position: Any, credit: Any) -> Any:
-    """Return the number of predicted steps right before the next full step.
+    """Return the number of predicted steps before the next full step; see `rules.schedule.due`.
 
-    Args:
-        schedule: The schedule; its warm-up and cooldown have none.
-        position: Index of the next step, from 0.
-        credit: Predicted steps that are due; only whole ones are taken.
+    Of the ``credit``, the predicted steps that are due, only whole ones are taken.
     """
     xp, end = library(position, credit, *schedule), schedule.total - schedule.cooldown
     inside = (position >= schedule.warmup) & (position < end)

@@ -12,8 +12,7 @@ comes from Muon (Jordan et al., 2024).
 
 from __future__ import annotations
 
-CUSHION = 1.01
-"""Keeps singular values below one despite rounding; above one the polynomials diverge."""
+CUSHION = 1.01  # keeps singular values below one despite rounding; above one they diverge
 
 LEAST = {1: 0.2, 2: 0.05, 3: 0.01, 4: 0.003, 5: 0.001}
 r""":math:`\ell` by the number of polynomials; smaller singular values stay below the others."""
@@ -38,14 +37,7 @@ POLYNOMIALS: dict[int, tuple[tuple[float, float, float], ...]] = {
 }
 """Coefficients a, b, c of each polynomial, by the number of polynomials."""
 
-ROOT_POLYNOMIALS = (3, 2)
-"""Numbers of polynomials for the inverse square root of a covariance, and for the root of that."""
-
-ROOT_FLOOR = 2.0**-7
-"""What is added to the diagonals of covariances in 16 bits, in Frobenius norms."""
-
-ROW_MEMORY = 0.95
-"""Decay of the second moments of rows; from 0.9 to 0.99 it made no difference (decision 13)."""
-
-ROOT_PRODUCTS = 17
-"""Matrix products in the computation of an inverse fourth root."""
+ROOT_POLYNOMIALS = (3, 2)  # for the inverse square root of a covariance, and for the root of that
+ROOT_PRODUCTS = 17  # matrix products in the computation of an inverse fourth root
+ROOT_FLOOR = 2.0**-7  # added to the diagonals of covariances in 16 bits, in Frobenius norms
+ROW_MEMORY = 0.95  # decay of the second moments of rows; .9 to .99 made no difference (decision 13)

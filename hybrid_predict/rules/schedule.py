@@ -11,8 +11,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.rules.numbers import library
 
-_BITS = 31
-"""Bits of a position in the longest run of the functional form, which counts in 32 bits."""
+_BITS = 31  # of a position in the longest run of the functional form, which counts in 32 bits
 
 
 class Phase(str, Enum):
@@ -36,28 +35,18 @@ class Schedule(NamedTuple):
     .. math:: \lfloor (i + 1) P / M \rfloor > \lfloor i P / M \rfloor .
 
     Below a speedup of 2, at most every other step is predicted, so no two are neighbours. From 2
-    on, at most 2 (speedup - 1) of them follow each full step on average. With ``full_steps`` F and
-    ``predict_steps`` P, the pattern is F full steps, then P predicted steps.
-
-    Args:
-        total: N, the run's length in steps.
-        warmup: W.
-        cooldown: C.
-        between: M.
-        planned: P, as far as they fit; with ``speedup="auto"`` the largest possible number.
-        wanted: P, as asked for.
-        full: F; 0 without a pattern.
-        group: Predicted steps of each group of the pattern.
+    on, at most 2 (speedup - 1) of them follow each full step on average. A pattern of F full steps
+    and P predicted steps may take the place of a speedup.
     """
 
-    total: Any
-    warmup: Any
-    cooldown: Any
-    between: Any
-    planned: Any
-    wanted: Any = 0
-    full: Any = 0
-    group: Any = 0
+    total: Any  # N
+    warmup: Any  # W
+    cooldown: Any  # C
+    between: Any  # M
+    planned: Any  # P, as far as they fit; with speedup="auto" the largest possible number
+    wanted: Any = 0  # P, as asked for
+    full: Any = 0  # F; 0 without a pattern
+    group: Any = 0  # predicted steps of each group of the pattern
 
     @property
     def shortfall(self) -> str:
@@ -73,14 +62,10 @@ class Schedule(NamedTuple):
 
 
 def schedule(config: HybridConfig, observed: int = 0) -> Schedule:
-    """Return the schedule of a run.
-
-    Args:
-        config: The run's configuration, with ``total_steps`` set.
-        observed: Number of steps until skill can be known; the warm-up lasts at least as long.
+    """Return the schedule of a run; its warm-up lasts at least ``observed`` steps.
 
     Raises:
-        ConfigError: If ``total_steps`` is not set.
+        ConfigError: If ``config.total_steps`` is not set.
     """
     total = config.total_steps
     if total is None:
@@ -106,14 +91,16 @@ def schedule(config: HybridConfig, observed: int = 0) -> Schedule:
     return Schedule(total, warmup, cooldown, between, planned, wanted, full, group)
 
 
+def _steps(length: int | float, total: int) -> int:
+    """Convert a length in steps, or a share of the run, to steps."""
+    return length if isinstance(length, int) else math.ceil(length * total)
+
+
 def due(schedule: Schedule, position: Any) -> Any:
-    r"""Return the number of predicted steps planned right before the next full step.
+    r"""Return the number of predicted steps planned before the next full step.
 
-    With :math:`b = i P \bmod M` these are :math:`\lfloor b / (M - P) \rfloor`.
-
-    Args:
-        schedule: The schedule.
-        position: Index of the next step, from 0.
+    With :math:`b = i P \bmod M` these are :math:`\lfloor b / (M - P) \rfloor`, where W + i is the
+    position: the index of the next step, from 0.
     """
     _, warmup, _, between, planned, _, full, group = schedule
     xp, at = library(position, *schedule), position - warmup
@@ -142,15 +129,10 @@ def _product(left: Any, right: Any, modulus: Any) -> Any:
 def phase(
     schedule: Schedule, position: Any, predicted: int, *, waiting: bool, plain: bool
 ) -> Phase:
-    """Return the phase of the next full step.
+    """Return the phase of the full step at a position, after so many predicted steps.
 
-    Args:
-        schedule: The schedule.
-        position: Index of the next step, from 0, if all predicted steps with an unread verdict
-            stand.
-        predicted: Number of predicted steps that were made right before it.
-        waiting: Whether predicted steps need skill that is not known yet.
-        plain: Whether all further full steps are plain training.
+    ``waiting`` is whether predicted steps need skill that is not known yet, and ``plain`` whether
+    the rest of the run is plain training.
     """
     if plain:
         return Phase.PLAIN
@@ -164,8 +146,3 @@ def phase(
 def cooling(schedule: Schedule, position: Any) -> Any:
     """Return whether the step at a position belongs to the cooldown."""
     return position >= schedule.total - schedule.cooldown
-
-
-def _steps(length: int | float, total: int) -> int:
-    """Convert a length in steps, or a share of the run, to steps."""
-    return length if isinstance(length, int) else math.ceil(length * total)

@@ -1,4 +1,7 @@
-"""Skill, the share of the following movement that forecasts explain, and their fitted length."""
+"""Skill, the share of the following movement that forecasts explain, and their fitted length.
+
+docs/method.md has the rule in words, decision 16 the source of its constants.
+"""
 
 from __future__ import annotations
 
@@ -7,53 +10,25 @@ from typing import Any, NamedTuple, final
 
 from hybrid_predict.rules.numbers import clip, library, ratio, select
 
-FIRST = 2
-"""Number of windows for the first estimate."""
-
-MEMORY = 16
-"""Number of windows over which the running means average."""
-
-RESOLUTION = 0.02
-"""Smallest standard deviation of skill between windows."""
-
-SHORTEST = 0.25
-"""Smallest length of a predicted step, in lengths of the drift."""
-
-SHORTEST_WINDOW = 20
-"""Smallest number of displacements in a window."""
-
-SAMPLE = 65_536
-"""Largest number of entries of a tensor that are compared; they stay the same during a run."""
-
-DRIFT = 0.95
-"""Decay of the drift that is the unit of a forecast's length."""
+FIRST = 2  # windows for the first estimate
+MEMORY = 16  # windows over which the running means average
+RESOLUTION = 0.02  # smallest standard deviation of skill between windows
+SHORTEST = 0.25  # smallest length of a predicted step, in lengths of the drift
+SHORTEST_WINDOW = 20  # smallest number of displacements in a window
+SAMPLE = 65_536  # largest number of entries of a tensor that are compared, always the same ones
+DRIFT = 0.95  # decay of the drift that is the unit of a forecast's length
 
 
 def window_length(momentum: float) -> int:
-    r"""Return K, the number of displacements in a window.
-
-    .. math:: K = \max (20, \lceil 2 / (1 - \beta_1) \rceil)
-
-    Args:
-        momentum: :math:`\beta_1` of the optimizer, in [0, 1).
-    """
+    r"""Return :math:`K = \max (20, \lceil 2 / (1 - \beta_1) \rceil)`, displacements in a window."""
     return max(SHORTEST_WINDOW, math.ceil(2 / (1 - momentum) - 1e-9))
 
 
 def window_bounds(seen: Any, length: Any, *, short: bool) -> tuple[Any, Any]:
-    r"""Return after which displacements the window around a number of them begins and ends.
+    """Return after which displacements the window around ``seen`` of them begins and ends.
 
-    Windows begin after K / 2, K, 2 K, 3 K, ... displacements; before the first one the drift
-    averages too few for a useful forecast. If short ones come first, they begin after K / 8 and
-    K / 4 as well.
-
-    Args:
-        seen: Number of displacements so far.
-        length: K.
-        short: Whether short windows come first.
-
-    Returns:
-        Begin and end, with begin <= seen < end; begin is 0 before the first window.
+    Windows of length K begin after K / 2, K, 2 K, 3 K, ... displacements, and ``short`` ones first
+    after K / 8 and K / 4. What comes before, from 0 on, averages too few for a useful forecast.
     """
     xp, begin = library(seen, length), seen // length * length
     end, first = begin + length, length
@@ -75,37 +50,22 @@ def steps_until_known(length: int, *, short: bool) -> int:
 
 @final
 class Pooled(NamedTuple):
-    """Numbers of one closed window, summed over all tensors that are pooled.
+    """Sums over tensors of means over one closed window, per unit of the learning rate."""
 
-    Displacements are means over the window, per unit of the learning rate, as is all else.
-
-    Args:
-        dot: Inner product of forecast and displacement.
-        moved: Squared length of the displacement.
-        forecast: Squared length of the forecast.
-        drift: Squared length of the drift.
-        chance: Variance of ``dot`` for random signs of the forecast's entries.
-        following: Squared length of the next forecast.
-    """
-
-    dot: Any
-    moved: Any
-    forecast: Any
-    drift: Any
-    chance: Any
-    following: Any
+    dot: Any  # inner product of forecast and displacement
+    moved: Any  # squared length of the displacement
+    forecast: Any  # squared length of the forecast
+    drift: Any  # squared length of the drift
+    chance: Any  # variance of the inner product for random signs of the forecast's entries
+    following: Any  # squared length of the next forecast
 
 
 def pool(gram: Any, chance: Any, drift: Any, steps: Any, following: Any) -> Pooled:
-    """Sum the inner products of one window over its tensors.
+    """Sum what one window of so many displacements has measured over its T tensors.
 
-    Args:
-        gram: Inner products of summed displacement, forecast and, if a length is fitted, the
-            direction of the forecast; shape (T, 2 or 3, 2 or 3).
-        chance: Variances as in :class:`Pooled`, of summed displacements, shape (T,).
-        drift: Squared lengths of the drift, shape (T,).
-        steps: Number of displacements in the window.
-        following: Squared length of the next forecast over all tensors.
+    ``gram`` has the inner products of summed displacement, forecast and, if a length is fitted, the
+    direction of the forecast, shape (T, 2 or 3, 2 or 3). ``chance``, the variances of summed
+    displacements, and ``drift``, squared lengths, have the shape (T,).
     """
     total = gram.sum(0)
     return Pooled(
@@ -120,45 +80,31 @@ def pool(gram: Any, chance: Any, drift: Any, steps: Any, following: Any) -> Pool
 
 @final
 class Skill(NamedTuple):
-    r"""Running mean of the skill of forecasts, with an interval, and how far they move.
+    r"""Running means over windows: the skill of forecasts, and how far they move.
 
     .. math:: s = c \, |c|, \qquad c = \frac{\sum_k \langle \hat\Delta_k, D_k \rangle}
         {\|\hat\Delta\| \, \|D\|}, \qquad
         \text{lower} = \bar s - \frac{2}{\sqrt n} \max \bigl(\sigma_s, .02, 1.5 \sqrt 3 \,
         \bar v\bigr)
 
-    over the tensors k of a window, with D the sum of the displacements of its K full steps, divided
-    by the learning rate. :math:`\sigma_s` is the standard deviation of s over n windows. With few
-    windows it is not reliable, so the bound also uses v, the variance of c for forecasts with
-    random signs: for these, s has the standard deviation :math:`\sqrt 3 v`.
-
-    Skill measures the direction of forecasts. Their length is measured separately, in lengths of
-    the drift :math:`\bar d`:
+    over the tensors k of a window, with D the sum of its K displacements per unit of the learning
+    rate, and :math:`\sigma_s` the standard deviation of s over n windows. For forecasts with random
+    signs c has the variance v, and s the standard deviation :math:`\sqrt 3 v`. Lengths are in
+    lengths of the drift :math:`\bar d`:
 
     .. math:: \text{length} = \frac{\|\hat\Delta\|}{\|\bar d\|}, \qquad
         \text{fitted} = \frac{\langle \hat\Delta, D \rangle}
         {K \, \|\hat\Delta\| \, \|\bar d\|}, \qquad
         \text{error} = \frac{\|\hat\Delta - D / K\|^2}{\|D / K\|^2}
-
-    Args:
-        windows: Number of windows.
-        mean: Mean skill, in [-1, 1].
-        square: Mean squared deviation from the mean skill.
-        chance: Mean of v.
-        length: Length of the next predicted step.
-        fitted: Mean least-squares length of the direction in a window.
-        error: Mean squared prediction error of the forecasts made before their window, as a share
-            of the squared movement. It is 1 for forecasts of length 0, and above 1 for forecasts
-            that are worse than none.
     """
 
     windows: Any = 0
-    mean: Any = 0.0
-    square: Any = 0.0
-    chance: Any = 0.0
-    length: Any = 0.0
-    fitted: Any = 0.0
-    error: Any = 0.0
+    mean: Any = 0.0  # of s, in [-1, 1]
+    square: Any = 0.0  # mean squared deviation of s
+    chance: Any = 0.0  # mean of v
+    length: Any = 0.0  # of the next predicted step
+    fitted: Any = 0.0  # mean least-squares length of the direction in a window
+    error: Any = 0.0  # mean; 1 for forecasts of length 0, above 1 for those worse than none
 
     def summary(self) -> dict[str, float | int]:
         """Return the numbers that are shown to a user."""
@@ -207,9 +153,8 @@ def lower(skill: Skill) -> Any:
     xp, count = library(*skill), clip(skill.windows, FIRST, MEMORY)
     between = xp.sqrt(skill.square * count / (count - 1))
     least = xp.maximum(RESOLUTION, 1.5 * math.sqrt(3.0) * skill.chance)
-    return xp.where(
-        known(skill), skill.mean - 2.0 * xp.maximum(between, least) / xp.sqrt(count), -1.0
-    )
+    bound = skill.mean - 2.0 * xp.maximum(between, least) / xp.sqrt(count)
+    return xp.where(known(skill), bound, -1.0)
 
 
 def enough(skill: Skill) -> Any:
@@ -218,17 +163,10 @@ def enough(skill: Skill) -> Any:
 
 
 def add_squares(sums: Any, gram: Any, steps: Any, memory: float) -> Any:
-    r"""Add one window to the least squares of each tensor.
+    """Add one window to the least squares of each tensor; skip it if not finite, or without drift.
 
-    Every window is divided by the squared length of its drift over all tensors, so all windows have
-    the same weight, although drifts get many times shorter during a run. A window that is not
-    finite, or without drift, is skipped.
-
-    Args:
-        sums: Squares of the drifts, and products with the mean displacement, shape (T, 2).
-        gram: Inner products of the window, see :func:`pool`, shape (T, 3, 3).
-        steps: Number of displacements in the window.
-        memory: Factor on the earlier windows.
+    ``sums`` are squares of drifts, and their products with mean displacements, shape (T, 2), per
+    squared length of the drift of all tensors. ``memory`` is the factor on the earlier windows.
     """
     xp = library(gram)
     pairs = xp.stack([gram[:, 2, 2], gram[:, 0, 2] / steps], -1)
@@ -238,19 +176,13 @@ def add_squares(sums: Any, gram: Any, steps: Any, memory: float) -> Any:
 
 
 def fit(sums: Any, ridge: float) -> Any:
-    r"""Return the fitted length of each tensor's forecast, in drifts.
+    r"""Return the fitted length of each tensor's forecast in drifts, shape (T,).
 
     .. math:: \lambda_k = \frac{b_k + \rho a_k \bar\lambda}{(1 + \rho) a_k}, \qquad
         \bar\lambda = \frac{\sum_k b_k}{\sum_k a_k}, \qquad |\lambda_k| \le 1
 
-    with a the summed squares and b the summed products of :func:`add_squares`.
-
-    Args:
-        sums: a and b, shape (T, 2).
-        ridge: :math:`\rho`, at least 0.
-
-    Returns:
-        Shape (T,).
+    with the summed squares a and products b of :func:`add_squares`, shape (T, 2), and the
+    ``ridge`` :math:`\rho`, at least 0.
     """
     square, product = sums[:, 0], sums[:, 1]
     total = sums.sum(0)

@@ -1,7 +1,4 @@
-"""The verdict on predicted steps, its causes, and a sequential test over many verdicts.
-
-The functions take numbers, or 0-dim arrays of any library, whose values are not read.
-"""
+"""The verdict on predicted steps, its causes, and a sequential test over many verdicts."""
 
 from __future__ import annotations
 
@@ -20,14 +17,7 @@ class Verdict(str, Enum):
 
 
 def sound(norm: Any, norm_limit: Any, loss: Any | None, loss_limit: Any) -> Any:
-    """Return whether a verifying step lets the predicted steps before it stand.
-
-    Args:
-        norm: Its gradient norm.
-        norm_limit: Largest acceptable gradient norm.
-        loss: Its loss if it was known before the update, else None.
-        loss_limit: Largest acceptable loss.
-    """
+    """Return whether a verifying step lets predicted steps stand; a loss may not be known yet."""
     good = within(norm, norm_limit)
     return good if loss is None else good & within(loss, loss_limit)
 
@@ -54,56 +44,38 @@ STEEPNESS = 0.1
 """A predicted step goes downhill if it is at least this steep, as a share of the full step's own
 steepness. Nearly all forecasts along the drift are, placebos only by chance (decision 28)."""
 
-MOST_LOST = 0.2
-"""Largest share of verdicts in which sound predicted steps do not go downhill."""
+MOST_LOST = 0.2  # largest share of verdicts in which sound predicted steps do not go downhill
+CHANCE = 0.5  # the share by chance, which the test bets on
+LEVEL = 0.01  # largest probability, over a whole run, of ending predicted steps that are sound
+AVERAGE = 0.95  # decay of averaged gradients where no update asks for another
 
-CHANCE = 0.5
-"""The share by chance, which the test bets on."""
-
-LEVEL = 0.01
-"""Largest probability, over a whole run, of ending predicted steps that are sound."""
-
-AVERAGE = 0.95
-"""Decay of averaged gradients where no update asks for another."""
-
-ENDED = "predicted steps ended: they failed to go downhill more often than chance allows"
-"""Event of the ledger: the test has ended predicted steps."""
-
-RESTARTED = "predicted steps began anew: they failed to go downhill more often than chance allows"
-"""Event of the ledger: with ``speedup="auto"`` the test has led back to no predicted steps."""
+_FAILED = "they failed to go downhill more often than chance allows"
+ENDED = f"predicted steps ended: {_FAILED}"
+RESTARTED = f"predicted steps began anew: {_FAILED}"
+"""Events of the ledger: what a failed test leads to, the second one with ``speedup="auto"``."""
 
 
 @final
 class Slopes(NamedTuple):
     r"""Slopes of predicted steps and of the full step after them, summed over all tensors.
 
-    Args:
-        product: :math:`\langle m, \Delta \rangle`, with m the averaged gradient, that of the
-            verifying step included, and :math:`\Delta` the predicted movement.
-        square: :math:`\|\Delta\|^2`.
-        own_product: :math:`\langle m, D \rangle`, with D the displacement of the verifying step.
-        own_square: :math:`\|D\|^2`.
+    Here m is the averaged gradient, that of the verifying step included, :math:`\Delta` the
+    predicted movement, and D the displacement of the verifying step.
     """
 
-    product: Any
-    square: Any
-    own_product: Any
-    own_square: Any
+    product: Any  # <m, Δ>
+    square: Any  # |Δ|²
+    own_product: Any  # <m, D>
+    own_square: Any  # |D|²
 
 
 @final
 class Evidence(NamedTuple):
-    """Evidence against predicted steps so far; all numbers are floats or 0-dim arrays.
+    """Evidence against predicted steps so far; all numbers are floats or 0-dim arrays."""
 
-    Args:
-        verdicts: Verdicts that have counted.
-        wealth: Wealth of the bets against predicted steps.
-        ended: 1 once the evidence was enough, else 0.
-    """
-
-    verdicts: Any = 0.0
-    wealth: Any = 0.0
-    ended: Any = 0.0
+    verdicts: Any = 0.0  # that have counted
+    wealth: Any = 0.0  # of the bets against predicted steps
+    ended: Any = 0.0  # 1 once the evidence was enough, else 0
 
 
 def weigh(evidence: Evidence, slopes: Slopes) -> Evidence:
@@ -116,18 +88,11 @@ def weigh(evidence: Evidence, slopes: Slopes) -> Evidence:
         \Bigl(\frac{1/2}{1/5}\Bigr)^{x_t} \Bigl(\frac{1/2}{4/5}\Bigr)^{1 - x_t}
 
     Predicted steps end once :math:`W_t \ge 1 / \alpha`, with :math:`\alpha = 0.01`. As long as
-    :math:`P(x_t = 1)`, given all earlier verdicts, is at most 1/5,
-    :math:`W_t + 1 / (t + 1)` is a nonnegative supermartingale that begins with 1. So by Ville's
-    inequality the probability that this ever happens in a run is at most :math:`\alpha`, however
-    the verdicts depend on each other. W is a mixture of tests that begin at each verdict, so that
-    predicted steps that turn bad late are found too.
-
-    A verdict does not count if the displacement of the full step does not go downhill itself, as
-    where weight decay dominates, or if nothing has moved.
-
-    Args:
-        evidence: The evidence before.
-        slopes: What the verifying step has measured.
+    :math:`P(x_t = 1)`, given all earlier verdicts, is at most 1/5, :math:`W_t + 1 / (t + 1)` is a
+    nonnegative supermartingale that begins with 1, so by Ville's inequality the probability of this
+    in a run is at most :math:`\alpha`. W mixes tests that begin at each verdict, so steps that turn
+    bad late are found too. A verdict does not count if the full step does not go downhill itself,
+    as where weight decay dominates, or if nothing has moved.
 
     References:
         - Ville, Étude critique de la notion de collectif (1939).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -15,27 +15,20 @@ from hybrid_predict.torch.deltas import write
 from hybrid_predict.torch.lists import Counts, upcast
 from hybrid_predict.torch.optimizer import Options
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
+from hybrid_predict.updates.masks import either
 
-Mask = Tensor | bool | None
-"""The entries of a tensor that the optimizer alone may move; True is all, None is none."""
+Mask = Tensor | Literal[True] | None  # entries that only the optimizer may move; True is all
 
 
 @final
 @dataclass(frozen=True)
 class Correction:
-    """The corrected updates of one group of tensors in one full step.
-
-    Args:
-        update: The corrected update.
-        state: Its state.
-        members: Positions of the K tensors that have a gradient.
-        directions: Directions of their corrected updates, as local shards.
-    """
+    """The corrected updates of one group of tensors in one full step."""
 
     update: AbstractUpdate
     state: UpdateState
-    members: list[int]
-    directions: list[Tensor]
+    members: list[int]  # positions of the K tensors that have a gradient
+    directions: list[Tensor]  # of their corrected updates, as local shards
 
     def write(
         self,
@@ -52,15 +45,13 @@ class Correction:
         .. math:: \theta \leftarrow (1 - \kappa) \, \theta + \kappa \, \bigl( (1 - d) \, \theta_0 +
             \min(\ell, B \|u\|) \, D \bigr)
 
-        with :math:`\theta_0` the weights before the update, :math:`\theta` those after it, d the
-        fraction that decoupled weight decay removes, and the other names of `AbstractUpdate`.
+        with the names of `AbstractUpdate`, and :math:`\theta_0` the weights before the update.
 
         Args:
-            values: The K tensors, as local shards.
+            values: The K tensors after the update, as local shards.
             before: Their values before the update.
             options: How the optimizer updates each.
-            bound: Largest length of a corrected update in lengths of the optimizer's update,
-                besides the bound of the update itself; None for no further bound.
+            bound: A further bound B besides that of the update itself, or None.
             masks: Entries that stay as the optimizer has left them.
             carries: Rounding errors of 16-bit weights; empty if there are none.
             counts: See `torch.lists`.
@@ -74,14 +65,11 @@ class Correction:
         lists.add_scaled(new, before, [update.share * rest for rest in kept])
         if update.share < 1.0:
             lists.add_scaled(new, values, [1.0 - update.share] * len(new))
-        for k, (mask, value) in enumerate(zip(masks, values, strict=True)):
-            if mask is True:
-                new[k] = upcast(value).to(new[k].dtype)
-                continue
-            if lost is not None:
-                mask = lost[k] if mask is None else mask | lost[k]
-            if mask is not None:
-                new[k] = torch.where(mask, upcast(value).to(new[k].dtype), new[k])  # type: ignore[arg-type]
+        for k, (value, mask, unusable) in enumerate(zip(values, masks, lost, strict=True)):
+            still = mask if mask is True else either(mask, unusable)
+            if still is not None:
+                own = upcast(value).to(new[k].dtype)
+                new[k] = own if still is True else torch.where(still, own, new[k])
         write(list(values), new, carries)
 
     def _lengths(
@@ -91,11 +79,10 @@ class Correction:
         kept: Sequence[float | Tensor],
         bound: float | None,
         counts: Counts,
-    ) -> tuple[Tensor, Sequence[Tensor] | None]:
-        """Return the lengths of the corrected updates, and which have nothing to correct.
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """Return the lengths of the corrected updates, and masks of those without a length.
 
-        These are updates that are zero or not finite. None if there are none, which is only tested
-        on the CPU.
+        Whether there are any is only tested on the CPU.
         """
         plain = lists.distances(values, before, kept, counts)
         sizes = lists.norms(self.directions)
@@ -106,7 +93,7 @@ class Correction:
         if bounds:
             lengths = torch.minimum(lengths, min(bounds) * plain)
         none_lost = plain.device.type == "cpu" and all(plain.tolist())
-        return lengths, None if none_lost else (plain == 0).unbind()
+        return lengths, [None] * len(plain) if none_lost else (plain == 0).unbind()
 
 
 def correction(
@@ -120,15 +107,9 @@ def correction(
 ) -> Correction:
     """Find the directions of corrected updates, right before the optimizer updates.
 
-    Args:
-        update: The corrected update.
-        state: Its state, changed in place.
-        members: Positions of the K tensors that have a gradient.
-        average: Their averaged gradients, as local shards.
-        gradients: The newest gradients, as local shards.
-        cosines: Cosine of each newest gradient with its average before, shape (K,).
-        parameters: The parameters by name. If one is sharded, one full matrix at a time is gathered
-            from the ranks.
+    Averages, gradients and parameters are those of ``members``, the K tensors that have a gradient.
+    Of sharded ones, these are local shards, and one full matrix at a time is gathered. ``cosines``
+    are those of each gradient with its average before, shape (K,).
 
     Raises:
         PredictorError: If the update returns directions of the wrong form.
@@ -141,11 +122,10 @@ def correction(
         directions = update.direction(state, members, list(blends), gradients)
         like = dict(zip(parameters, average, strict=True))
         return Correction(update, state, members, _checked(update, directions, like))
-    parts, named = [], list(parameters.items())
-    for position, (k, blend) in enumerate(zip(members, blends, strict=True)):
-        name, parameter = named[position]
+    parts, columns = [], zip(members, blends, gradients, parameters.items(), strict=True)
+    for k, blend, gradient, (name, parameter) in columns:
         full = shards.full_tensor(blend, parameter).contiguous()
-        newest = _Gathered(gradients[position : position + 1], [parameter])
+        newest = _Gathered(gradient, parameter)
         directions = _checked(update, update.direction(state, [k], [full], newest), {name: full})
         parts.append(shards.local_shard(directions[0], parameter).clone())
     return Correction(update, state, members, parts)
@@ -153,20 +133,20 @@ def correction(
 
 @final
 class _Gathered(Sequence[Tensor]):
-    """Full tensors, each of which is gathered from its shards when it is read."""
+    """One full tensor, which is gathered from its shards when it is read."""
 
-    def __init__(self, parts: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-        self._parts, self._tensors = parts, tensors
+    def __init__(self, shard: Tensor, parameter: Tensor) -> None:
+        self._shard, self._parameter = shard, parameter
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return 1
 
     def __getitem__(self, k: Any) -> Any:
-        return shards.full_tensor(self._parts[k], self._tensors[k])
+        return shards.full_tensor([self._shard][k], self._parameter)
 
 
 def _checked(update: object, directions: Any, like: Mapping[str, Tensor]) -> list[Tensor]:
-    """Check the form of directions from any class, by tensors of that form by name."""
+    """Check the form of directions, by tensors of that form by name."""
     subject = f"{type(update).__name__}.direction"
     if not isinstance(directions, (list, tuple)) or len(directions) != len(like):
         raise PredictorError(subject, f"a list of {len(like)} directions", directions)

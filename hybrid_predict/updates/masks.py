@@ -1,4 +1,7 @@
-"""Masks of the gradients and entries that corrections and forecasts may use."""
+"""Masks of the gradients and entries that corrections and forecasts may use.
+
+A mask is None if it is known to be empty without waiting for a device.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ def usable_gradients(
 ) -> tuple[list[Tensor], Tensor | None]:
     """Replace gradients by their average where they are not finite, or the update will not happen.
 
-    Returns: The gradients, and whether each gradient was usable, as bools of shape (K,). The latter
-    is None if all are known to be usable without waiting for a device.
+    Returns:
+        The gradients, and whether each was usable, bools of shape (K,); None if all are.
     """
     if good is True and finite_on_host(norms):
         return gradients, None
@@ -35,37 +38,26 @@ def optimizer_only(
     still: Mapping[int, Tensor | None],
     good: Tensor | bool,
 ) -> list[Tensor | None]:
-    """Find the entries of the tensors that only the optimizer may move.
+    """Return a mask per tensor of the entries that only the optimizer may move.
 
     These are entries that never had a gradient, and all entries of tensors whose gradient is not
-    usable or whose update does not happen.
-
-    Args:
-        averages: Averaged gradients.
-        members: Positions of the tensors that have a gradient in this step.
-        usable: Which of these gradients are usable, or None if all are.
-        still: Mask of the entries whose own gradient is exactly zero, by position. Without any, the
-            average is not searched for zeros.
-        good: Whether the update happens.
-
-    Returns:
-        One bool mask per tensor, or None where the mask is known to be empty without waiting for a
-        device.
+    usable or whose update does not happen. An average is not searched for zeros if the tensor's
+    gradient has none (``still``). ``members`` are the tensors that have a gradient now.
     """
     lost = {} if usable is None else dict(zip(members, ~usable, strict=True))
     held_back = ~good if isinstance(good, Tensor) else None
     masks = []
     for k, average in enumerate(averages):
         mask = None if k in still and still[k] is None else zeros(average)
-        for reason in (lost.get(k), held_back):
-            if reason is not None:
-                mask = (is_zero(average) if mask is None else mask) | reason
+        lost_here = lost.get(k, held_back)
+        if lost_here is not None:
+            mask = (is_zero(average) if mask is None else mask) | lost_here
         masks.append(mask)
     return masks
 
 
 def zeros(tensor: Tensor) -> Tensor | None:
-    """Mask of exact zeros; None if there are none, which is only tested on the CPU."""
+    """Return the mask of exact zeros; whether there are any is only tested on the CPU."""
     return none_or(is_zero(tensor))
 
 
@@ -83,24 +75,16 @@ def none_or(mask: Tensor) -> Tensor | None:
 
 
 def without_gradient(parameter: Tensor, gradient: Tensor, options: Options) -> Tensor | None:
-    """Find the entries of a parameter whose own gradient is exactly zero.
-
-    ``gradient`` is what its update follows, with coupled weight decay.
-    """
-    followed = dense_gradient(parameter).reshape(gradient.shape) if options.coupled else gradient
-    return zeros(followed)
+    """Return the mask of exact zeros in a parameter's gradient, without coupled weight decay."""
+    return zeros(dense_gradient(parameter).reshape(gradient.shape) if options.coupled else gradient)
 
 
 def unmoved(
     value: Tensor, before: Tensor, own: Options, still: Tensor | None, good: Tensor | bool
 ) -> Tensor | None:
-    """Find the entries that are frozen now, such as rows that a gradient hook has frozen.
+    """Return the mask of the entries that are frozen now, such as rows that a hook has frozen.
 
-    These have an exactly zero gradient, and the optimizer's update has left them where they were,
-    except for weight decay.
-
-    Returns:
-        A bool mask, or None if it is known to be empty without waiting for a device.
+    Their gradient is exactly zero, and the update has only moved them by weight decay.
     """
     if still is None:
         return None
@@ -115,7 +99,7 @@ def unmoved(
 
 
 def either(left: Tensor | None, right: Tensor | None) -> Tensor | None:
-    """Union of two masks, of which None is empty."""
+    """Return the union of two masks."""
     if left is None or right is None:
         return right if left is None else left
     return left | right

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import final
 
 import torch
@@ -19,8 +20,7 @@ PROJECTED = "matrices are left to an optimizer that projects or masks its update
 _ORTHOGONAL, _PART, _NOISE = 1e-3, 1e-2, 8.0
 """Largest cosine, smallest share of the update's length, and how far above rounding."""
 
-_ATTEMPTS = 8
-"""Number of full steps in which parameters are examined that had no update before."""
+_ATTEMPTS = 8  # full steps in which parameters are examined that had no update before
 
 
 def projects(
@@ -35,18 +35,9 @@ def projects(
 
     .. math:: u = - \eta P g \iff \langle u, u + \eta g \rangle = 0
 
-    with P any orthogonal projection: onto the null space of earlier tasks, or a mask. It is known
-    from zero, not from P, so that nothing has to be decomposed. With momentum, only the first
-    update is a multiple of the gradient; with Nesterov momentum the factor differs. Projections of
-    updates that are not linear in the gradient, such as Adam's, cannot be detected.
-
-    Args:
-        values: K weights after their updates.
-        before: Weights before them.
-        gradients: What the updates follow.
-        options: How the optimizer updates each.
-        momentum: Momentum coefficient of the optimizer.
-        counts: See `torch.lists`; ranks reduce twice.
+    with P any orthogonal projection: onto the null space of earlier tasks, or a mask. With momentum
+    only the first update is a multiple of the gradient; with Nesterov's the factor differs.
+    Projections of updates that are not linear in the gradient, such as Adam's, cannot be detected.
 
     Returns:
         Whether there was an update, and whether it was a projection, bools of shape (K, 2).
@@ -54,50 +45,41 @@ def projects(
     rows = list(zip(values, before, options, strict=True))
     update = [minus(v, b, 1.0 - o.shrink) for v, b, o in rows]
     with_decay = [minus(v, b, 1.0) for v, b, _ in rows]  # decay may be projected as well
-    columns = list(zip(update, options, gradients, strict=True))
+    moves, columns = [*update, *with_decay], list(zip(update, options, gradients, strict=True))
     # The gradients have the sign of the learning rate already.
     offs = [
         [u + (lists.size(o.rate) * factor) * upcast(g) for u, o, g in columns]
         for factor in sorted({1.0, 1.0 + momentum})
     ]
-    wide, moves = [upcast(v) for v in values], (update, with_decay)
-    joined = [off for each in offs for off in each]
-    norms = lists.norms([*wide, *update, *with_decay, *joined], counts).reshape(3 + len(offs), -1)
-    lefts = [move for _ in offs for each in moves for move in each]
-    rights = [off for each in offs for _ in moves for off in each]
-    dots = lists.dots(lefts, rights, counts).abs().reshape(len(offs), len(moves), -1)
+    measured = [*map(upcast, values), *moves, *chain(*offs)]
+    norms = lists.norms(measured, counts).reshape(3 + len(offs), -1)
+    twice = [off for each in offs for off in each * 2]
+    dots = lists.dots(moves * len(offs), twice, counts).abs().reshape(len(offs), 2, -1)
     noise = _NOISE * torch.tensor([torch.finfo(v.dtype).eps for v in values]).to(norms) * norms[0]
-    projected = torch.zeros_like(norms[0], dtype=torch.bool)
-    for length, products in zip(norms[3:], dots, strict=True):
-        for size, product in zip(norms[1:3], products, strict=True):
-            large = (length > _PART * size) & (length > noise) & (size > noise)
-            projected = projected | large & (product <= _ORTHOGONAL * size * length)
+    sizes, lengths = norms[1:3], norms[3:, None]
+    large = (lengths > _PART * sizes) & (lengths > noise) & (sizes > noise)
+    projected = (large & (dots <= _ORTHOGONAL * sizes * lengths)).flatten(0, 1).any(0)
     return torch.stack([norms[1] > 0, projected], dim=1)
 
 
 @final
 @dataclass
 class Examination:
-    """Results of the first updates about the optimizer of a group.
-
-    Args:
-        projected: Whether the optimizer projects its updates, by name of each examined parameter.
-        attempts: Number of full steps in which parameters were examined.
-    """
+    """Whether the optimizer of a group projects its updates, by name of each examined parameter."""
 
     projected: dict[str, bool] = field(default_factory=dict)
-    attempts: int = 0
+    attempts: int = 0  # full steps in which parameters were examined
 
     def copies(
         self, names: Sequence[str], members: Sequence[int], gradients: Sequence[Tensor]
     ) -> dict[int, Tensor]:
         """Copy the gradients of parameters still to be examined; optimizers may write to them."""
         rows = zip(members, gradients, strict=True)
-        unknown = {k: gradient for k, gradient in rows if names[k] not in self.projected}
+        unknown = {k: g for k, g in rows if names[k] not in self.projected}
         if not unknown or self.attempts >= _ATTEMPTS:
             return {}
         self.attempts += 1
-        return {k: gradient.clone() for k, gradient in unknown.items()}
+        return {k: g.clone() for k, g in unknown.items()}
 
     def read(self, names: Sequence[str], answers: Tensor) -> None:
         """Read results of :func:`projects` about the named parameters; the host waits once."""

@@ -86,10 +86,8 @@ class SpectralUpdate(AbstractUpdate):
 
         check_history(self.decay, history)
         shapes = tuple(as_matrix(x.shape) for x in like)
-        rows = [
-            torch.zeros(shape[0], dtype=widest([x]), device=x.device)
-            for x, shape in zip(like, shapes, strict=True)
-        ]
+        pairs = zip(like, shapes, strict=True)
+        rows = [torch.zeros(m, dtype=widest([x]), device=x.device) for x, (m, _) in pairs]
         longest = torch.zeros((), dtype=widest(like), device=like[0].device)
         return UpdateState({"rows": rows}, {"longest": longest}, shapes)
 
@@ -130,7 +128,5 @@ class SpectralUpdate(AbstractUpdate):
 def _check_range(name: str, value: object, least: float, most: float) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (number and least <= value <= most and math.isfinite(value)):  # type: ignore[operator, arg-type]
-        expected = f"a finite number, at least {least:g}"
-        raise ConfigError(
-            name, expected if math.isinf(most) else f"in [{least:g}, {most:g}]", value
-        )
+        above = f"a finite number, at least {least:g}"
+        raise ConfigError(name, above if most == math.inf else f"in [{least:g}, {most:g}]", value)

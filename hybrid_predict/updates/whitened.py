@@ -22,10 +22,8 @@ COVARIANCE_DECAY, SEEN_EVERY, ROOTS_EVERY = 0.95, 5, 10
 """Decay of covariances per full step; gradients of a matrix from one that updates them to the next,
 and from one computation of their roots to the next (decision 27)."""
 
-EARLY = 3
-"""First gradients of a matrix that all count, with new roots after each."""
-
-SIDES = ("left", "right")
+EARLY = 3  # first gradients of a matrix that all count, with new roots after each
+_SIDES = ("left", "right")
 
 
 @final
@@ -71,7 +69,7 @@ class WhitenedUpdate(SpectralUpdate):
         from hybrid_predict.torch.matrices import diagonals
 
         state = super().init(like, history)
-        for axis, side in enumerate(SIDES):
+        for axis, side in enumerate(_SIDES):
             sizes = [
                 shape[axis] if x.dim() > 1 and shape[axis] <= self.longest else 0
                 for x, shape in zip(like, state.shapes, strict=True)
@@ -103,8 +101,8 @@ class WhitenedUpdate(SpectralUpdate):
         return [roots[0][k] for k in members], [roots[1][k] for k in members]
 
     def _used(self, state: UpdateState, axis: int, name: str) -> list[Tensor]:
-        """Arrays of one side; empty ones for sides that are not whitened in such blocks."""
-        longest, arrays = self._longest_side(state.block), state.arrays[SIDES[axis] + name]
+        """Return the arrays of one side, empty where it is not whitened in such blocks."""
+        longest, arrays = self._longest_side(state.block), state.arrays[_SIDES[axis] + name]
         pairs = zip(arrays, state.shapes, strict=True)
         return [x if shape[axis] <= longest else x[:0] for x, shape in pairs]
 
@@ -125,17 +123,13 @@ class WhitenedUpdate(SpectralUpdate):
 
 
 def covariance_operations(shapes: Sequence[Sequence[int]], longest: int) -> int:
-    """Return the operations in a full step of covariances and their roots, for full matrices.
+    """Return the operations in a full step of covariances up to a side, and of their roots.
 
-    Args:
-        shapes: Shapes of the arrays; those of fewer than two dimensions take none.
-        longest: Longest side with a covariance.
+    Arrays of fewer than two dimensions take none.
     """
     products = 0.0
-    for shape in shapes:
-        sides = as_matrix(shape) if len(shape) > 1 else ()
-        for side in sides:
-            if side <= longest:
-                products += 2 * side * math.prod(sides) * (1 + 1 / SEEN_EVERY)
-                products += 2 * ROOT_PRODUCTS * side**3 / ROOTS_EVERY
+    for sides in (as_matrix(shape) for shape in shapes if len(shape) > 1):
+        for side in (side for side in sides if side <= longest):
+            products += 2 * side * math.prod(sides) * (1 + 1 / SEEN_EVERY)
+            products += 2 * ROOT_PRODUCTS * side**3 / ROOTS_EVERY
     return round(products)
