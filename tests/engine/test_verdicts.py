@@ -109,3 +109,23 @@ def test_a_loss_that_need_not_fall_decides_nothing():
     assert Phase.PLAIN not in {record.phase for record in records}
     assert (ledger.steps, ledger.undone_steps, ledger.events) == (150, 0, [])
     assert ledger.predicted_steps > 20 and records[-1].loss > 1e5
+
+
+def test_verdicts_that_are_read_in_a_full_step_that_fails_are_counted_with_the_next():
+    bench = Bench(make_config(lag=2))
+    made = 0
+    while not bench.engine._state.unread:
+        made += bench.step().predicted
+    bench.engine.before_step()
+    left = bench.engine._step.predicted
+    bench.loss().backward()
+    rate = bench.optimizer.param_groups[0].pop("lr")
+    with pytest.raises(KeyError):
+        bench.optimizer.step()
+    bench.optimizer.param_groups[0]["lr"] = rate
+    bench.engine.abandon()
+    ledger, state = bench.engine.ledger, bench.engine._state
+    assert state.plain and state.unread
+    assert made + left == ledger.predicted_steps + ledger.undone_steps + state.unread
+    bench.step()
+    assert made + left == ledger.predicted_steps + ledger.undone_steps and not state.unread
