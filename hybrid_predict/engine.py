@@ -13,11 +13,10 @@ from typing import Any, final
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict.attachment import Uncopied, claim, detach, unclaim
+from hybrid_predict.attachment import Uncopied, claim, contained, detach, unclaim
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.containment import contained
 from hybrid_predict.errors import ConfigError, UsageError
-from hybrid_predict.groups import Groups
+from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules.schedule import Schedule, cooling, phase

@@ -12,7 +12,7 @@ from torch import Tensor
 from hybrid_predict import saved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.groups import Groups
+from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import SavingsLedger, percent
 from hybrid_predict.measurement import Judgement, Measurement, check, judge, newest, unpack
 from hybrid_predict.record import StepRecord

@@ -60,7 +60,7 @@ def measure(key: Key) -> dict[str, Any]:
     task, share, seed, advance, setting = key
     kept = Kept(advance)
     warm(TASKS[task])
-    with patch("hybrid_predict.scores.follow", kept.follow):
+    with patch("hybrid_predict.groups.scores.follow", kept.follow):
         run = Run(
             study.cell(task, "auto", seed, study.best_rates()[task] * share, 1, setting),
             TASKS[task],

@@ -223,7 +223,7 @@ def counts(records):
 @pytest.mark.parametrize("lag", [0, 3])
 def test_predicted_steps_that_go_uphill_begin_anew(lag, monkeypatch):
     uphill = torch.tensor([1.0, 1.0, -1.0, 1.0])
-    monkeypatch.setattr("hybrid_predict.group.slopes", lambda *_: uphill)
+    monkeypatch.setattr("hybrid_predict.groups.group.slopes", lambda *_: uphill)
     bench = hurried(total_steps=200, lag=lag)
     records = bench.finish()
     verdicts = [record for record in records if record.predicted]

@@ -7,7 +7,8 @@ from loops import SPOILERS, Bench, make_config, same_bits
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from faulty import state
-from hybrid_predict import HybridEngine, Verdict, groups
+from hybrid_predict import HybridEngine, Verdict
+from hybrid_predict.groups import groups
 from hybrid_predict.torch.optimizer import OptimizerWrapper
 from hybrid_predict.updates.projection import Examination
 

@@ -126,6 +126,6 @@ def test_a_real_predictor_passes(predictor):
 
 
 def test_a_gate_that_lets_every_placebo_through_is_found(monkeypatch):
-    monkeypatch.setattr("hybrid_predict.gate.enough", lambda skill: True)
+    monkeypatch.setattr("hybrid_predict.groups.gate.enough", lambda skill: True)
     with pytest.raises(ContractError, match="placebo"):
         check_placebos(MomentumPredictor(), steps=120)

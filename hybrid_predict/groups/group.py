@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hybrid_predict.forecast.movement import check_delta, slopes
 from hybrid_predict.forecast.window import Reading
-from hybrid_predict.memory import Memory, Treatment, allocate
+from hybrid_predict.groups.memory import Memory, Treatment, allocate
 from hybrid_predict.rules.skill import window_length
 from hybrid_predict.rules.verdict import AVERAGE
 from hybrid_predict.saved import check_numbers, damaged

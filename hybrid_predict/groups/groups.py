@@ -13,16 +13,16 @@ from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.movement import Forecast
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.forecast.window import Reading
-from hybrid_predict.gate import Gate, make_gate
-from hybrid_predict.group import Group
-from hybrid_predict.memory import Treatment
+from hybrid_predict.groups.gate import Gate, make_gate
+from hybrid_predict.groups.group import Group
+from hybrid_predict.groups.memory import Treatment
+from hybrid_predict.groups.scores import Scores
 from hybrid_predict.rules.budget import BLOCKS, largest_block, weak
 from hybrid_predict.rules.gate import NOT_LASTING
 from hybrid_predict.rules.pace import paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
 from hybrid_predict.rules.skill import steps_until_known
 from hybrid_predict.saved import checked_credit
-from hybrid_predict.scores import Scores
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, final
 
 from hybrid_predict.forecast.window import Reading, reading
-from hybrid_predict.group import Group
+from hybrid_predict.groups.group import Group
 from hybrid_predict.rules.pace import Lagged, Pace, follow, lag, length, weigh
 from hybrid_predict.rules.skill import Skill, add_window, known
 from hybrid_predict.rules.verdict import Slopes

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from hybrid_predict.group import Group
+from hybrid_predict.groups.group import Group
 from hybrid_predict.rules import gate as rules
 from hybrid_predict.rules.skill import Skill, enough, lower
 
