@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import RESULTS, house
+from benchmarks import RESULTS, house, seconds
 from benchmarks import table as bench
 from benchmarks.blocks import fill, names
 from benchmarks.clients import table as clients
@@ -165,6 +165,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "pace rules": lambda: learned.rules(rows(signals.FILE, signals.key_of), STUDY),
     "rates published": lambda: published.table(rows(published.FILE, published.key_of)),
     "below corrected": below_corrected,
+    "seconds": seconds.table,
     **searched.blocks(load("search.json")),
     "fast loop": fast_loop,
     "functional step": functional_step,

@@ -25,7 +25,7 @@ from hybrid_predict.cli.program import Command, run_program
         (["demo", "extra"], "extra"),
         (["demo", "--speedup"], "--speedup"),
         (["demo", "--speedup", "fast"], "invalid float value: 'fast'"),
-        (["demo", "--speedup", "0.5"], "a number above 1 and at most 180, got 0.5"),
+        (["demo", "--speedup", "0.5"], "a number above 1 and at most 60, got 0.5"),
         (["demo", "--speedup", "nan"], "got nan"),
         (["demo", "--seeds", "0"], "at least 1, got 0"),
         (["demo", "--seeds", "two"], "invalid int value: 'two'"),
@@ -46,7 +46,7 @@ def test_bad_usage_is_refused_in_one_line(refused, arguments, words):
 @pytest.mark.parametrize("command", ["demo", "audit"])
 def test_a_missing_extra_is_named_in_one_line(work, monkeypatch, refused, command, module, extra):
     monkeypatch.setitem(sys.modules, module, None)
-    demo = ["demo", "--quick", "--steps", "24"]
+    demo = ["demo", "--steps", "24"]
     arguments = demo if command == "demo" else ["audit", write(with_audit(mlflow=True))]
     assert f'pip install "path/to/hybrid_predict[{extra}]"' in refused(*arguments)
 

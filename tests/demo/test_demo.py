@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -15,12 +16,12 @@ pytest.importorskip("matplotlib")
 
 from hybrid_predict.demo.byte_gpt import ByteGPT, StdlibWindows, stdlib_text
 
-TINY = ["demo", "--quick", "--steps", "24", "--no-mlflow"]
+TINY = ["demo", "--steps", "24", "--no-mlflow"]
 
 
 @pytest.fixture(autouse=True)
 def few_windows(monkeypatch):
-    monkeypatch.setattr(demo, "QUICK", demo.Recipe(steps=24, validation_windows=64))
+    monkeypatch.setattr(demo, "Recipe", partial(demo.Recipe, validation_windows=64))
 
 
 @pytest.mark.slow
@@ -29,7 +30,7 @@ def test_a_demo_is_an_audit_that_writes_below_its_folder_only(tmp_path, monkeypa
     assert cli.main(TINY) == 0
     out, err = capsys.readouterr()
     assert err == "" and len(out.splitlines()) < 50
-    assert "hybrid-predict-demo-quick/report.html" in out
+    assert "hybrid-predict-demo/report.html" in out
     assert "no full steps were saved, so there is no saving to prove" in " ".join(out.split())
     (folder,) = tmp_path.iterdir()
     names = {path.name for path in folder.iterdir()}
