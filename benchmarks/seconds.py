@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks import RESULTS
@@ -71,12 +72,22 @@ def gains() -> Iterator[Gain]:
 
 def table() -> str:
     """Return the gains as a Markdown table, from the slowest full steps to the fastest."""
+    found = sorted(gains(), key=lambda gain: -gain.ms)
     rows = [
         [f"`{g.task}`", f"{g.ms:.1f}", f"{g.steps:.2f}" + ", fell back" * g.fell_back,
          f"{g.seconds:.2f}"]
-        for g in sorted(gains(), key=lambda gain: -gain.ms)
+        for g in found
     ]  # fmt: skip
-    return markdown(["task", "plain full step, ms", "gain in full steps", "in seconds"], rows)
+    rows.append([
+        "geometric mean", "", f"{geometric_mean([g.steps for g in found]):.2f}",
+        f"{geometric_mean([g.seconds for g in found]):.2f}",
+    ])  # fmt: skip
+    slower = [f"`{g.task}`" for g in found if g.seconds < 1.0]
+    named = f"{', '.join(slower[:-1])} and {slower[-1]}" if len(slower) > 1 else "".join(slower)
+    said = f"On {len(slower)} of {len(found)} tasks it takes longer than plain training: {named}."
+    return markdown(["task", "plain full step, ms", "gain in full steps", "in seconds"], rows) + (
+        f"\n\n{said}" if slower else ""
+    )
 
 
 def plot() -> Figure:

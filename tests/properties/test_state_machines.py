@@ -168,7 +168,7 @@ class EngineMachine(RuleBasedStateMachine):
     def no_copy_stays_open(self):
         assert self.engine._step is None
         assert not self.engine._open
-        assert self.engine._buffers._copies is None
+        assert self.engine._buffers.copies == []
         assert all(p.grad is None for p in self.bench.model.parameters())
 
     @invariant()
