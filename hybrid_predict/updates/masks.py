@@ -58,7 +58,7 @@ def optimizer_only(
 
 def zeros(tensor: Tensor) -> Tensor | None:
     """Return the mask of exact zeros; whether there are any is only tested on the CPU."""
-    return none_or(is_zero(tensor))
+    return _unless_empty(is_zero(tensor))
 
 
 def is_zero(tensor: Tensor) -> Tensor:
@@ -66,8 +66,7 @@ def is_zero(tensor: Tensor) -> Tensor:
     return ~tensor.bool()
 
 
-def none_or(mask: Tensor) -> Tensor | None:
-    """Return a mask; None if it is empty, which is only tested on the CPU."""
+def _unless_empty(mask: Tensor) -> Tensor | None:
     if mask.device.type != "cpu":
         return mask
     # Bytes have a fast maximum; ``any`` takes longer than the comparison before it.
@@ -95,7 +94,8 @@ def unmoved(
     off = (value - rest).abs_()
     if least:
         off = off.sub_(rest.abs().mul_(least)).relu_()
-    return none_or(still & is_zero(off) & good)
+    mask = still & is_zero(off)
+    return _unless_empty(mask if good is True else mask & good)
 
 
 def either(left: Tensor | None, right: Tensor | None) -> Tensor | None:
