@@ -30,7 +30,7 @@ project = "hybrid_predict"
 author = copyright = "The hybrid_predict authors"
 release = version = hybrid_predict.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["results", "_build"]
 highlight_language = "none"  # pages name the language of every block that has one
@@ -47,9 +47,10 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
 html_theme = "furo"
-html_title = "hybrid_predict"
+html_title = f"hybrid_predict {release}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(DOCS / "static" / "scorer.js")
 html_copy_source = html_show_sourcelink = False
 html_math_renderer = "mathml"
 

@@ -1,0 +1,13 @@
+// How the search ranks pages: Sphinx's own weights, with decisions below what users look for.
+var Scorer = {
+  score: ([docname, title, anchor, description, score]) =>
+    docname.startsWith("decisions/") ? score - 20 : score,
+  objNameMatch: 11,
+  objPartialMatch: 6,
+  objPrio: { 0: 15, 1: 5, 2: -5 },
+  objPrioDefault: 0,
+  title: 15,
+  partialTitle: 7,
+  term: 5,
+  partialTerm: 2,
+};
