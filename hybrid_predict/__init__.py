@@ -75,7 +75,39 @@ slow."""
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
 # Without HybridPredict, for which an import of everything would need Lightning.
-__all__ = sorted({*_HOMES, "__version__"} - {"HybridPredict"})
+__all__ = [
+    "AuditConfig",
+    "CheckpointError",
+    "ConfigError",
+    "ContractError",
+    "FittedPredictor",
+    "GradientInfo",
+    "HybridConfig",
+    "HybridEngine",
+    "HybridPredictError",
+    "HybridTrainer",
+    "MissingExtraError",
+    "MomentumPredictor",
+    "OptimizerWrapper",
+    "ParameterMapper",
+    "Phase",
+    "PredictorError",
+    "RankError",
+    "RecoveryAction",
+    "SavingsLedger",
+    "SpectralUpdate",
+    "StepRecord",
+    "StepResult",
+    "TorchModel",
+    "TrainableModel",
+    "UnsupportedSetupError",
+    "UsageError",
+    "Verdict",
+    "WeightDelta",
+    "WhitenedUpdate",
+    "__version__",
+    "plan_audit",
+]
 
 if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
 

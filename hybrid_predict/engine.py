@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, final
@@ -230,7 +230,7 @@ class HybridEngine(Uncopied):
                 self._state.read(drain=self._position + 1 >= self.schedule.total)
                 if not self._state.plain and (reason := self._state.futile):
                     self._fall_back(reason)
-        elif self._state.unread:  # of a saved state
+        elif self._state.unread:  # of a saved state, or after an error
             with self._contained(step):
                 self._state.read(drain=True)
         record = self._state.advance(step)
@@ -359,10 +359,13 @@ class HybridEngine(Uncopied):
             self._state.record_event("the optimizer was replaced", logging.INFO)
 
     def _fall_back(self, reason: str, error: Exception | None = None) -> None:
-        """Apply the verdicts that are measured, then continue the run as plain training."""
+        """Apply the verdicts that are measured, then continue the run as plain training.
+
+        After an error the full step may fail as a whole, so verdicts are read with the next one.
+        """
         state = self._state
         state.plain = True
-        with suppress(Exception) if error else nullcontext():
+        if error is None:
             state.read(drain=True)
         state.groups.free()
         number = state.next_step

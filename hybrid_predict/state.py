@@ -87,9 +87,8 @@ class State:
 
     @property
     def unread(self) -> int:
-        """Number of predicted steps whose verdict is measured but not counted yet."""
-        counted_next = sum(measured.predicted for measured, _ in self._read)
-        return counted_next + sum(tag["predicted"] for tag, _ in self._queue)
+        """Number of predicted steps whose verdict is measured but not read yet."""
+        return sum(tag["predicted"] for tag, _ in self._queue)
 
     @property
     def done(self) -> bool:

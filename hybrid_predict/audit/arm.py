@@ -117,11 +117,16 @@ class AuditArm:
         callbacks = self._callbacks(options.get("callbacks"))
         if options.get("enable_checkpointing") is None:
             options["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
-        options |= {"callbacks": callbacks, "logger": self._logger, **self.lengths}
-        options |= {"enable_progress_bar": False, "enable_model_summary": False}
-        options["default_root_dir"] = str(self._folder)
+        replaced: dict[str, Any] = {
+            **self.lengths,
+            "callbacks": callbacks,
+            "logger": self._logger,
+            "default_root_dir": str(self._folder),
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+        }
         try:
-            self._trainer = pl.Trainer(**options)
+            self._trainer = pl.Trainer(**{**options, **replaced})
         except (MisconfigurationException, TypeError, ValueError) as error:
             remedy = f"Lightning says: {error}"
             raise ConfigError("Trainer", "options it accepts", sorted(options), remedy) from error

@@ -152,9 +152,7 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
             assert arm is not None
             return arm.trainer(**{**self.config_init.get("trainer", {}), **kwargs})
 
-    with warnings.catch_warnings():
-        # The command line is not Lightning's.
-        warnings.filterwarnings("ignore", "(?s).*LightningCLI's args parameter is intended")
+    with _without_arguments(), warnings.catch_warnings():
         # Lightning uses what newer versions of its parser call deprecated.
         message = "(?s).*(JsonargparseDeprecationWarning|was deprecated in v4)"
         warnings.filterwarnings("ignore", message, DeprecationWarning)
@@ -192,3 +190,14 @@ def importable() -> Iterator[None]:
         yield
     finally:
         sys.path[:] = before
+
+
+@contextmanager
+def _without_arguments() -> Iterator[None]:
+    """Hide the command's own arguments from Lightning and the user's model."""
+    arguments = sys.argv
+    sys.argv = arguments[:1]
+    try:
+        yield
+    finally:
+        sys.argv = arguments

@@ -137,7 +137,7 @@ def earned(seeds: Sequence[Arms], config: AuditConfig) -> dict[str, dict[str, An
         values = [config.sign * (one["metric"] - other["metric"]) for one, other in used]
         limits = bounds(values, config.alpha) if len(values) > 1 else None
         reading = "no difference that these seeds can show"
-        if len(pairs) > len(used) == 0:
+        if pairs and not used:
             reading = "none was made, so none earned anything"
         elif limits is None or len(values) < FEW_SEEDS:
             reading = "too few seeds to tell"

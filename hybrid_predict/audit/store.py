@@ -141,7 +141,8 @@ def _row_key(row: Mapping[str, Any]) -> RunKey:
     run = row["run"]
     for name in ("shapes", "total_steps", "lengths", "weights", "changes"):
         run[name]
-    row["depends_on"].keys()
+    if not isinstance(row["depends_on"], dict):
+        raise TypeError("depends_on is no mapping")
     speedup = run.get("speedup")  # runs of earlier versions have none, and are refused by schema
     return run_key(str(run["arm"]), speedup, int(run["seed"]))
 

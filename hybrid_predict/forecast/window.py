@@ -217,7 +217,8 @@ class Window:
             raise damaged("samples of these tensors", "others")
 
         def own(samples: Sequence[Tensor]) -> list[Tensor]:
-            return [x.to(y).clone() for x, y in zip(samples, self._drift, strict=False)]
+            pairs = zip(samples, self._drift, strict=True) if samples else ()
+            return [x.to(y).clone() for x, y in pairs]
 
         self.length = check_count("length", state["length"], 1)
         self._seen = check_count("seen", state["seen"])

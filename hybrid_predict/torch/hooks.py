@@ -45,8 +45,8 @@ class StepHooks:
         self, optimizer: Optimizer, index: int, listener: Callable[[], UpdateListener | None]
     ) -> None:
         self._optimizer, self._index, self._listener = weakref.ref(optimizer), index, listener
+        self._outermost: Callable[[], _Call | None] = _no_call
         self._handled = 0
-        self.forget_call()
         self.handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
@@ -56,7 +56,7 @@ class StepHooks:
 
     def forget_call(self) -> None:
         """Forget a call of ``step`` that an error has ended."""
-        self._outermost: Callable[[], _Call | None] = lambda: None
+        self._outermost = _no_call
 
     def _reorder(self, optimizer: Optimizer, *_: Any) -> None:
         """Make the listener's hooks the last before, and the first after, an update."""
@@ -112,3 +112,7 @@ def _nests(cls: type) -> bool:
     """Whether a step of this class may call another step that calls the hooks again."""
     steps = [vars(base).get("step") for base in cls.__mro__]
     return sum(bool(getattr(step, "hooked", False)) for step in steps) > 1
+
+
+def _no_call() -> None:
+    """Return None: no call of ``step`` is running."""

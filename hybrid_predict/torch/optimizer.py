@@ -22,6 +22,9 @@ from hybrid_predict.torch.noise import noise_decay
 from hybrid_predict.torch.probe import UpdateRule, find_rule, number, second_copy
 from hybrid_predict.torch.refusals import check_supported, inner_optimizer, refusal
 
+_MOST_RULES = 256
+"""Number of update rules to keep; an unknown optimizer may need a new one in every step."""
+
 
 @final
 class Options(NamedTuple):
@@ -145,15 +148,23 @@ class OptimizerWrapper:
                 yield group, rule
 
     def _rule(self, index: int, group: Mapping[str, Any]) -> UpdateRule:
-        """Return the rule of a group, by a probe unless that of the same flags can follow."""
-        key = (index, *_flags(group))
-        known = self._rules.get(key)
-        rule = known.at(group) if known else None
+        """Return the rule of a group, by a probe once for each combination of flags.
+
+        If decay is proportional to an option, a schedule of that option needs no new probe.
+        """
+        key: tuple[Any, ...] = (index, *_flags(group))
+        first = self._rules.get(key)
+        rule = first.at(group) if first else None
+        if first and not rule:
+            key = (*key, *(number(group, name) for name, _, _ in first.basis))
+            rule = self._rules.get(key)
         if rule is None:
             rule = self._rules[key] = find_rule(self.optimizers[index], group)
             if rule.returns:
                 reason = "it moves weights back, as with a second copy of the weights"
                 raise refusal(self.optimizers[index], reason)
+            while len(self._rules) > _MOST_RULES:
+                del self._rules[next(iter(self._rules))]
         return rule
 
     def gradient(self, index: int, p: Tensor, options: Options) -> Tensor:
@@ -247,11 +258,13 @@ class OptimizerWrapper:
                 optimizer.found_inf = existing
             else:
                 vars(optimizer).pop("found_inf", None)
-        held, counts = self._held_back.pop(index, ([], []))
+        if index not in self._held_back:
+            return
+        held, counts = self._held_back.pop(index)
         for p, gradient in held:
             if p.grad is None:  # after an update that raised, there may be a newer one
                 p.grad = gradient
-        for group, before in zip(optimizer.param_groups, counts, strict=False):
+        for group, before in zip(optimizer.param_groups, counts, strict=True):
             group.update(before)
 
     def check_state(self, index: int) -> None:

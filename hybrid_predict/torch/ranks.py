@@ -29,8 +29,12 @@ def rank() -> int:
 def rank_zero_logger(name: str) -> logging.Logger:
     """Return the logger of a module, silent on all ranks but rank 0."""
     logger = logging.getLogger(name)
-    logger.addFilter(lambda record: rank() == 0)
+    logger.addFilter(_on_rank_zero)
     return logger
+
+
+def _on_rank_zero(record: logging.LogRecord) -> bool:
+    return rank() == 0
 
 
 def combine(norms: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:

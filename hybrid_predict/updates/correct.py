@@ -142,7 +142,9 @@ class _Gathered(Sequence[Tensor]):
         return 1
 
     def __getitem__(self, k: Any) -> Any:
-        return shards.full_tensor([self._shard][k], self._parameter)
+        if k != 0:
+            raise IndexError(k)
+        return shards.full_tensor(self._shard, self._parameter)
 
 
 def _checked(update: object, directions: Any, like: Mapping[str, Tensor]) -> list[Tensor]:

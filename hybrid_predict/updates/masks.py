@@ -49,7 +49,7 @@ def optimizer_only(
     masks = []
     for k, average in enumerate(averages):
         mask = None if k in still and still[k] is None else zeros(average)
-        lost_here = lost.get(k, held_back)
+        lost_here = lost.get(k, held_back)  # what is usable has an update that happens
         if lost_here is not None:
             mask = (is_zero(average) if mask is None else mask) | lost_here
         masks.append(mask)
@@ -83,17 +83,17 @@ def unmoved(
 ) -> Tensor | None:
     """Return the mask of the entries that are frozen now, such as rows that a hook has frozen.
 
-    Their gradient is exactly zero, and the update has only moved them by weight decay.
+    Their gradient is exactly zero, and the update has only moved them by weight decay. Infinite
+    weights count as moved.
     """
     if still is None:
         return None
-    rest, least = before, 0.0
     if isinstance(own.shrink, Tensor) or own.shrink or own.coupled:
         rest = upcast(before) * (1.0 - own.shrink - size(own.rate) * own.coupled)
-        rest, least = rest.to(value.dtype), ROUNDING
-    off = (value - rest).abs_()
-    if least:
-        off = off.sub_(rest.abs().mul_(least)).relu_()
+        rest = rest.to(value.dtype)
+        off = (value - rest).abs_().sub_(rest.abs().mul_(ROUNDING)).relu_()
+    else:
+        off = value - before
     mask = still & is_zero(off)
     return _unless_empty(mask if good is True else mask & good)
 

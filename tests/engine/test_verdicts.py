@@ -111,8 +111,9 @@ def test_a_loss_that_need_not_fall_decides_nothing():
     assert ledger.predicted_steps > 20 and records[-1].loss > 1e5
 
 
-def test_verdicts_that_are_read_in_a_full_step_that_fails_are_counted_with_the_next():
-    bench = Bench(make_config(lag=2))
+@pytest.mark.parametrize("resumed", [False, True])
+def test_verdicts_of_earlier_steps_are_counted_after_a_full_step_that_failed(resumed):
+    bench = Bench(config := make_config(lag=2))
     made = 0
     while not bench.engine._state.unread:
         made += bench.step().predicted
@@ -124,8 +125,13 @@ def test_verdicts_that_are_read_in_a_full_step_that_fails_are_counted_with_the_n
         bench.optimizer.step()
     bench.optimizer.param_groups[0]["lr"] = rate
     bench.engine.abandon()
+    if resumed:
+        state = bench.engine.state_dict()
+        bench = Bench(config)
+        bench.engine.load_state_dict(state)
     ledger, state = bench.engine.ledger, bench.engine._state
     assert state.plain and state.unread
     assert made + left == ledger.predicted_steps + ledger.undone_steps + state.unread
+    bench.optimizer.zero_grad()
     bench.step()
     assert made + left == ledger.predicted_steps + ledger.undone_steps and not state.unread

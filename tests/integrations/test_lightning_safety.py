@@ -128,3 +128,9 @@ def test_no_update_of_an_optimizer_that_takes_over_in_mid_run_is_lost() -> None:
     assert not any(map(torch.equal, matrices, matrices[1:]))
     assert [e["reason"] for e in callback.ledger.events].count("the optimizer was replaced") == 1
     assert sum(r.predicted for r in callback.records[-15:]) > 3
+
+
+def test_a_broken_batch_in_an_ordinary_step_is_the_users_own() -> None:
+    model = Net(nan_at={0})
+    fit([Ungated()], model, max_steps=12)
+    assert all(torch.isnan(p).any() for p in model.parameters())

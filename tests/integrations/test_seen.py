@@ -220,3 +220,12 @@ def test_a_notebook_shows_tables() -> None:
     shown = record._repr_html_()
     assert "Full step 12" in shown and "stands" in shown and "1.235" in shown
     assert "skill" not in shown
+
+
+def test_a_disk_that_fails_costs_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    trainer, _ = fit([Ungated(log_dir=str(tmp_path / "file"))], max_steps=20)
+    assert trainer.global_step == 20
+    assert sum("training goes on without it" in r.getMessage() for r in caplog.records) == 1

@@ -235,3 +235,32 @@ OwnOptimizer = type("Optimizer", (), {"__module__": "fastai.optimizer"})
 def test_what_is_no_torch_optimizer_is_refused_with_the_place_of_one(other, remedy):
     with pytest.raises(ConfigError, match=remedy):
         OptimizerWrapper(other)
+
+
+@pytest.mark.parametrize("theirs", [None, 0.0, 1.0])
+@pytest.mark.parametrize("good", [True, False])
+def test_a_fused_update_is_held_back_on_the_device(good, theirs):
+    layer = nn.Linear(3, 3)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
+    layer(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    wrapper = OptimizerWrapper(optimizer)
+    assert wrapper.holds_on_device(0)
+    before = layer.weight.detach().clone()
+    if theirs is not None:  # a gradient scaler's own flag
+        optimizer.found_inf = torch.tensor(theirs)
+    wrapper.hold_on_device(0, torch.tensor(good))
+    optimizer.step()
+    wrapper.restore_gradients(0)
+    assert torch.equal(layer.weight, before) is not (good and not theirs)
+    assert getattr(optimizer, "found_inf", None) == theirs
+
+
+def test_optimizers_that_are_not_fused_or_not_torch_s_are_not_held_back_on_the_device():
+    layer = nn.Linear(3, 3)
+    for cls, options in (
+        (torch.optim.AdamW, {}),
+        (type("Mine", (torch.optim.AdamW,), {}), {"fused": True}),
+    ):
+        wrapper = OptimizerWrapper(cls(layer.parameters(), lr=0.1, **options))
+        assert not wrapper.holds_on_device(0)

@@ -7,6 +7,7 @@ from own_optimizers import RATE, Lion, Own, net, run, train_step
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, OptimizerWrapper
+from hybrid_predict.torch.probe import find_rule
 
 DECAY = 0.1
 
@@ -96,13 +97,39 @@ def test_a_schedule_of_the_decay_is_followed(name):
         assert options.coupled == pytest.approx(decay if is_coupled else 0.0)
 
 
-def test_a_decay_that_is_not_in_proportion_to_its_option_is_followed():
-    squared = own(lambda p, _, group: shrunk(p, group["lr"] * group["weight_decay"] ** 2))
-    optimizer = squared([{"params": [p := weight()], "weight_decay": 0.0}])
+def test_a_decay_that_is_not_in_proportion_is_probed_anew_and_little_is_kept(monkeypatch):
+    monkeypatch.setattr("hybrid_predict.torch.optimizer._MOST_RULES", 3)
+    optimizer = own(by_square)([{"params": [p := weight()], "weight_decay": 0.0}])
     wrapper = OptimizerWrapper(optimizer)
-    for decay in (0.1, 0.2, 0.5, 0.1):
+    for decay in (0.1, 0.2, 0.3, 0.4, 0.5, 0.1):
         optimizer.param_groups[0]["weight_decay"] = decay
         assert wrapper.options(0)[id(p)].shrink == pytest.approx(RATE * decay**2, rel=1e-3)
+    assert len(wrapper._rules) == 3
+
+
+def in_proportion(p, state, group):
+    return shrunk(p, group["lr"] * group["weight_decay"])
+
+
+def by_square(p, state, group):
+    return shrunk(p, group["lr"] * group["weight_decay"] ** 2)
+
+
+@pytest.mark.parametrize(("descended", "count"), [(in_proportion, 1), (by_square, 2)])
+def test_groups_are_probed_once_unless_the_rule_of_another_fits(descended, count, monkeypatch):
+    probes = []
+    monkeypatch.setattr(
+        "hybrid_predict.torch.optimizer.find_rule",
+        lambda *given: probes.append(find_rule(*given)) or probes[-1],
+    )
+    groups = [{"params": [weight()], "weight_decay": decay} for decay in (0.1, 0.2)]
+    optimizer = own(descended)(groups)
+    wrapper = OptimizerWrapper(optimizer)
+    for step in range(1, 6):
+        for group in optimizer.param_groups:
+            group["step"] = step  # some optimizers count there
+        wrapper.options()
+    assert len(probes) == count
 
 
 def l2(p, state, group):
