@@ -17,7 +17,8 @@ from hybrid_predict.attachment import Uncopied, claim, contained, detach, unclai
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.groups.groups import Groups
-from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.ledger import FELL_BACK, SavingsLedger
+from hybrid_predict.measurement import known_loss
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules.schedule import Schedule, cooling, phase
 from hybrid_predict.state import State
@@ -95,7 +96,7 @@ class HybridEngine(Uncopied):
             self._follow_parameters()
             if not self._groups.idle:
                 self._handles += optimizer.attach(weakref.ref(self))
-        attached = (self._open, self._handles, self._operations)
+        attached = self._open, self._handles, self._operations
         self._finalizer = weakref.finalize(self, detach, *attached)
         self._finalizer.atexit = False
 
@@ -108,14 +109,6 @@ class HybridEngine(Uncopied):
     def ledger(self) -> SavingsLedger:
         """The run's ledger: the steps that it has taken, and what they have cost and saved."""
         return self._state.ledger
-
-    @property
-    def _groups(self) -> Groups:
-        return self._state.groups
-
-    @property
-    def _step(self) -> Step | None:
-        return self._open.get("step")
 
     @property
     def done(self) -> bool:
@@ -138,8 +131,15 @@ class HybridEngine(Uncopied):
         unmeasured = step.predicted if step is not None and not step.reported else 0
         return self.ledger.steps + self._state.unread + unmeasured
 
+    @property
+    def _groups(self) -> Groups:
+        return self._state.groups
+
+    @property
+    def _step(self) -> Step | None:
+        return self._open.get("step")
+
     def _follow_parameters(self) -> None:
-        """Claim the optimizer's parameters, and log what is left to it."""
         claim(self, self.optimizer.parameters())
         self._state.log_left_out()
 
@@ -234,6 +234,8 @@ class HybridEngine(Uncopied):
             with self._contained(step):
                 self._state.read(drain=True)
         record = self._state.advance(step)
+        if not self._watching and record.read_step is None:
+            record = replace(record, read_step=step.number, loss=known_loss(loss))
         step.add_seconds(self.ledger, started, perf_counter())
         return record
 
@@ -316,7 +318,6 @@ class HybridEngine(Uncopied):
         step.hook_seconds += perf_counter() - started
 
     def _predict(self, step: Step) -> None:
-        """Take the predicted steps that are due."""
         if self.config.shadow or self._state.pausing:
             return
         count = self._groups.due(self.schedule, self._position)
@@ -359,17 +360,14 @@ class HybridEngine(Uncopied):
             self._state.record_event("the optimizer was replaced", logging.INFO)
 
     def _fall_back(self, reason: str, error: Exception | None = None) -> None:
-        """Apply the verdicts that are measured, then continue the run as plain training.
-
-        After an error the full step may fail as a whole, so verdicts are read with the next one.
-        """
+        """Apply the verdicts that are measured, then continue the run as plain training."""
         state = self._state
         state.plain = True
-        if error is None:
+        if error is None:  # else they are read with the next full step, as this one may fail
             state.read(drain=True)
         state.groups.free()
         number = state.next_step
-        self.ledger.record(number, f"fell back to plain training: {reason}")
+        self.ledger.record(number, f"{FELL_BACK}{reason}")
         text = "Full step %d: %s; all further steps are plain training."
         logger.warning(text, number, reason, exc_info=error)
 

@@ -75,8 +75,7 @@ class SavingsLedger:
             parts.append(
                 f"about {duration(saved)} saved of {duration(plain)} on the host"
                 if saved > 0
-                else f"about {duration(-saved)} longer on the host than {duration(plain)} of full "
-                "steps alone"
+                else f"about {duration(plain - saved)} on the host instead of {duration(plain)}"
             )
         if self.full_seconds:
             parts.append(f"overhead {self.overhead}")
@@ -197,6 +196,12 @@ class SavingsLedger:
         return True
 
     @property
+    def fell_back(self) -> str:
+        """The event of the return to plain training, with its reason; empty if there is none."""
+        reasons = (str(event["reason"]) for event in self.events)
+        return next((reason for reason in reasons if reason.startswith(FELL_BACK)), "")
+
+    @property
     def unpredicted(self) -> str:
         """Reason why planned predicted steps were not made, as an event has it; empty if none."""
         return why_unpredicted(self.events)
@@ -302,6 +307,9 @@ class SavingsLedger:
             rows[f"full step {event['step']:,}"] = event["reason"]
         return table("HybridPredict", rows)
 
+
+FELL_BACK = "fell back to plain training: "
+"""Beginning of the event of the return to plain training."""
 
 LEAST_FACTOR = 2.4
 """Smallest factor on the learning rate that is worth a hint."""

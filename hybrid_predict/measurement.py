@@ -240,6 +240,13 @@ def mean_loss(loss: object) -> Tensor | float | None:
     return float(loss) if isinstance(loss, (int, float)) else None
 
 
+def known_loss(loss: object) -> float | None:
+    """Return a loss as a number if reading it does not wait for a device, else None."""
+    mean = mean_loss(loss)
+    on_host = not isinstance(mean, Tensor) or mean.device.type == "cpu"
+    return None if mean is None or not on_host else float(mean)
+
+
 def _length(norms: Sequence[float]) -> float:
     """Return the norm of a vector from those of its parts; nan if not finite or without parts."""
     known = norms and all(map(math.isfinite, norms))

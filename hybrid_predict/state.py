@@ -17,7 +17,7 @@ from hybrid_predict.ledger import SavingsLedger, percent
 from hybrid_predict.measurement import Judgement, Measurement, check, judge, newest, unpack
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import limits as rules
-from hybrid_predict.rules.budget import budget, describe_block, describe_excess
+from hybrid_predict.rules.budget import budget, describe_block, describe_excess, describe_remedy
 from hybrid_predict.rules.schedule import schedule
 from hybrid_predict.rules.skill import known
 from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence, Verdict, weigh
@@ -120,11 +120,13 @@ class State:
     def futile(self) -> str:
         """Why the plug-in cannot help in the rest of the run; empty if it may."""
         if rules.risen(self.limits):
-            stands = "the training loss stands above that of the warm-up"
-            return f"{stands} (watch_loss=False is for non-stationary objectives)"
+            return rules.RISEN
         # Later, weights may have thawed that the first full step did not count.
-        gate, first = self.groups.gate, not self.ledger.full_steps
-        return gate.reason if gate.locked and first else ""
+        gate, limit = self.groups.gate, self._config.max_overhead
+        if self.ledger.full_steps or not gate.locked:
+            return ""
+        step = (self.ledger.flops_per_step or 0) / ranks.size()
+        return gate.reason + describe_remedy(self.needed, step, limit)
 
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
         """Record an event in the ledger, and log it if it is new.

@@ -28,7 +28,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.integrations.reporter import event_folder
-from hybrid_predict.ledger import percent
+from hybrid_predict.ledger import FELL_BACK, percent
 from hybrid_predict.report.overview import Overview, Shortage, overview, shortage
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import interruptible, quiet
@@ -85,7 +85,7 @@ def examine(
         further.insert(0, ("callbacks", f"{', '.join(needy)}: {why}"))
     if probe.plain:
         change = [("change", probe.remedies)] if probe.remedies else []
-        works = f"no, the run would be plain training. {probe.plain}"
+        works = f"no, the run would be plain training: {probe.plain}"
         return False, [("works", works), *change, *further]
     findings = [("works", "yes"), *_planned(probe.plan, plugin), ("run log", run_log)]
     if any(part.corrected or part.predicted for part in probe.plan.parts):
@@ -136,9 +136,7 @@ class _Probe(pl.Callback):
         engine = self._plugin.engine
         if engine is not None and self._plugin.ledger.full_steps:
             self.plan = overview(engine)
-            start = "fell back to plain training: "
-            reasons = [event["reason"] for event in engine.ledger.events]
-            self.plain = next((r.removeprefix(start) for r in reasons if r.startswith(start)), "")
+            self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK).partition(";")[0]
             lack = shortage(engine)
             if self.plain and lack is not None:
                 self.remedies = _remedies(lack, batch)

@@ -138,7 +138,7 @@ def earned(seeds: Sequence[Arms], config: AuditConfig) -> dict[str, dict[str, An
         limits = bounds(values, config.alpha) if len(values) > 1 else None
         reading = "no difference that these seeds can show"
         if pairs and not used:
-            reading = "none was made, so none earned anything"
+            reading = "none was made, so there is no gain from them"
         elif limits is None or len(values) < FEW_SEEDS:
             reading = "too few seeds to tell"
         elif limits.lower > 0 or limits.upper < 0:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from hybrid_predict.config import KINDS
 from hybrid_predict.ledger import percent
-from hybrid_predict.rules.budget import budget
+from hybrid_predict.rules.budget import remedy
 from hybrid_predict.torch import ranks
 
 if TYPE_CHECKING:
@@ -150,8 +149,7 @@ def shortage(engine: HybridEngine) -> Shortage | None:
     if needed is None:
         return None
     step = (engine.ledger.flops_per_step or 0) / ranks.size()
-    batches = needed / (limit * step) if limit else math.inf
-    return Shortage(limit, _rounded_up(needed / budget(step, 1.0)), batches)
+    return Shortage(limit, *remedy(needed, step, limit))
 
 
 def added_cost(engine: HybridEngine) -> str:
@@ -204,9 +202,3 @@ def _count(number: float) -> str:
             break
         number /= 1000
     return f"{number:.3g}{unit}"
-
-
-def _rounded_up(value: float) -> float:
-    """Round up to two significant digits."""
-    digits = 1 - math.floor(math.log10(value))
-    return round(math.ceil(value * 10.0**digits) / 10.0**digits, max(0, digits))

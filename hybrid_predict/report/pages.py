@@ -107,7 +107,8 @@ def plain_finding(results: Mapping[str, Any]) -> str:
     size = float(f"{abs(change):.2g}")  # 280, not 2.8e+02
     what = f"{size:g} % {'lower' if change < 0 else 'higher'} {metric} with {saved}"
     if verdict["saving"] < LEAST_SAVING:
-        return f"no full steps were saved, so there is no saving to prove: {what}"
+        unsaved = "no full steps were saved, so there is no saving to prove"
+        return f"{unsaved}: {what}" if change else unsaved
     if verdict["seeds"] < FEW_SEEDS:
         return f"hint: {what}; for proof: --seeds {FEW_SEEDS}"
     kind = {"verified": "verified saving", "undecided": "not decided"}

@@ -39,6 +39,8 @@ def finding(log: RunLog) -> str:
     so_far = "so far " if log.end is None else ""
     if not ledger.full_steps:
         return "nothing was trained yet"
+    if fell_back := ledger.fell_back:
+        return f"{so_far}{ledger.full_steps:,} full steps; {printable(fell_back)}"
     if not plan["predicted"]:
         return f"{so_far}{ledger.full_steps:,} full steps; no predicted steps were planned"
     if ledger.predicted_steps:
@@ -143,7 +145,7 @@ def _saving(ledger: SavingsLedger) -> str:
     seconds = (
         f"{duration(saved)} saved of {plain} on the host"
         if saved > 0
-        else f"{duration(-saved)} longer on the host than {plain} of full steps alone"
+        else f"{duration(ledger.plain_seconds - saved)} on the host instead of {plain}"
     )
     return f"{percent(ledger.saved_steps_fraction)} fewer full steps; by estimate {seconds}"
 

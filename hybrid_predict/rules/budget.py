@@ -65,6 +65,29 @@ def budget(step_operations: float, max_overhead: float) -> float:
     return max_overhead * max(step_operations, SMALLEST_STEP)
 
 
+def remedy(needed: float, step_operations: float, max_overhead: float) -> tuple[float, float]:
+    """Return what would allow so many operations, either by itself.
+
+    Returns:
+        A ``max_overhead``, rounded up to two digits, and the factor by which the operations of a
+        full step must grow, for example with larger batches; infinite if none is large enough.
+    """
+    share = needed / budget(step_operations, 1.0)
+    digits = 1 - math.floor(math.log10(share))
+    enough = round(math.ceil(share * 10.0**digits) / 10.0**digits, max(0, digits))
+    allowed = max_overhead * step_operations
+    return enough, needed / allowed if allowed else math.inf
+
+
+def describe_remedy(needed: float | None, step_operations: float, max_overhead: float) -> str:
+    """Return what would make corrections strong enough, to end a sentence."""
+    if needed is None:
+        return ""
+    enough, batches = remedy(needed, step_operations, max_overhead)
+    larger = f"batches {batches:.2g} times as large, or " if math.isfinite(batches) else ""
+    return f"; {larger}max_overhead={enough:g} would be enough"
+
+
 def largest_block(
     operations: Callable[[int | None], int], allowed: float
 ) -> tuple[int | None, int]:

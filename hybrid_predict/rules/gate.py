@@ -15,8 +15,8 @@ TOO_SHORT = (
     "the drift"
 )
 TOO_EXPENSIVE = (
-    f"{_PLANNED}: max_overhead leaves corrected updates too weak to make up for them; larger "
-    "batches or a larger max_overhead help"
+    f"{_PLANNED}: batches are too small for layers this wide, so max_overhead leaves corrected "
+    "updates too weak to make up for them"
 )
 TOO_FEW = (
     f"{_PLANNED}: they would move less than a quarter of the trained weights outside embeddings; "

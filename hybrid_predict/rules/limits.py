@@ -23,6 +23,12 @@ RISE, PATIENCE = 0.2, 32
 """Share by which the mean loss, and full steps for which it may stand above that of the warm-up. It
 has to be a standard deviation above it too: a fifth of a loss near 0 is less than its noise."""
 
+RISEN = (
+    "the training loss stands above that of the warm-up (watch_loss=False is for non-stationary "
+    "objectives)"
+)
+"""Why a run falls back to plain training."""
+
 
 @final
 class Baseline(NamedTuple):

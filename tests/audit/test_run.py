@@ -318,10 +318,10 @@ def test_predicted_steps_that_were_not_made_earn_nothing(seeds):
     gain = results["earned"]["predicted steps"]
     assert (gain["n"], gain["mean"], gain["lower"], gain["idle"]) == (0, None, None, seeds)
     assert sentences(results["earned"])[1] == (
-        "Predicted steps: none was made, so none earned anything."
+        "Predicted steps: none was made, so there is no gain from them."
     )
     page = audit_page(results, None)
-    assert "none was made, so none earned anything" in page
+    assert "none was made, so there is no gain from them" in page
     assert "corrected → hybrid" in page and "+0.2" not in page.split("predicted steps</td>")[1]
 
 

@@ -42,7 +42,7 @@ def test_audit_of_a_file(work, capsys, refused):
         "hint from 1 seed",
         "(corrected against short): too few seeds to tell.",
         "no full steps were saved, so there is no saving to prove",
-        "Predicted steps: none was made, so none earned anything.",
+        "Predicted steps: none was made, so there is no gain from them.",
         "hybrid-predict-audit/report.html",
     ):
         assert words in " ".join(out.split())

@@ -237,7 +237,7 @@ def test_a_budget_that_refuses_corrections_is_shown_with_what_to_type(work, monk
     monkeypatch.setattr(budget, "SMALLEST_STEP", 0.0)
     status, out = examine("threads_of_mine:wide")
     assert status == doctor.REFUSED
-    assert "works no, the run would be plain training. no predicted steps" in out
+    assert "works no, the run would be plain training: no predicted steps" in out
     assert "none is of a kind" not in out and "paste" not in out
     match = re.search(
         r"change max_overhead=0.1 is too small; batches of at least ([\d,]+) samples \(now 8\), "

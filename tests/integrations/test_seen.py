@@ -196,7 +196,7 @@ def test_callback_ledger_and_record_say_what_they_are() -> None:
                  "overhead 8 %", "skill 0.31", "length 0.40", "0 undone"):  # fmt: skip
         assert fact in str(ledger)
     ledger.correct_seconds = 34.0
-    assert "4.7 s longer on the host than 90 s" in str(ledger)
+    assert "95 s on the host instead of 90 s" in str(ledger)
     assert str(SavingsLedger()) == "0 full + 0 predicted = 0 steps; 0 undone"
     record = str(StepRecord(12, Phase.PREDICT, 2, 1, 12, Verdict.STANDS, 0.314, 1.23456))
     for fact in ("step 12 (predict)", "1 predicted", "stands", "loss 1.235", "skill 0.31"):
