@@ -18,7 +18,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import FELL_BACK, SavingsLedger
-from hybrid_predict.measurement import known_loss
+from hybrid_predict.measurement import with_loss
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules.schedule import Schedule, cooling, phase
 from hybrid_predict.state import State
@@ -234,10 +234,8 @@ class HybridEngine(Uncopied):
             with self._contained(step):
                 self._state.read(drain=True)
         record = self._state.advance(step)
-        if not self._watching and record.read_step is None:
-            record = replace(record, read_step=step.number, loss=known_loss(loss))
         step.add_seconds(self.ledger, started, perf_counter())
-        return record
+        return record if self._watching else with_loss(record, loss)
 
     def detach(self) -> None:
         """Undo predicted steps that are not verified, and remove all hooks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Reading, reading
+from hybrid_predict.record import StepRecord
 from hybrid_predict.rules.verdict import Slopes, Verdict, cause, loss_cause
 from hybrid_predict.saved import check_count, damaged
 from hybrid_predict.torch import lists, ranks
@@ -240,11 +241,16 @@ def mean_loss(loss: object) -> Tensor | float | None:
     return float(loss) if isinstance(loss, (int, float)) else None
 
 
-def known_loss(loss: object) -> float | None:
-    """Return a loss as a number if reading it does not wait for a device, else None."""
+def with_loss(record: StepRecord, loss: object) -> StepRecord:
+    """Return the record of a plain full step with its loss, unless other ranks have theirs.
+
+    A loss on a device is left unknown, because nobody reads it later.
+    """
     mean = mean_loss(loss)
-    on_host = not isinstance(mean, Tensor) or mean.device.type == "cpu"
-    return None if mean is None or not on_host else float(mean)
+    on_device = isinstance(mean, Tensor) and mean.device.type != "cpu"
+    if mean is None or on_device or ranks.size() > 1 or record.read_step is not None:
+        return record
+    return replace(record, read_step=record.step, loss=float(mean))
 
 
 def _length(norms: Sequence[float]) -> float:
