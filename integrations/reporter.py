@@ -62,8 +62,6 @@ class Reporter:
         folder = event_folder(trainer, log_dir) if first else None
         self._writer = LogWriter(None if folder is None else folder / NAME)
         self._restore_bar = _extend_bar(trainer.progress_bar_callback, self._shown)
-        for caution in cautions(engine):
-            logger.warning("%s", caution)
 
     @property
     def log(self) -> RunLog:
@@ -91,6 +89,8 @@ class Reporter:
     def _begin(self) -> None:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine, plan = self._engine, overview(self._engine)
+        for caution in () if self._ledger.fell_back else cautions(engine):
+            logger.warning("%s", caution)
         what = "scores forecasts and changes nothing (shadow=True)"
         text = what if engine.config.shadow else f"{plan}{added_cost(engine)}"
         say(self._trainer, f"HybridPredict {text}.", live=True)
