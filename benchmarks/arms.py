@@ -31,10 +31,10 @@ SPEEDUP = 1.5
 class Arm:
     """One way to train.
 
-    ``factors`` on the rate that ``tunes`` names are tried in a grid, unless there is one alone.
-    With ``after`` the factor is the measured speedup of the arm of that name. ``share`` is that of
-    full steps in T without predicted steps; ``plugin`` has arguments of `HybridConfig`. An arm that
-    is ``kept`` cannot be run any more; its committed runs are still shown.
+    ``tunes`` names a learning rate. Several ``factors`` on it are tried in a grid. ``after`` names
+    an arm; the factor is then the speedup that was measured for it. ``share`` is the number of full
+    steps, divided by T, in a run without predicted steps. ``plugin`` has arguments of
+    `HybridConfig`. An arm that is ``kept`` cannot be run any more, but its runs are shown.
     """
 
     name: str

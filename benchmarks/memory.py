@@ -18,8 +18,8 @@ from hybrid_predict import HybridEngine
 def set_imports_aside() -> None:
     """Hide all objects that are alive from the garbage collector, and so from `Memory`.
 
-    Imported packages leave so many that looking at them takes half a second. Call this before data
-    is loaded.
+    Packages leave many objects when they are imported, and looking at all of them takes half a
+    second. Call this after the imports, and before data are loaded.
     """
     import_module("torch._dynamo")  # otherwise an optimizer imports it in its first step
     gc.freeze()
@@ -28,8 +28,8 @@ def set_imports_aside() -> None:
 class Memory:
     """Measures the bytes allocated after the object was made.
 
-    On a CUDA device this is the peak of torch's allocator; on the CPU, which records no peak, the
-    size of the tensors alive, without activations.
+    On a CUDA device this is the peak that torch's allocator records. On the CPU no peak is
+    recorded; there it is the size of the tensors that are alive, without activations.
     """
 
     def __init__(self) -> None:

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PLAIN, _CORRECTED, _HYBRID, _OTHER = "#264653", "#edae49", "#d1495b", "#8a8f98"
+PLAIN_COLOR, CORRECTED_COLOR = "#264653", "#edae49"
+HYBRID_COLOR, OTHER_COLOR = "#d1495b", "#8a8f98"
 _OURS = {
-    "corrected": ("corrected", _CORRECTED),
-    "hybrid": ("+ predicted (default)", _HYBRID),
+    "corrected": ("corrected", CORRECTED_COLOR),
+    "hybrid": ("+ predicted (default)", HYBRID_COLOR),
 }
 """Name in the legend and color of the arms that have a color of their own."""
 
@@ -58,7 +59,7 @@ def plot(results: Mapping[str, Any]) -> Figure:
 def _losses(axes: Axes, summary: Summary, task: str, setting: str) -> None:
     """Draw the curve of plain training, and the arms with and without predicted steps."""
     ours = [((arm,), label, color, "none") for arm, (label, color) in _OURS.items()]
-    for arms, label, color, style in ((PLAIN, "plain", _PLAIN, "-"), *ours):
+    for arms, label, color, style in ((PLAIN, "plain", PLAIN_COLOR, "-"), *ours):
         figures = [summary.figures(task, setting, arm) for arm in arms]
         known = [f for f in figures if f is not None and f.loss["mean"] is not None]
         if not known:
@@ -83,13 +84,13 @@ def _losses(axes: Axes, summary: Summary, task: str, setting: str) -> None:
 
 def _speedups(axes: Axes, summary: Summary, task: str, setting: str, arms: list[str]) -> None:
     """Draw the speedup of each arm with its interval over seeds, one line per arm."""
-    axes.axvline(1.0, color=_PLAIN, linewidth=1)
+    axes.axvline(1.0, color=PLAIN_COLOR, linewidth=1)
     for row, arm in enumerate(arms):
         figures = summary.figures(task, setting, arm)
         if figures is None or figures.speedup is None:
             continue
         value, low, high = figures.speedup.value, figures.speedup.low, figures.speedup.high
-        color = _OURS[arm][1] if arm in _OURS else _OTHER
+        color = _OURS[arm][1] if arm in _OURS else OTHER_COLOR
         axes.plot([low or value, high or value], [row, row], color=color, linewidth=2)
         axes.plot([value], [row], color=color, marker="o")
         if figures.speedup.bound:

@@ -7,13 +7,12 @@ Run with: python -m benchmarks.render
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import RESULTS, house, seconds
+from benchmarks import RESULTS, house, load, seconds
 from benchmarks import table as bench
 from benchmarks.blocks import fill, names
 from benchmarks.clients import table as clients
@@ -32,12 +31,6 @@ PAGES = tuple(
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if names(page.read_text())
 )
-
-
-def load(name: str) -> dict[str, Any]:
-    """Read a committed results file."""
-    results: dict[str, Any] = json.loads((RESULTS / name).read_text())
-    return results
 
 
 def step_cost() -> str:

@@ -5,16 +5,22 @@ Run with: python -m benchmarks.seconds
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks import RESULTS
+from benchmarks import RESULTS, load
 from benchmarks.figures import Summary
 from benchmarks.plan import SETTINGS
-from benchmarks.plot import save_figure, tidy
+from benchmarks.plot import (
+    CORRECTED_COLOR,
+    HYBRID_COLOR,
+    OTHER_COLOR,
+    PLAIN_COLOR,
+    save_figure,
+    tidy,
+)
 from benchmarks.table import main_setting, markdown
 from hybrid_predict.report.shared import new_figure
 
@@ -27,15 +33,12 @@ PICTURE, SOURCE, TASK = "first.png", "bench-core.json", "gpt-0.2m"
 """File of the picture, the results that it shows, and the task."""
 
 _LINE = ("plain-half", "short", "plain", "plain-double")
-_POINTS = {"corrected": ("corrected", "#edae49", "s"), "hybrid": ("default", "#d1495b", "D"),
-           "muon": ("Muon, tuned", "#8a8f98", "^")}  # fmt: skip
+_POINTS = {
+    "corrected": ("corrected", CORRECTED_COLOR, "s"),
+    "hybrid": ("default", HYBRID_COLOR, "D"),
+    "muon": ("Muon, tuned", OTHER_COLOR, "^"),
+}
 """Arms of plain training, and label, color and marker of the others."""
-
-
-def load(suite: str) -> dict[str, Any]:
-    """Read the committed results of a suite."""
-    results: dict[str, Any] = json.loads((RESULTS / f"bench-{suite}.json").read_text())
-    return results
 
 
 class Gain(NamedTuple):
@@ -56,7 +59,7 @@ class Gain(NamedTuple):
 def gains() -> Iterator[Gain]:
     """Yield the gains on all tasks."""
     for suite in SUITES:
-        results = load(suite)
+        results = load(f"bench-{suite}.json")
         summary = Summary(results)
         setting = main_setting(summary)
         for task in summary.tasks:
@@ -92,12 +95,12 @@ def table() -> str:
 
 def plot() -> Figure:
     """Draw final losses against full steps, and against seconds; a point is a run's end."""
-    summary = Summary(results := load("core"))
+    summary = Summary(results := load(SOURCE))
     setting, steps = main_setting(summary), results["steps"][TASK]
     figure = new_figure(figsize=(8.4, 3.3))
     for axes, in_seconds in zip(figure.subplots(1, 2, sharey=True), (False, True), strict=True):
         for arms, (label, color, marker) in (
-            (_LINE, ("plain training", "#264653", "o")),
+            (_LINE, ("plain training", PLAIN_COLOR, "o")),
             *(((arm,), style) for arm, style in _POINTS.items()),
         ):
             way = {"hybrid": "both", "corrected": "corrected"}.get(arms[0])

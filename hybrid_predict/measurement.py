@@ -246,11 +246,11 @@ def with_loss(record: StepRecord, loss: object) -> StepRecord:
 
     A loss on a device is left unknown, because nobody reads it later.
     """
-    mean = mean_loss(loss)
-    on_device = isinstance(mean, Tensor) and mean.device.type != "cpu"
-    if mean is None or on_device or ranks.size() > 1 or record.read_step is not None:
+    on_device = isinstance(loss, Tensor) and loss.device.type != "cpu"
+    if loss is None or on_device or ranks.size() > 1 or record.read_step is not None:
         return record
-    return replace(record, read_step=record.step, loss=float(mean))
+    mean = mean_loss(loss)
+    return record if mean is None else replace(record, read_step=record.step, loss=float(mean))
 
 
 def _length(norms: Sequence[float]) -> float:

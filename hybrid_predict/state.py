@@ -16,8 +16,8 @@ from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import SavingsLedger, percent
 from hybrid_predict.measurement import Judgement, Measurement, check, judge, newest, unpack
 from hybrid_predict.record import StepRecord
+from hybrid_predict.rules import budget
 from hybrid_predict.rules import limits as rules
-from hybrid_predict.rules.budget import budget, describe_block, describe_excess, describe_remedy
 from hybrid_predict.rules.schedule import schedule
 from hybrid_predict.rules.skill import known
 from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence, Verdict, weigh
@@ -62,7 +62,7 @@ class State:
         limits: Baselines of losses and gradient norms.
         evidence: Evidence against predicted steps.
         plain: Whether the rest of the run is plain training.
-        needed: Operations of corrections that are not weak; None if these are not, or not counted.
+        shortage: What corrections lack to be strong; None if nothing, or if it was not counted.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class State:
         self.limits = rules.first_limits(len(optimizer.optimizers))
         self.evidence = Evidence()
         self.plain = not config.enabled
-        self.needed: int | None = None
+        self.shortage: budget.Shortage | None = None
         self._lag = config.lag or 0
         self._queue: deque[tuple[dict[str, Any], HostCopy]] = deque()
         self._read: list[tuple[Measurement, Judgement]] = []
@@ -122,11 +122,8 @@ class State:
         if rules.risen(self.limits):
             return rules.RISEN
         # Later, weights may have thawed that the first full step did not count.
-        gate, limit = self.groups.gate, self._config.max_overhead
-        if self.ledger.full_steps or not gate.locked:
-            return ""
-        step = (self.ledger.flops_per_step or 0) / ranks.size()
-        return gate.reason + describe_remedy(self.needed, step, limit)
+        gate, first = self.groups.gate, not self.ledger.full_steps
+        return f"{gate.reason}{self.shortage or ''}" if gate.locked and first else ""
 
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
         """Record an event in the ledger, and log it if it is new.
@@ -157,19 +154,21 @@ class State:
         ledger, groups, limit = self.ledger, self.groups, self._config.max_overhead
         if not ledger.flops_per_step:
             return
-        allowed = budget(ledger.flops_per_step / ranks.size(), limit)
+        full_step = ledger.flops_per_step / ranks.size()
+        allowed = budget.budget(full_step, limit)
         operations, block = groups.apply_budget(allowed), groups.block
         if operations or block is not None:
             ledger.flops_per_correction = operations * ranks.size()
-        self.needed = groups.sufficient_operations if groups.gate.weak else None
+        needed = groups.sufficient_operations if groups.gate.weak else None
+        self.shortage = None if needed is None else budget.shortage(needed, full_step, limit)
         if step is None:
             return
         if block is not None:
             updates = [g.treatment.update for g in groups if g.treatment.update]
-            self.record_event(describe_block(block, limit, updates), logging.INFO, step)
+            self.record_event(budget.describe_block(block, limit, updates), logging.INFO, step)
         if operations > allowed:
             excess = percent(ledger.correction_share or 0.0)
-            self.record_event(describe_excess(excess, limit), logging.WARNING, step)
+            self.record_event(budget.describe_excess(excess, limit), logging.WARNING, step)
 
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
         """Decide the kinds of an optimizer's parameters before its first update.

@@ -28,8 +28,9 @@ QUIET: dict[str, Any] = {
 class Client(ABC):
     """A model of a package, trained by the package's own code on small data.
 
-    Settings are the package's defaults, unless ``trains`` names them. The full run has ``length``
-    ``epochs`` or ``steps``; ``lower`` says whether less of the metric is better.
+    ``trains`` says what is trained, and names settings that are not the package's defaults. The
+    full run lasts for ``length`` epochs or steps, whichever ``unit`` says. ``lower`` says whether a
+    lower metric is better.
     """
 
     package: ClassVar[str]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.arms import ARMS
 from benchmarks.plan import Row
-from benchmarks.plot import tidy
+from benchmarks.plot import CORRECTED_COLOR, HYBRID_COLOR, PLAIN_COLOR, tidy
 from benchmarks.rates.gains import COMPARED, Ratio, mean_value, points, untuned_ratios
 from benchmarks.rates.study import DEVELOPMENT
 from hybrid_predict.report.shared import new_figure
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS = dict(zip(COMPARED, ("#264653", "#edae49", "#d1495b"), strict=True))
+COLORS = dict(zip(COMPARED, (PLAIN_COLOR, CORRECTED_COLOR, HYBRID_COLOR), strict=True))
 MEAN = "geometric mean"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.arms import ARMS
 from benchmarks.plan import Row
-from benchmarks.plot import tidy
+from benchmarks.plot import CORRECTED_COLOR, HYBRID_COLOR, PLAIN_COLOR, tidy
 from benchmarks.scale.table import Point, points
 from hybrid_predict.report.shared import new_figure
 from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, EXACT
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = {
-    "corrected": "#edae49",
-    "hybrid": "#d1495b",
+    "corrected": CORRECTED_COLOR,
+    "hybrid": HYBRID_COLOR,
     "corrected-any-cost": "#7a5195",
     "whitened-any-cost": "#6b705c",
     "muon": "#30638e",
@@ -68,7 +68,7 @@ def _lines(axes: Axes, compared: Sequence[Point], along: str) -> None:
     if ticks:  # a single one is to stand in the middle
         axes.set_xlim(ticks[0] / 1.5, ticks[-1] * 1.5)
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-    axes.axhline(1.0, color="#264653", linewidth=1)
+    axes.axhline(1.0, color=PLAIN_COLOR, linewidth=1)
     tidy(axes)
 
 

@@ -29,7 +29,8 @@ from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_me
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.integrations.reporter import event_folder
 from hybrid_predict.ledger import FELL_BACK, percent
-from hybrid_predict.report.overview import Overview, Shortage, overview, shortage
+from hybrid_predict.report.overview import Overview, overview, shortage
+from hybrid_predict.rules.budget import Shortage
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import interruptible, quiet
 
@@ -136,9 +137,10 @@ class _Probe(pl.Callback):
         engine = self._plugin.engine
         if engine is not None and self._plugin.ledger.full_steps:
             self.plan = overview(engine)
-            self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK).partition(";")[0]
+            self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK)
             lack = shortage(engine)
-            if self.plain and lack is not None:
+            if self.plain and lack is not None:  # told with the size of the batch
+                self.plain = self.plain.removesuffix(str(lack))
                 self.remedies = _remedies(lack, batch)
         if self.plan is not None or trainer.global_step > 0:
             raise TrialEnd

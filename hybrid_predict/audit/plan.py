@@ -12,7 +12,7 @@ from typing import Any
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import Meter
-from hybrid_predict.audit.searching import WAYS, number_of_tests, test_candidates
+from hybrid_predict.audit.searching import WAYS, number_of_tests, try_candidates
 from hybrid_predict.audit.store import RunKey, RunStore, run_key
 from hybrid_predict.audit.training import fit_arm, short_steps
 from hybrid_predict.audit.verdict import counted_seeds
@@ -149,7 +149,7 @@ def _path(config: AuditConfig, largest: Mapping[str, float]) -> set[RunKey]:
         tested.append((arm, speedup))
         return isinstance(speedup, str) or speedup <= largest[arm]
 
-    test_candidates(config, passes)
+    try_candidates(config, passes)
     return {
         run_key(name, speedup, seed)
         for (arm, speedup), seed in product(tested, range(config.seeds))

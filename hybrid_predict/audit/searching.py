@@ -163,7 +163,7 @@ def bisect(candidates: Sequence[T], passes: Callable[[T], bool]) -> None:
             failed = tested
 
 
-def test_candidates(config: AuditConfig, passes: Callable[[str, Speedup], bool]) -> None:
+def try_candidates(config: AuditConfig, passes: Callable[[str, Speedup], bool]) -> None:
     """Test candidates, given by arm and speedup, until the answer cannot change."""
     for arm in WAYS:
         bisect(config.numbers, partial(passes, arm))
@@ -202,7 +202,7 @@ class Searching:
     def result(self) -> SearchResult:
         """Test candidates until the answer cannot change, or the user interrupts."""
         try:
-            test_candidates(self._config, self._passes)
+            try_candidates(self._config, self._passes)
         except KeyboardInterrupt:
             return self._written(partial=True)
         return self._written(partial=False)

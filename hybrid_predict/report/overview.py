@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from hybrid_predict.config import KINDS
 from hybrid_predict.ledger import percent
-from hybrid_predict.rules.budget import remedy
-from hybrid_predict.torch import ranks
+from hybrid_predict.rules.budget import Shortage
 
 if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine
@@ -97,23 +96,6 @@ class Overview:
         return f"plan: {full} + up to {self.predicted:,} predicted = {self.steps:,} steps"
 
 
-@final
-@dataclass(frozen=True)
-class Shortage:
-    """What is needed for stronger corrections: either of two changes is enough.
-
-    Args:
-        limit: The present ``max_overhead``.
-        enough: A larger one, rounded up to two digits.
-        batches: Factor by which the operations of a full step must grow, for example with larger
-            batches; infinite if no batch is large enough.
-    """
-
-    limit: float
-    enough: float
-    batches: float
-
-
 def overview(engine: HybridEngine) -> Overview:
     """Return the overview of an engine's run."""
     mapper, schedule, groups = engine.mapper, engine.schedule, engine._state.groups
@@ -145,11 +127,7 @@ def steps_until_skill(engine: HybridEngine) -> int:
 
 def shortage(engine: HybridEngine) -> Shortage | None:
     """Return what is missing if ``max_overhead`` leaves corrections weak; None if nothing is."""
-    needed, limit = engine._state.needed, engine.config.max_overhead
-    if needed is None:
-        return None
-    step = (engine.ledger.flops_per_step or 0) / ranks.size()
-    return Shortage(limit, *remedy(needed, step, limit))
+    return engine._state.shortage
 
 
 def added_cost(engine: HybridEngine) -> str:

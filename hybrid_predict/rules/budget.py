@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, final
 
 SMALLEST_STEP = 1e8
 """Smallest number of operations of a full step in the budget of corrections. In small models, most
@@ -65,27 +65,28 @@ def budget(step_operations: float, max_overhead: float) -> float:
     return max_overhead * max(step_operations, SMALLEST_STEP)
 
 
-def remedy(needed: float, step_operations: float, max_overhead: float) -> tuple[float, float]:
-    """Return what would allow so many operations, either by itself.
+@final
+class Shortage(NamedTuple):
+    """What corrections lack to be strong: either of two changes is enough."""
 
-    Returns:
-        A ``max_overhead``, rounded up to two digits, and the factor by which the operations of a
-        full step must grow, for example with larger batches; infinite if none is large enough.
-    """
+    limit: float  # the present max_overhead
+    enough: float  # a larger one, rounded up to two digits
+    batches: float  # factor on the operations of a full step, as with larger batches; may be inf
+
+    def __str__(self) -> str:
+        """Return a clause to end a sentence with."""
+        batches = f"batches {self.batches:.2g} times as large, or "
+        larger = batches if math.isfinite(self.batches) else ""
+        return f"; {larger}max_overhead={self.enough:g} would be enough"
+
+
+def shortage(needed: float, step_operations: float, max_overhead: float) -> Shortage:
+    """Return what would allow so many operations of corrections in a full step."""
     share = needed / budget(step_operations, 1.0)
     digits = 1 - math.floor(math.log10(share))
     enough = round(math.ceil(share * 10.0**digits) / 10.0**digits, max(0, digits))
     allowed = max_overhead * step_operations
-    return enough, needed / allowed if allowed else math.inf
-
-
-def describe_remedy(needed: float | None, step_operations: float, max_overhead: float) -> str:
-    """Return what would make corrections strong enough, to end a sentence."""
-    if needed is None:
-        return ""
-    enough, batches = remedy(needed, step_operations, max_overhead)
-    larger = f"batches {batches:.2g} times as large, or " if math.isfinite(batches) else ""
-    return f"; {larger}max_overhead={enough:g} would be enough"
+    return Shortage(max_overhead, enough, needed / allowed if allowed else math.inf)
 
 
 def largest_block(

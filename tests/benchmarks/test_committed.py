@@ -26,7 +26,12 @@ def test_committed_plain_runs_are_those_that_would_be_made(name):
 
 
 @pytest.mark.parametrize(
-    ("figure", "data"), [("bench-core.png", "bench-core.json"), ("scale.png", "scale.jsonl")]
+    ("figure", "data"),
+    [
+        ("bench-core.png", "bench-core.json"),
+        ("first.png", "bench-core.json"),
+        ("scale.png", "scale.jsonl"),
+    ],
 )
 def test_committed_figures_were_drawn_from_the_committed_data(figure, data):
     with Image.open(RESULTS / figure) as picture:
