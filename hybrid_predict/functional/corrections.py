@@ -11,7 +11,7 @@ from hybrid_predict.functional.plan import Plan
 from hybrid_predict.functional.state import Correction, Group
 from hybrid_predict.rules.length import longest_update, magnification, stretch
 from hybrid_predict.rules.numbers import ROUNDING, array_library, select
-from hybrid_predict.rules.polynomials import ROW_MEMORY
+from hybrid_predict.rules.polynomials import MOMENT_DECAY
 from hybrid_predict.rules.verdict import AVERAGE
 from hybrid_predict.updates import SpectralUpdate
 from hybrid_predict.updates.whitened import COVARIANCE_DECAY, EARLY, ROOTS_EVERY, SEEN_EVERY
@@ -53,10 +53,13 @@ def start(plan: Plan, like: Arrays, history: str) -> Correction:
         dtypes = {n: kernels.average_dtype(like[n], history) for n in sides}
         return {n: scale * xp.eye(side, dtype=dtypes[n]) for n, side in sides.items()}
 
-    rows = {n: xp.zeros(m, dtype=wide_dtype(like[n])) for n, (m, _) in plan.shapes.items()}
+    energies = {
+        n: xp.zeros(sum(shape), dtype=wide_dtype(like[n])) for n, shape in plan.shapes.items()
+    }
+    levels = {n: xp.zeros(m, dtype=wide_dtype(like[n])) for n, (m, _) in plan.shapes.items()}
     longest, steps = xp.zeros((), dtype=dtype), xp.zeros((), dtype=xp.int32)
     covariances, roots = ((squares(0, scale), squares(1, scale)) for scale in (0.0, 1.0))
-    return Correction(rows, longest, steps, covariances, roots)
+    return Correction(energies, levels, longest, steps, covariances, roots)
 
 
 def corrected(plan: Plan, group: Group, update: Update) -> Moved:
@@ -78,14 +81,15 @@ def corrected(plan: Plan, group: Group, update: Update) -> Moved:
     memory = group.correction
     if plan.update is not None and memory is not None:
         new = _whitened(memory, newest, update)
-        directions, rows = {}, {}
+        directions, energies, levels = {}, {}, {}
         for name, mean in average.items():
             keep = 1.0 - plan.update.newest * (1.0 + cosines[name])
             mixed = kernels.blend(mean, newest[name], keep)
-            directions[name], rows[name] = _direction(plan, new, name, mixed, update)
+            found = _direction(plan, new, name, mixed, update)
+            directions[name], energies[name], levels[name] = found
         lengths, longest = _lengths(plan, memory.longest, update)
         weights = _moved(plan.update, directions, lengths, still, update)
-        new = new._replace(rows=rows, longest=longest, steps=new.steps + 1)
+        new = new._replace(energies=energies, levels=levels, longest=longest, steps=new.steps + 1)
         group = group._replace(correction=select(update.active, new, memory))
     return Moved(weights, group._replace(average=average), still, frozen)
 
@@ -131,19 +135,26 @@ def _whitened(memory: Correction, newest: Arrays, update: Update) -> Correction:
 
 def _direction(
     plan: Plan, memory: Correction, name: str, mixed: Any, update: Update
-) -> tuple[Any, Any]:
-    """The direction of a corrected update, of length one, and the new moments of its rows."""
+) -> tuple[Any, Any, Any]:
+    """The direction of a corrected update, of length one, and new moments of matrix and factor."""
     assert plan.update is not None
     xp, last = array_library(mixed), update.outputs_last
     matrix, (left, right) = _matrix(mixed, last), (roots.get(name) for roots in memory.roots)
+    energies, scales = memory.energies[name], (1.0, 1.0)
+    if left is None or right is None:
+        matrix = matrix / kernels.peak(matrix)
+        energies = kernels.blend(energies, kernels.energies(matrix), MOMENT_DECAY)
+        rows, columns = kernels.scales(energies, matrix.shape[0])
+        scales = (rows[:, None] if left is None else 1.0, columns if right is None else 1.0)
+        matrix = scales[0] * matrix * scales[1]
     matrix = matrix if left is None else left.astype(matrix.dtype) @ matrix
     matrix = matrix if right is None else matrix @ right.astype(matrix.dtype)
     factor = kernels.orthogonal(matrix, plan.update.iterations, plan.block)
-    moments = kernels.blend(memory.rows[name], (factor * factor).mean(1), ROW_MEMORY)
-    unit = -kernels.levelled(factor, moments)
+    levels = kernels.blend(memory.levels[name], (factor * factor).mean(1), MOMENT_DECAY)
+    unit = -kernels.unit(scales[0] * kernels.levelled(factor, levels) * scales[1])
     if last:
-        return xp.moveaxis(unit.reshape(mixed.shape[-1:] + mixed.shape[:-1]), 0, -1), moments
-    return unit.reshape(mixed.shape), moments
+        unit = xp.moveaxis(unit.reshape(mixed.shape[-1:] + mixed.shape[:-1]), 0, -1)
+    return unit.reshape(mixed.shape), energies, levels
 
 
 def _lengths(plan: Plan, before: Any, update: Update) -> tuple[Any, Any]:

@@ -12,7 +12,13 @@ import numpy as np
 
 from hybrid_predict.rules.budget import split_rows
 from hybrid_predict.rules.numbers import array_library
-from hybrid_predict.rules.polynomials import CUSHION, POLYNOMIALS, ROOT_FLOOR, ROOT_POLYNOMIALS
+from hybrid_predict.rules.polynomials import (
+    CUSHION,
+    MOST_ENERGY,
+    POLYNOMIALS,
+    ROOT_FLOOR,
+    ROOT_POLYNOMIALS,
+)
 
 Numbers = TypeVar("Numbers", bound=Any)
 
@@ -102,10 +108,32 @@ def _stored(values: Any, like: Any, history: str) -> Any:
     return values.astype(like.dtype)
 
 
+def peak(array: Any, axis: int | None = None) -> Any:
+    """Return the largest magnitude; squares of what is divided by it fit in 32 bits."""
+    xp = array_library(array)
+    largest = xp.abs(array).max(axis=axis, keepdims=axis is not None)
+    return xp.where(largest > 0, largest, 1.0)
+
+
 def unit(array: Any) -> Any:
     """Scale an array to length one; zeros stay."""
-    array = array / _peak(array)
+    array = array / peak(array)
     return array / _positive(norm(array))
+
+
+def energies(matrix: Any) -> Any:
+    """Return the shares of a matrix's squares in its rows, then in its columns."""
+    xp = array_library(matrix)
+    squares = matrix * matrix
+    return xp.concatenate((squares.sum(1), squares.sum(0))) / _positive(squares.sum())
+
+
+def scales(energies: Any, rows: int) -> tuple[Any, Any]:
+    """Return the scales of rows and columns; see :func:`hybrid_predict.torch.matrices.flatten`."""
+    sides = (energies[:rows], energies[rows:])
+    ratios = (side / _positive(side.mean()) for side in sides)
+    first, second = (ratio.clip(1.0 / MOST_ENERGY, MOST_ENERGY) ** -0.25 for ratio in ratios)
+    return first, second
 
 
 def levelled(matrix: Any, moments: Any) -> Any:
@@ -123,7 +151,7 @@ def orthogonal(matrix: Any, iterations: int, block: int | None = None) -> Any:
     x = matrix.T if tall else matrix
     _, size = split_rows(x.shape[0], block)
     if size == 1:
-        x = x / _peak(x, axis=1)
+        x = x / peak(x, axis=1)
         x = x / _positive(xp.sqrt((x * x).sum(1, keepdims=True)))
     else:
         parts = [x[k : k + size] for k in range(0, x.shape[0], size)]
@@ -148,7 +176,7 @@ def inverse_fourth_root(covariance: Any, history: str) -> Any:
 
 def _polar(x: Any, iterations: int) -> Any:
     """The orthogonal factor of a wide matrix."""
-    x = x / _peak(x)
+    x = x / peak(x)
     x = x / (CUSHION * array_library(x).sqrt(_positive(norm(x @ x.T))))
     for a, b, c in POLYNOMIALS[iterations]:
         gram = x @ x.T
@@ -176,10 +204,3 @@ def _polynomial(gram: Any, iterations: int) -> Any:
 
 def _positive(number: Any) -> Any:
     return array_library(number).maximum(number, _TINY)
-
-
-def _peak(array: Any, axis: int | None = None) -> Any:
-    """The largest magnitude; squares of what is divided by it fit in 32 bits."""
-    xp = array_library(array)
-    peak = xp.abs(array).max(axis=axis, keepdims=axis is not None)
-    return xp.where(peak > 0, peak, 1.0)

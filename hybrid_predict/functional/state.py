@@ -32,7 +32,8 @@ class History(NamedTuple):
 class Correction(NamedTuple):
     """Memory of the corrected updates of a group."""
 
-    rows: dict[str, Any]  # second moments of rows, shape (rows,), by name
+    energies: dict[str, Any]  # shares of rows and columns, shape (rows + columns,), by name
+    levels: dict[str, Any]  # second moments of the rows of factors, shape (rows,), by name
     longest: Any  # length of the longest updates so far, 0-dim
     steps: Any  # gradients so far, 0-dim integer
     covariances: tuple[dict[str, Any], ...]  # of rows and of columns, as far as they are whitened

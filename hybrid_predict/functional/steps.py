@@ -286,6 +286,6 @@ def _check_layout(state: HybridState, plans: Plans) -> None:
         raise ConfigError("step_operations", expected, f"{block or 'all'} rows", remedy)
     for key, plan in plans.groups.items():
         memory = state.groups[key].correction
-        for name, moments in memory.rows.items() if memory else ():
+        for name, moments in memory.levels.items() if memory else ():
             if moments.shape[0] != plan.shapes[name][0]:
                 raise ConfigError("outputs_last", "that of init", "the other layout of matrices")

@@ -1,11 +1,11 @@
-"""Orthogonal factors, levelled rows and inverse roots of stacks of matrices, by products only."""
+"""Orthogonal factors, scales of rows and columns, and inverse roots of stacks of matrices."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +14,11 @@ from torch import Tensor
 from hybrid_predict.rules.budget import as_matrix, split_rows, uses_gram
 from hybrid_predict.rules.polynomials import (
     CUSHION,
+    MOMENT_DECAY,
+    MOST_ENERGY,
     POLYNOMIALS,
     ROOT_FLOOR,
     ROOT_POLYNOMIALS,
-    ROW_MEMORY,
 )
 from hybrid_predict.torch.lists import is_half, stored_as, upcast
 
@@ -33,18 +34,31 @@ Roots = tuple[Sequence[Tensor], Sequence[Tensor]]
 """What each matrix is multiplied with from the left and from the right, flat; empty for nothing."""
 
 
+@final
+class Moments(NamedTuple):
+    """Second moments of each matrix M and of its orthogonal factor O, updated in place."""
+
+    energies: Sequence[Tensor]  # shares of |M|^2 of the rows, then of the columns of M
+    levels: Sequence[Tensor]  # mean squares of the rows of O
+
+
 def flatten(
     matrices: list[Tensor],
     iterations: int,
-    rows: Sequence[Tensor],
+    moments: Moments,
     block: int | None = None,
     roots: Roots | None = None,
 ) -> list[Tensor]:
-    r"""Return :math:`-P / \|P\|` for each matrix M, from its orthogonal factor O; zero for zero.
+    r"""Return :math:`-P / \|P\|` for each matrix M, from an orthogonal factor O; zero for zero.
 
-    .. math:: O \approx U V^\top \text{ of } A M B, \qquad
+    .. math:: s_i \leftarrow \rho s_i + (1 - \rho) \, \|M_i\|^2 / \|M\|_F^2, \qquad
+        a_i = \min \bigl( 4, \max (\tfrac14, s_i / \bar s) \bigr)^{-1/4}, \qquad
+        O \approx U V^\top \text{ of } A M B, \\
         r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
-        P_{ij} = O_{ij} / \sqrt{r_i}
+        P_{ij} = a_i \, O_{ij} \, b_j / \sqrt{r_i}
+
+    A is diagonal with the entries :math:`a_i` from the rows of M, and B likewise with :math:`b_j`
+    from its columns. A side that has a root is multiplied with that before, and with nothing after.
 
     Tensors of more than two dimensions are read as matrices of shape (first, rest); if there are
     fewer than two, P is M. Singular values that are not far below the largest become about one (0.7
@@ -53,19 +67,30 @@ def flatten(
     Args:
         matrices: K tensors of at least 32 bits; the list is overwritten with the results.
         iterations: Number of polynomials of ``rules.polynomials``, from 1 to 5.
-        rows: r of each matrix, shape (rows,), updated in place.
+        moments: s of rows and columns, shape (rows + columns,), and r, shape (rows,).
         block: Most rows of the shorter side that are made orthogonal to each other; None for all.
         roots: A and B of each matrix, as :func:`inverse_roots` returns them.
     """
     groups: dict[Any, list[int]] = defaultdict(list)
     for k, x in enumerate(matrices):
-        groups[(*as_matrix(x.shape), x.dim() > 1, x.dtype, x.device)].append(k)
-    for (height, width, flattens, *_), members in groups.items():
+        rooted = tuple(side[k].numel() > 0 for side in roots) if roots else (False, False)
+        groups[(*as_matrix(x.shape), x.dim() > 1, rooted, x.dtype, x.device)].append(k)
+    for (height, width, flattens, rooted, *_), members in groups.items():
         stack = torch.stack([matrices[k].reshape(height, width) for k in members])
         if flattens:
+            energies = [moments.energies[k] for k in members]
+            scales = [] if all(rooted) else _scales(stack, energies, rooted)
+            for scale in scales:
+                stack.mul_(scale)
             if roots is not None:
                 _whiten(stack, roots, members)
-            stack = _levelled(orthogonal(stack, iterations, block), [rows[k] for k in members])
+            stack = _levelled(
+                orthogonal(stack, iterations, block), [moments.levels[k] for k in members]
+            )
+            if scales:
+                for scale in scales:
+                    stack.mul_(scale)
+                stack.mul_(1.0 / lengths(stack))
         else:
             stack.mul_(-1.0 / lengths(stack))
         for x, k in zip(stack.contiguous(), members, strict=True):
@@ -73,11 +98,33 @@ def flatten(
     return matrices
 
 
+def _scales(stack: Tensor, energies: Sequence[Tensor], rooted: Sequence[bool]) -> list[Tensor]:
+    """Update the energies, and return the scales of rows and columns that have no root.
+
+    The matrices are scaled to a largest entry of one, so that their squares fit in 32 bits.
+    """
+    stack.div_(torch.linalg.vector_norm(stack, math.inf, (-2, -1), True).clamp_min_(_TINY))
+    norms = [torch.linalg.vector_norm(stack, dim=axis) for axis in (-1, -2)]
+    squares = torch.cat(norms, -1).square_().to(energies[0])
+    squares.div_(squares.sum(-1, keepdim=True).clamp_min_(_TINY).mul_(0.5))
+    torch._foreach_lerp_(list(energies), list(squares.unbind()), 1.0 - MOMENT_DECAY)
+    sides = torch.stack(list(energies)).split(stack.shape[-2:], -1)
+    return [
+        (side / side.mean(-1, keepdim=True).clamp_min_(_TINY))
+        .clamp_(1.0 / MOST_ENERGY, MOST_ENERGY)
+        .pow_(-0.25)
+        .to(stack)
+        .unsqueeze(axis)
+        for side, axis, has_root in zip(sides, (-1, -2), rooted, strict=True)
+        if not has_root
+    ]
+
+
 def _levelled(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
     """Update the second moments of rows, divide the rows by their roots, and scale to length -1."""
     norms = torch.linalg.vector_norm(stack, dim=-1)
     squares = norms.square().div_(stack.shape[-1]).to(moments[0])
-    torch._foreach_lerp_(list(moments), list(squares.unbind()), 1.0 - ROW_MEMORY)
+    torch._foreach_lerp_(list(moments), list(squares.unbind()), 1.0 - MOMENT_DECAY)
     roots = torch.stack(list(moments)).clamp_min_(_TINY).sqrt_().to(stack)
     sizes = torch.linalg.vector_norm(norms / roots, dim=-1, keepdim=True).clamp_min_(_TINY)
     return stack.mul_(roots.mul_(sizes).clamp_min_(_TINY).reciprocal_().neg_().unsqueeze(-1))

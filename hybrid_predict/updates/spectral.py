@@ -87,9 +87,11 @@ class SpectralUpdate(AbstractUpdate):
         check_history(self.decay, history)
         shapes = tuple(as_matrix(x.shape) for x in like)
         pairs = zip(like, shapes, strict=True)
-        rows = [torch.zeros(m, dtype=widest([x]), device=x.device) for x, (m, _) in pairs]
+        sizes = [(m + n, m, widest([x]), x.device) for x, (m, n) in pairs]
+        energies = [torch.zeros(both, dtype=t, device=d) for both, _, t, d in sizes]
+        levels = [torch.zeros(m, dtype=t, device=d) for _, m, t, d in sizes]
         longest = torch.zeros((), dtype=widest(like), device=like[0].device)
-        return UpdateState({"rows": rows}, {"longest": longest}, shapes)
+        return UpdateState({"energies": energies, "levels": levels}, {"longest": longest}, shapes)
 
     def direction(
         self,
@@ -99,11 +101,12 @@ class SpectralUpdate(AbstractUpdate):
         gradients: Sequence[Tensor],
     ) -> list[Tensor]:
         """Return the negated, levelled orthogonal factor of average and newest gradient."""
-        from hybrid_predict.torch.matrices import flatten
+        from hybrid_predict.torch.matrices import Moments, flatten
 
-        rows = [state.arrays["rows"][k] for k in members]
+        names = Moments._fields
+        moments = Moments(*([state.arrays[name][k] for k in members] for name in names))
         roots = self._roots(state, members, gradients)
-        return flatten(matrices, self.iterations, rows, state.block, roots)
+        return flatten(matrices, self.iterations, moments, state.block, roots)
 
     def _roots(
         self, state: UpdateState, members: Sequence[int], gradients: Sequence[Tensor]

@@ -7,7 +7,13 @@ import numpy as np
 from hybrid_predict import WhitenedUpdate
 from hybrid_predict.rules.budget import split_rows
 from hybrid_predict.rules.length import MAGNIFY, MUON_RATE, STRETCH
-from hybrid_predict.rules.polynomials import CUSHION, POLYNOMIALS, ROOT_POLYNOMIALS, ROW_MEMORY
+from hybrid_predict.rules.polynomials import (
+    CUSHION,
+    MOMENT_DECAY,
+    MOST_ENERGY,
+    POLYNOMIALS,
+    ROOT_POLYNOMIALS,
+)
 from hybrid_predict.updates.whitened import COVARIANCE_DECAY, EARLY, ROOTS_EVERY, SEEN_EVERY
 
 
@@ -36,8 +42,12 @@ class Covariance:
     def __init__(self, side, longest):
         self.value, self.root, self.longest = np.zeros((side, side)), np.eye(side), longest
 
+    @property
+    def used(self):
+        return len(self.root) <= self.longest
+
     def see(self, rows, step):
-        if len(self.root) > self.longest:
+        if not self.used:
             return
         if step < EARLY or step % SEEN_EVERY == 0:
             decay = COVARIANCE_DECAY**SEEN_EVERY
@@ -70,7 +80,8 @@ class Naive:
     def __init__(self, update, shapes):
         self.update, self.shapes, self.longest, self.taken = update, shapes, 0.0, 0
         self.mean = [np.zeros(shape) for shape in shapes]
-        self.rows = [np.zeros(shape[0]) for shape in shapes]
+        self.energies = [[np.zeros(side) for side in shape] for shape in shapes]
+        self.levels = [np.zeros(shape[0]) for shape in shapes]
         self.sides = []
         if isinstance(update, WhitenedUpdate):
             self.sides = [[Covariance(n, update.longest) for n in shape] for shape in shapes]
@@ -81,16 +92,32 @@ class Naive:
         share = update.newest * (1 + (np.vdot(gradient, mean) / size if size else 0.0))
         self.mean[k] = mean = update.decay * mean + (1 - update.decay) * gradient
         target = (1 - share) * mean + share * gradient
+        before = self.scales(k, target)
+        after = [np.eye(len(scale)) for scale in before]
         if self.sides:
-            left, right = self.sides[k]
-            left.see(gradient, self.taken)
-            right.see(gradient.T, self.taken)
-            target = left.root @ target @ right.root
+            self.sides[k][0].see(gradient, self.taken)
+            self.sides[k][1].see(gradient.T, self.taken)
+        for axis in range(2):
+            if self.sides and self.sides[k][axis].used:
+                before[axis] = self.sides[k][axis].root
+            else:
+                after[axis] = before[axis]
+        target = before[0] @ target @ before[1]
         factor = orthogonal_factor(target, update.iterations)
         squares = np.square(factor).mean(1)
-        self.rows[k] = ROW_MEMORY * self.rows[k] + (1 - ROW_MEMORY) * squares
-        factor = factor / np.sqrt(self.rows[k])[:, None]
+        self.levels[k] = MOMENT_DECAY * self.levels[k] + (1 - MOMENT_DECAY) * squares
+        factor = after[0] @ (factor / np.sqrt(self.levels[k])[:, None]) @ after[1]
         return -factor / np.linalg.norm(factor)
+
+    def scales(self, k, target):
+        """Scale down rows and columns of much energy, as diagonal matrices."""
+        scales = []
+        for axis, before in enumerate(self.energies[k]):
+            energy = np.square(target).sum(1 - axis) / np.square(target).sum()
+            self.energies[k][axis] = mean = MOMENT_DECAY * before + (1 - MOMENT_DECAY) * energy
+            ratio = np.clip(mean / mean.mean(), 1 / MOST_ENERGY, MOST_ENERGY)
+            scales.append(np.diag(ratio**-0.25))
+        return scales
 
     def step(self, gradients, rate):
         """The corrected updates of gradient descent."""

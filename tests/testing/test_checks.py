@@ -139,7 +139,7 @@ class Restless(SpectralUpdate):
 
 class Meddling(SpectralUpdate):
     def direction(self, state, *rest):
-        for row in state.arrays["rows"]:
+        for row in state.arrays["levels"]:
             row.mul_(0.5)
         return super().direction(state, *rest)
 

@@ -1,4 +1,4 @@
-"""Orthogonal factors and levelled rows of stacks of matrices, against singular values."""
+"""Orthogonal factors of stacks of matrices against singular values, and moments of rows."""
 
 import math
 
@@ -7,13 +7,18 @@ import pytest
 import torch
 from naive import orthogonal_factor
 
-from hybrid_predict.torch.matrices import flatten, orthogonal
+from hybrid_predict.rules.budget import as_matrix
+from hybrid_predict.torch.matrices import Moments, flatten, orthogonal
+
+
+def moments(shape):
+    rows, columns = as_matrix(shape)
+    return Moments([torch.zeros(rows + columns)], [torch.zeros(rows)])
 
 
 def flattened(source, iterations=3, block=None):
     source = torch.as_tensor(source).to(torch.promote_types(torch.float32, source.dtype))
-    rows = [torch.zeros(source.shape[0] if source.dim() else 1)]
-    return flatten([source.clone()], iterations, rows, block)[0]
+    return flatten([source.clone()], iterations, moments(source.shape), block)[0]
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (3, 3), (2, 2, 3, 3)])
@@ -48,11 +53,11 @@ def test_singular_values_are_where_the_polynomials_send_them(
 def test_nothing_depends_on_torch_s_default_dtype(dtype):
     source, before = steep(9, 12, "steep"), torch.get_default_dtype()
     source = torch.tensor(source, dtype=torch.float32)
-    wanted = flatten([source.clone()], 3, [torch.zeros(9)])[0]
-    rows = [torch.zeros(9)]
+    wanted = flatten([source.clone()], 3, moments(source.shape))[0]
+    known = moments(source.shape)
     torch.set_default_dtype(dtype)
     try:
-        found = flatten([source.clone()], 3, rows)[0]
+        found = flatten([source.clone()], 3, known)[0]
     finally:
         torch.set_default_dtype(before)
     assert torch.equal(found, wanted)
@@ -60,11 +65,11 @@ def test_nothing_depends_on_torch_s_default_dtype(dtype):
 
 @pytest.mark.parametrize("block", [None, 2, 1])
 def test_one_tiny_gradient_does_not_freeze_a_row(block):
-    rows, generator = [torch.zeros(8)], torch.Generator().manual_seed(0)
+    known, generator = moments((8, 16)), torch.Generator().manual_seed(0)
     for step in range(30):
         gradient = torch.randn(8, 16, generator=generator)
         gradient[0] *= 1e-30 if step == 3 else 1.0
-        (flat,) = flatten([gradient], 3, rows, block)
+        (flat,) = flatten([gradient], 3, known, block)
     lengths = torch.linalg.vector_norm(flat, dim=1)
     assert lengths[0] > 0.5 * lengths.median()
     assert math.isfinite(float(lengths.sum()))
