@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from hybrid_predict.config import Described, HybridConfig, Speedup, check_names
@@ -22,6 +22,22 @@ AUTO: Literal["auto"] = "auto"
 _SET_BY_THE_AUDIT = {
     "speedup", "full_steps", "predict_steps", "total_steps", "enabled", "shadow",
 }  # fmt: skip
+
+
+def direction_name(direction: Any) -> str:
+    """Return the name of a corrected update, or its class with the arguments that were given."""
+    if isinstance(direction, str):
+        return direction
+    if isinstance(direction, Mapping):
+        given = direction.get("init_args") or {}
+        name = str(direction.get("class_path", "")).rpartition(".")[2]
+    else:
+        name, given = type(direction).__name__, {}
+        if is_dataclass(direction):
+            every = {f.name: (getattr(direction, f.name), f.default) for f in fields(direction)}
+            given = {name: value for name, (value, default) in every.items() if value != default}
+    arguments = ", ".join(f"{argument}={value!r}" for argument, value in given.items())
+    return f"{name}({arguments})"
 
 
 def speedup_text(speedup: Speedup) -> str:
@@ -48,6 +64,9 @@ class AuditConfig:
             decides, and the short arms of a seed take as many full steps as it took.
         speedups: Candidates of :func:`hybrid_predict.audit.search`: numbers above 1, ascending,
             after which ``"auto"`` may come.
+        directions: Corrected updates of hidden matrices among which a search chooses: names such as
+            "spectral" and "whitened", or objects such as ``SpectralUpdate(bound=None)``. Each takes
+            the place of the one in ``hybrid``. Empty for that one alone.
         margin: Loss of quality, in units of the metric, up to which the hybrid arm counts as equal
             to the full arm; above 0. ``None`` judges by ``retain`` instead.
         retain: Share of what the saved steps are worth, that is of the difference between the short
@@ -72,6 +91,7 @@ class AuditConfig:
     seeds: int = 5
     speedup: Speedup = 1.5
     speedups: tuple[Speedup, ...] = (1.25, 1.5, 2.0, 3.0)
+    directions: tuple[Any, ...] = ()
     margin: float | None = None
     retain: float = 0.8
     alpha: float = 0.05
@@ -85,10 +105,15 @@ class AuditConfig:
         for name, (expected, valid) in _CHECKS.items():
             if not valid(value := getattr(self, name)):
                 raise ConfigError(name, expected, value)
-        for name in ("speedups", "scaled"):
+        for name in ("speedups", "directions", "scaled"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_controls(self.controls)
         self.hybrid_config()
+        for direction in self.directions:
+            self._with_direction(direction).hybrid_config()
+        names = list(map(direction_name, self.directions))
+        if len(set(names)) < len(names):
+            raise ConfigError("directions", "updates that differ", names)
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -100,6 +125,21 @@ class AuditConfig:
     def numbers(self) -> tuple[float, ...]:
         """The candidates of a search that are numbers."""
         return tuple(speedup for speedup in self.speedups if not isinstance(speedup, str))
+
+    @property
+    def first_tested(self) -> Speedup:
+        """The candidate that a search tests first."""
+        return self.numbers[(len(self.numbers) - 1) // 2] if self.numbers else AUTO
+
+    def by_direction(self) -> dict[str, AuditConfig]:
+        """Return the configuration with each of ``directions``, by name; or this one alone."""
+        each = {direction_name(d): self._with_direction(d) for d in self.directions}
+        return each or {"": self}
+
+    def _with_direction(self, direction: Any) -> AuditConfig:
+        updates = {**HybridConfig(**self.hybrid).updates, "hidden": direction}
+        hybrid = {**self.hybrid, "updates": updates}
+        return replace(self, directions=(), hybrid=hybrid)
 
     @property
     def sign(self) -> float:
@@ -137,6 +177,7 @@ class AuditConfig:
             "hybrid": {name: chosen[name] for name in self.hybrid},
             "scaled": list(self.scaled),
             "speedups": list(self.speedups),
+            "directions": list(map(direction_name, self.directions)),
             "controls": {name: dict(changes) for name, changes in self.controls.items()},
         }
 
@@ -184,6 +225,7 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "a finite number above 1, or 'auto'", lambda v: v == AUTO or (_number(v) and v > 1),
     ),
     "speedups": ("numbers above 1, ascending, and at the end perhaps 'auto'", _ascending),
+    "directions": ("a list of updates", lambda v: isinstance(v, (list, tuple))),
     "margin": ("a finite number above 0, or None", lambda v: v is None or (_number(v) and v > 0)),
     "retain": ("a number above 0 and at most 1", lambda v: _number(v) and 0 < v <= 1),
     "alpha": ("a number above 0 and below 0.5", lambda v: _number(v) and 0 < v < 0.5),

@@ -11,16 +11,17 @@ from typing import Any
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig
+from hybrid_predict.audit.directions import COMPARED
 from hybrid_predict.audit.meter import Meter
 from hybrid_predict.audit.searching import WAYS, number_of_tests, try_candidates
-from hybrid_predict.audit.store import RunKey, RunStore, run_key
+from hybrid_predict.audit.store import PLAIN, RunKey, RunStore, run_key
 from hybrid_predict.audit.training import fit_arm, short_steps
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.config import Speedup
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.report.overview import steps_until_skill
 from hybrid_predict.rules.schedule import Schedule, schedule
-from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import quiet
 
 TRIED_STEPS = 12
@@ -126,13 +127,26 @@ def plan_search(
     source: Mapping[str, Any] | None = None,
 ) -> AuditPlan:
     """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit."""
-    plan, _ = _plan(_paths(config), make_run, config, folder, source)
-    return replace(plan, tests=number_of_tests(config))
+    plan, trial = _plan(_paths(config), make_run, config, folder, source)
+    more = _compared_runs(config)
+    seconds = more * trial.steps(CORRECTED, config.first_tested) * plan.seconds_per_step
+    return replace(
+        plan,
+        runs=plan.runs + more,
+        left=plan.left + more,
+        seconds=plan.seconds + seconds,
+        tests=number_of_tests(config),
+    )
 
 
 def most_runs(config: AuditConfig) -> int:
     """Return the largest number of runs of a search, finished ones included."""
-    return max(map(len, _paths(config)))
+    return max(map(len, _paths(config))) + _compared_runs(config)
+
+
+def _compared_runs(config: AuditConfig) -> int:
+    """Return the number of runs that compare directions and are not those of the chosen one."""
+    return max(0, len(config.directions) - 1) * min(config.seeds, COMPARED)
 
 
 def _paths(config: AuditConfig) -> list[set[RunKey]]:
@@ -169,6 +183,8 @@ def _plan(
     if folder is not None:
         store = RunStore(Path(folder).expanduser(), config, source)
         done = {key for key in every if store.key(*key) in store.runs}
+        if config.directions:  # which direction the other runs are of is not known
+            done = {key for key in done if key[0] in PLAIN}
     trial = _Trial(make_run, config)
     steps = {(arm, speedup): trial.steps(arm, speedup) for arm, speedup, _ in every}
     left = [path - done for path in paths]

@@ -91,6 +91,8 @@ def _named(name: str, hint: Any) -> Schema:
         by_kind = {kind: {"$ref": f"#/$defs/{name}"} for kind in KINDS}
         closed = {"properties": by_kind, "additionalProperties": False}
         return {"type": ["object", "null"], **closed}
+    if name == "directions":
+        return {"type": "array", "items": {"$ref": "#/$defs/updates"}}
     if name == "kinds":
         return {"type": ["object", "null"], "additionalProperties": {"enum": list(KINDS)}}
     if name == "history_dtype":

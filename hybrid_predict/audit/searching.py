@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig, shortened
+from hybrid_predict.audit.directions import Direction, GetRun, compare, direction_runs
 from hybrid_predict.audit.results import paired
-from hybrid_predict.audit.run import ArmRuns
-from hybrid_predict.audit.store import SCHEMA, SEARCH, FinishedRun, RunStore
+from hybrid_predict.audit.store import SCHEMA, SEARCH, RunStore
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict, PairedSeed, judge_audit
 from hybrid_predict.config import Speedup
 from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, LEAST_SAVING, SHORT
@@ -86,6 +86,7 @@ class SearchResult:
         line: Python source that builds the Trainer.
         results: Content of ``search.json``.
         folder: Folder of that file.
+        directions: The compared directions, that of the answer first.
     """
 
     tried: tuple[Candidate, ...]
@@ -93,6 +94,7 @@ class SearchResult:
     line: str
     results: Mapping[str, Any]
     folder: Path
+    directions: tuple[Direction, ...] = ()
 
     @property
     def outcome(self) -> AuditOutcome:
@@ -118,12 +120,13 @@ def search(
 ) -> SearchResult:
     """Find the largest speedup that keeps quality, with predicted steps and with corrections alone.
 
-    Bisects the numbers of ``config.speedups`` once for each arm, then tests ``"auto"`` if it is
-    among them. A candidate passes if the audit's own test
-    verifies a saving over the paired seeds. The test's level is divided by the number of tests, so
-    that the probability of any error is at most ``config.alpha``. Runs are kept as those of an
-    audit: a search that was stopped continues, and searches and audits in one folder share their
-    runs. Nothing is recorded in MLflow.
+    With several ``config.directions``, corrections alone with up to three seeds first choose the
+    one whose mean metric is best. Then bisects the numbers of ``config.speedups`` once for each
+    arm, and tests ``"auto"`` if it is among them. A candidate passes if the audit's own test
+    verifies a saving over the paired seeds. The test's level is divided by the number of tests of
+    all directions, so that the probability of any error is at most ``config.alpha``. Runs are kept
+    as those of an audit: a search that was stopped continues, and searches and audits in one folder
+    share their runs. Nothing is recorded in MLflow.
 
     Args:
         make_run: As for :func:`hybrid_predict.audit.audit`.
@@ -144,8 +147,9 @@ def search(
     place, observer = writable_folder(folder), observer or Observer()
     with locked(place), quiet():
         store = RunStore(place, config, source, overwrite=overwrite)
-        runs = ArmRuns(make_run, config, config.speedups, store, observer)
-        return Searching(runs.get, config, place, observer).result()
+        runs = direction_runs(make_run, config, store, observer)
+        get = {name: each.get for name, each in runs.items()}
+        return Searching(get, config, place, observer).result()
 
 
 def bisect(candidates: Sequence[T], passes: Callable[[T], bool]) -> None:
@@ -172,28 +176,34 @@ def try_candidates(config: AuditConfig, passes: Callable[[str, Speedup], bool]) 
 
 
 def number_of_tests(config: AuditConfig) -> int:
-    r"""Return the largest number of tests of a search.
+    r"""Return the largest number of tests of a search, whichever direction is chosen.
 
     The answer is wrong if a candidate passes by chance. With Bonferroni's bound, which holds for
     tests that depend on each other, each test has the level
 
-    .. math:: \alpha' = \alpha / (\text{arms} \lceil \log_2 (K + 1) \rceil + [\text{auto}]).
+    .. math:: \alpha' = \alpha / D (\text{arms} \lceil \log_2 (K + 1) \rceil + [\text{auto}])
+
+    for D directions and K numbers.
     """
     each = math.ceil(math.log2(len(config.numbers) + 1))
-    return len(WAYS) * each + (AUTO in config.speedups)
+    tests = len(WAYS) * each + (AUTO in config.speedups)
+    return tests * max(1, len(config.directions))
 
 
 class Searching:
-    """One call of :func:`search`; ``run`` returns a finished run from arm, speedup and seed."""
+    """One call of :func:`search`; ``runs`` give finished runs by the name of their direction."""
 
     def __init__(
         self,
-        run: Callable[[str, Speedup, int], FinishedRun],
+        runs: Mapping[str, GetRun],
         config: AuditConfig,
         folder: Path,
         observer: Observer,
     ) -> None:
-        self._run, self._config, self._folder, self._observer = run, config, folder, observer
+        self._runs, self._folder, self._observer = runs, folder, observer
+        self._asked, self._by_direction = config, config.by_direction()
+        self._directions = [Direction(next(iter(runs)))]
+        self._config = self._by_direction[self._directions[0].name]
         self._level = config.alpha / number_of_tests(config)
         self._tried: list[Candidate] = []
         self._lengths: Mapping[str, int] = {}
@@ -202,6 +212,8 @@ class Searching:
     def result(self) -> SearchResult:
         """Test candidates until the answer cannot change, or the user interrupts."""
         try:
+            self._directions = compare(self._asked, self._runs)
+            self._config = self._by_direction[self._directions[0].name]
             try_candidates(self._config, self._passes)
         except KeyboardInterrupt:
             return self._written(partial=True)
@@ -221,11 +233,12 @@ class Searching:
     def _test(self, arm: str, speedup: Speedup) -> Candidate:
         """Train and judge a candidate, seed by seed, as long as it can pass."""
         config = replace(self._config, speedup=speedup, alpha=self._level)
+        get = self._runs[self._directions[0].name]
         seeds: list[PairedSeed] = []
         for seed in range(config.seeds):
             runs = []
             for name in (FULL, SHORT, arm):
-                runs.append(self._run(name, speedup, seed))
+                runs.append(get(name, speedup, seed))
                 self._lengths = self._lengths or runs[0]["lengths"]
                 if failure := runs[-1]["failure"]:
                     self._full_failed = name == FULL
@@ -252,12 +265,15 @@ class Searching:
         results: dict[str, Any] = finite(
             {
                 "schema": SCHEMA, "partial": partial, "environment": environment(),
-                "config": self._config.to_dict(), "level": self._level, "tried": tried,
+                "config": self._asked.to_dict(), "level": self._level,
+                "directions": [d._asdict() for d in self._directions if d.name], "tried": tried,
                 "best": best, "line": line,
             }
         )  # fmt: skip
         write_json(results, self._folder / SEARCH)
-        return SearchResult(tuple(self._tried), best, line, results, self._folder)
+        return SearchResult(
+            tuple(self._tried), best, line, results, self._folder, tuple(self._directions)
+        )
 
 
 def _given_up(

@@ -25,6 +25,9 @@ RunKey = tuple[str, Speedup | None, int]
 FinishedRun = Mapping[str, Any]
 """Entry of a run in the results file; :func:`hybrid_predict.audit.training.train_arm` makes it."""
 
+PLAIN = (FULL, SHORT)
+"""Arms of plain training, which do not depend on the configuration of the plug-in."""
+
 RESULTS, SEARCH = "results.json", "search.json"
 """Files that an audit and a search write from the finished runs."""
 
@@ -47,7 +50,8 @@ class RunStore:
     """Finished runs, as lines of ``runs.jsonl`` in a folder that need not exist yet.
 
     ``depends_on`` is what they depend on, as plain data: options, versions and ``source``. Runs of
-    another training, and a results file without its runs, are refused with a ConfigError.
+    another training, and a results file without its runs, are refused with a ConfigError. With
+    ``plain``, that store keeps the runs of plain training.
     """
 
     def __init__(
@@ -57,8 +61,10 @@ class RunStore:
         source: Mapping[str, Any] | None = None,
         *,
         overwrite: bool = False,
+        plain: RunStore | None = None,
     ) -> None:
-        self.folder = folder
+        self.folder, self._source, self._overwrite = folder, source, overwrite
+        self._plain = plain
         versions = {"schema": SCHEMA, "hybrid_predict": version("hybrid-predict"),
                     "torch": torch.__version__, "lightning": version("lightning")}  # fmt: skip
         conditions = {**config.training(), **(source or {}), **versions}
@@ -76,10 +82,20 @@ class RunStore:
         if not self.runs:
             self._check_results()
 
+    def within(self, name: str, config: AuditConfig) -> RunStore:
+        """Return a store in a folder within for another configuration of the plug-in.
+
+        Its runs of plain training are those of this store.
+        """
+        folder = self.folder / "directions" / name
+        return RunStore(folder, config, self._source, overwrite=self._overwrite, plain=self)
+
     @property
     def runs(self) -> dict[RunKey, FinishedRun]:
         """The finished runs by key."""
-        return {key: row["run"] for key, row in self._rows.done.items()}
+        shared = {} if self._plain is None else self._plain.runs
+        plain = {key: run for key, run in shared.items() if key[0] in PLAIN}
+        return {**plain, **{key: row["run"] for key, row in self._rows.done.items()}}
 
     def key(self, arm: str, speedup: Speedup | None, seed: int) -> RunKey | None:
         """Return the key of a run; None if it needs the hybrid arm of its seed, which is missing.
@@ -102,6 +118,9 @@ class RunStore:
 
     def save(self, run: FinishedRun) -> None:
         """Add a finished run, after checking it."""
+        if self._plain is not None and run["arm"] in PLAIN:
+            self._plain.save(run)
+            return
         self.check(run)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._rows.add({"depends_on": self.depends_on, "run": run})

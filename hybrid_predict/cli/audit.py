@@ -156,6 +156,11 @@ def _show_search(
         ]
         for tried in result.tried
     ]  # fmt: skip
+    if len(result.directions) > 1:
+        means = [("failed" if m is None else f"{m:.5g}") for _, m in result.directions]
+        compared = [[d.name, m] for d, m in zip(result.directions, means, strict=True)]
+        screen.table(["direction", f"mean {config.metric}"], compared)
+        screen.say(f"Searched with {result.directions[0].name}.\n")
     screen.table(["arm", "speedup", "seeds", "fewer full steps", "finding"], rows)
     if result.partial:
         screen.say(f"\nStopped. {_GOES_ON}{' So far:' * bool(result.line)}", soft_wrap=True)

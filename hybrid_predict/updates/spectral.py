@@ -1,4 +1,4 @@
-"""The spectral update: the averaged gradient with equal singular values and levelled rows."""
+"""The spectral update: the averaged gradient with equal singular values, scaled and levelled."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class SpectralUpdate(AbstractUpdate):
 
     .. math::
         \nu_t = \nu \, (1 + \cos(g, m)), \qquad m \leftarrow \gamma m + (1 - \gamma) g, \qquad
-        (1 - \nu_t) m + \nu_t g = U \Sigma V^\top, \qquad O \approx U V^\top, \\
+        M = (1 - \nu_t) m + \nu_t g, \qquad S M T = U \Sigma V^\top, \qquad O \approx U V^\top, \\
         r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
-        P_{ij} = O_{ij} / \sqrt{r_i}, \qquad
+        P = S \operatorname{diag} (r)^{-1/2} \, O \, T, \qquad
         c = - \min (b \, s, B) \, \|u\|_F \, \frac{P}{\|P\|_F}
 
     with g the gradient and u the optimizer's update. An element-wise optimizer moves mostly along a
@@ -35,9 +35,10 @@ class SpectralUpdate(AbstractUpdate):
     successive gradients point in opposite directions, as in full-batch training at the edge of
     stability, the newest gradient is mostly oscillation, and :math:`\nu_t` is small.
 
-    The factors s of tall matrices and b of short updates are those of `rules.length`; the decay
-    :math:`\rho` of row moments is ``rules.polynomials.ROW_MEMORY``. Convolutions are read as
-    matrices of shape (output channels, rest).
+    S and T are diagonal, see `torch.matrices.flatten`: rows and columns that have much of the
+    energy of M get less weight. The factors s of tall matrices and b of short updates are those of
+    `rules.length`; the decay :math:`\rho` of moments is ``rules.polynomials.MOMENT_DECAY``.
+    Convolutions are read as matrices of shape (output channels, rest).
 
     Args:
         share: :math:`\kappa` in [0, 1], the share of u that c replaces.
@@ -60,6 +61,8 @@ class SpectralUpdate(AbstractUpdate):
         Gradients that turn back: Cohen et al., Gradient descent on neural networks typically
         occurs at the edge of stability (2021), https://arxiv.org/abs/2103.00065
         Levelled rows: Li et al., NorMuon (2025), https://arxiv.org/abs/2510.05491
+        Scales of rows and columns before and after the orthogonal factor: IsoMuon, pull request 370
+        of https://github.com/KellerJordan/modded-nanogpt (2026), from the noise of gradients
     """
 
     share: float = 1.0
@@ -79,7 +82,7 @@ class SpectralUpdate(AbstractUpdate):
             raise ConfigError("iterations", "an integer from 1 to 5", self.iterations)
 
     def init(self, like: Sequence[Tensor], history: str) -> UpdateState:
-        """Return a state with zero row moments."""
+        """Return a state with zero moments."""
         import torch
 
         from hybrid_predict.torch.lists import check_history, widest
@@ -100,7 +103,7 @@ class SpectralUpdate(AbstractUpdate):
         matrices: list[Tensor],
         gradients: Sequence[Tensor],
     ) -> list[Tensor]:
-        """Return the negated, levelled orthogonal factor of average and newest gradient."""
+        """Return the negated, scaled orthogonal factor of average and newest gradient."""
         from hybrid_predict.torch.matrices import Moments, flatten
 
         names = Moments._fields

@@ -59,7 +59,7 @@ def searched(metric, folder, failure="diverged", **options):
     """A search over made runs: its result, what it asked for, and what it told."""
     runs, lines = Untrained(metric, failure), Lines()
     chosen = config(**{"speedups": SPEEDUPS, "seeds": 5, "hybrid": {}, **options})
-    return Searching(runs.run, chosen, folder, lines).result(), runs, lines
+    return Searching({"": runs.run}, chosen, folder, lines).result(), runs, lines
 
 
 def metric(borders):

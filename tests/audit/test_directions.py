@@ -1,0 +1,104 @@
+"""The choice of a direction before a search: what it trains, shares, keeps and answers."""
+
+import json
+
+import pytest
+from audit_task import Task, config
+
+from hybrid_predict import ConfigError, SpectralUpdate
+from hybrid_predict.audit import plan_search, search
+from hybrid_predict.audit.directions import COMPARED
+from hybrid_predict.audit.plan import most_runs
+from hybrid_predict.audit.searching import Searching, number_of_tests
+from hybrid_predict.runs.runtime import Observer
+
+UNBOUNDED = {"class_path": "hybrid_predict.SpectralUpdate", "init_args": {"bound": None}}
+NAMES = ("spectral", "whitened", "SpectralUpdate(bound=None)")
+
+
+def compared(metrics, folder, **options):
+    """A search over made runs of three directions, and the runs that each was asked for."""
+    chosen = config(
+        speedups=(1.5, 2.0, 3.0), seeds=5, hybrid={}, directions=(*NAMES[:2], UNBOUNDED), **options
+    )
+    asked = {name: [] for name in NAMES}
+
+    def run(name):
+        def finished(arm, speedup, seed):
+            asked[name].append((arm, speedup, seed))
+            value = metrics[name] if arm == "corrected" else 1.0 + 0.3 * (arm == "short")
+            steps = 600 if arm == "full" else 600 / speedup
+            failure = "diverged" if value is None else None
+            return {
+                "arm": arm, "seed": seed, "metric": value and value + 0.001 * seed * len(arm),
+                "lengths": {"max_steps": 600}, "failure": failure, "full_steps": steps,
+            }  # fmt: skip
+
+        return finished
+
+    searching = Searching({name: run(name) for name in NAMES}, chosen, folder, Observer())
+    return searching.result(), asked
+
+
+@pytest.mark.parametrize(
+    ("metrics", "order", "mode"),
+    [
+        ((1.0, 0.5, 0.7), (1, 2, 0), "min"),
+        ((1.0, 0.5, 0.7), (0, 2, 1), "max"),
+        ((1.0, None, 0.7), (2, 0, 1), "min"),
+        ((None, None, None), (0, 1, 2), "min"),
+    ],
+)
+def test_a_search_goes_on_with_the_best_direction(metrics, order, mode, tmp_path):
+    metrics = dict(zip(NAMES, metrics, strict=True))
+    result, asked = compared(metrics, tmp_path, mode=mode)
+    ordered = [NAMES[k] for k in order]
+    assert [d.name for d in result.directions] == ordered
+    for name in ordered[1:]:
+        seeds = 1 if metrics[name] is None else COMPARED
+        assert asked[name] == [("corrected", 2.0, seed) for seed in range(seeds)]
+    assert {arm for arm, _, _ in asked[ordered[0]]} >= {"full", "short", "corrected"}
+    saved = json.loads((tmp_path / "search.json").read_text())
+    assert [d["name"] for d in saved["directions"]] == ordered
+    assert saved["level"] == pytest.approx(0.05 / (3 * 2 * 2))
+
+
+def test_the_line_names_the_direction(tmp_path):
+    result, _ = compared({NAMES[0]: 0.9, NAMES[1]: 0.5, NAMES[2]: 0.8}, tmp_path)
+    assert "updates={'hidden': 'whitened'}" in result.line
+
+
+def test_directions_share_plain_runs_and_a_search_goes_on(tmp_path):
+    chosen = config(speedups=(1.5,), directions=("spectral", SpectralUpdate(bound=None)))
+    task = Task()
+    plan = plan_search(Task(), chosen, tmp_path)
+    result = search(task, chosen, tmp_path)
+    # Two seeds of two directions, one of which also has a hybrid arm.
+    assert len(task.calls) == plan.runs == plan.left == most_runs(chosen) == 2 * (2 + 2 + 1)
+    assert plan.tests == number_of_tests(chosen) == 2 * 2
+    assert task.calls.count(("full", 0)) == 1
+    assert (tmp_path / "directions" / "SpectralUpdate_bound=None_" / "runs.jsonl").exists()
+    again = Task()
+    assert search(again, chosen, tmp_path).results == result.results
+    assert again.calls == []
+    assert plan_search(Task(), chosen, tmp_path).done == 4
+
+
+@pytest.mark.parametrize(
+    ("directions", "message"),
+    [
+        (("spectral", "muon"), "expected one of spectral, whitened"),
+        (("whitened", "whitened"), "directions: expected updates that differ"),
+        ("whitened", "directions: expected a list of updates"),
+    ],
+)
+def test_unusable_directions_are_refused(directions, message):
+    with pytest.raises(ConfigError, match=message):
+        config(directions=directions)
+
+
+def test_a_given_update_is_told_by_what_differs_from_its_defaults():
+    chosen = config(directions=(SpectralUpdate(bound=None), SpectralUpdate(decay=0.9, share=0.5)))
+    assert list(chosen.by_direction()) == [
+        "SpectralUpdate(bound=None)", "SpectralUpdate(share=0.5, decay=0.9)",
+    ]  # fmt: skip
