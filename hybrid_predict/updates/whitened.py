@@ -37,8 +37,9 @@ class WhitenedUpdate(SpectralUpdate):
         L^{-1/4} \bigl( (1 - \nu_t) m + \nu_t g \bigr) R^{-1/4} = U \Sigma V^\top
 
     with the names of :class:`SpectralUpdate`, which then applies to the result; S and T only to
-    sides that have no covariance. Rows and columns whose gradients are large or correlated get less weight. A gradient that is not finite counts as
-    the average. On the benchmark this direction is better and takes more operations and memory.
+    sides that have no covariance. Rows and columns whose gradients are large or correlated get less
+    weight. A gradient that is not finite counts as the average. On the benchmark this direction is
+    better and takes more operations and memory.
 
     Operations grow with the weights, not with the batch, so they are affordable where batches are
     large. With fewer rows in a block than twice a side, ``max_overhead`` leaves out the
