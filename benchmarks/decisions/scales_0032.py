@@ -172,9 +172,11 @@ def _trained(name: str, task: str, seed: int, row: dict[str, Any] | None) -> dic
     return {"name": name, "task": task, "seed": seed, "loss": found["loss"]}
 
 
-def _rows() -> Iterable[dict[str, Any]]:
+def committed(setting: str) -> Iterable[dict[str, Any]]:
+    """Return the committed runs of corrected updates alone."""
     for suite in ("core", "wide", "fresh"):
-        yield from json.loads((RESULTS / f"bench-{suite}.json").read_text())["runs"]
+        runs = json.loads((RESULTS / f"bench-{suite}.json").read_text())["runs"]
+        yield from (row for row in runs if (row["setting"], row["arm"]) == (setting, "corrected"))
 
 
 def main() -> None:
@@ -185,11 +187,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--output", type=Path, default=Path("scales-0032.jsonl"))
     asked = parser.parse_args()
-    places = {
-        (row["task"], row["seed"]): row
-        for row in _rows()
-        if (row["setting"], row["arm"]) == ("tuned", "corrected")
-    }
+    places = {(row["task"], row["seed"]): row for row in committed("tuned")}
     with ProcessPoolExecutor(2, get_context("spawn"), initializer=start_worker) as pool:
         jobs = [
             pool.submit(_trained, name, task, seed, places.get((task, seed)))
