@@ -103,8 +103,15 @@ def test_report_holds_the_verdict_and_loads_nothing(finished):
 AUTO = {"speedup": "auto", "hybrid": {"warmup_steps": 1}, "seeds": 2}
 
 
+class SlowNet(Net):
+    """A net at a rate so low that forecasts last."""
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+
 def test_with_auto_short_arms_take_as_many_full_steps_as_the_hybrid_arm_took(tmp_path):
-    task = Task(max_steps=120)
+    task = Task(SlowNet, max_steps=120)
     result = audit(task, config(**AUTO), tmp_path)
     order = (FULL, HYBRID, SHORT, CORRECTED)
     assert task.calls == [(name, seed) for seed in (0, 1) for name in order]
@@ -118,7 +125,7 @@ def test_with_auto_short_arms_take_as_many_full_steps_as_the_hybrid_arm_took(tmp
     assert any('With "auto" the hybrid arm took' in note for note in result.results["notes"])
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "as many full steps as <em>hybrid</em> took" in page
-    again = Task(max_steps=120)
+    again = Task(SlowNet, max_steps=120)
     resumed = audit(again, config(**AUTO), tmp_path)
     assert not again.calls
     assert resumed.results["runs"] == result.results["runs"]

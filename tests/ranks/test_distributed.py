@@ -25,7 +25,7 @@ CAUSES = {
     "ddp, spoiled loss": "the loss of a verifying step was not finite",
     "fsdp2, spiked loss": "the loss of a verifying step stood far above its mean",
 }
-MEASURED = ("skill", "predicted_length", "mean_length", "advanced")
+MEASURED = ("skill", "predicted_length", "mean_length", "advanced", "rate_factor")
 RESUMED = ("fsdp2", "fsdp2, late", "fsdp2, half", "fsdp2, whitened")
 
 
@@ -75,7 +75,9 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
     else:  # both ranks flatten whole matrices
         assert counted[0] == 2 * counted[1]
         assert (counted[1] > 0) is ("shadow" not in name)
-    assert measured(ours) == pytest.approx(measured(theirs), rel=1e-3)
+    # Averages in half precision, and forecasts of them, are rounded more often.
+    rough = 1e-2 if "bfloat16" in name else 1e-3
+    assert measured(ours) == pytest.approx(measured(theirs), rel=rough)
     about = [{k: v for k, v in ledger.items() if k not in unknown} for ledger in (ours, theirs)]
     assert about[0] == about[1]
     assert (found["ledger"]["predicted_steps"] > STEPS / 2) is ("shadow" not in name)

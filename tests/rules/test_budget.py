@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hybrid_predict import HybridConfig, SpectralUpdate
 from hybrid_predict.rules.budget import (
     SMALLEST_STEP,
+    as_matrix,
     budget,
     flatten_operations,
     largest_block,
@@ -16,7 +17,7 @@ from hybrid_predict.rules.budget import (
     weak,
 )
 from hybrid_predict.rules.polynomials import POLYNOMIALS
-from hybrid_predict.torch.matrices import flatten
+from hybrid_predict.torch.matrices import Moments, flatten
 
 WIDTH = 512
 
@@ -45,9 +46,10 @@ def test_rows_are_treated_in_blocks_of_nearly_equal_size(rows, block, wanted):
 @pytest.mark.parametrize("count", POLYNOMIALS)
 @pytest.mark.parametrize("shape", [(24, 24), (24, 60), (60, 24), (1, 9), (20, 5, 3, 3), (7,)])
 def test_operations_are_those_that_torch_counts(shape, count, block):
-    matrices, rows = [torch.randn(shape) for _ in range(2)], [torch.ones(shape[0])] * 2
+    matrices, (height, width) = [torch.randn(shape) for _ in range(2)], as_matrix(shape)
+    moments = Moments([torch.ones(height + width)] * 2, [torch.ones(height)] * 2)
     with FlopCounterMode(display=False) as mode:
-        flatten(matrices, count, rows, block)
+        flatten(matrices, count, moments, block)
     counted = flatten_operations([shape] * 2, count, block, gram=True)
     assert counted == mode.get_total_flops()
 

@@ -73,3 +73,18 @@ def test_one_tiny_gradient_does_not_freeze_a_row(block):
     lengths = torch.linalg.vector_norm(flat, dim=1)
     assert lengths[0] > 0.5 * lengths.median()
     assert math.isfinite(float(lengths.sum()))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_much_energy_gives_less_weight_within_a_range(axis):
+    generator = torch.Generator().manual_seed(0)
+    known, lengths = moments((16, 16)), []
+    for _ in range(60):
+        gradient = torch.randn(16, 16, generator=generator)
+        gradient.select(axis, 0).mul_(100.0)
+        (flat,) = flatten([gradient], 5, known)
+        lengths.append(torch.linalg.vector_norm(flat, dim=1 - axis))
+    mean = torch.stack(lengths[20:]).mean(0)
+    # Rows are levelled; columns keep the spread of the orthogonal factor.
+    ratio = float(mean[0] / mean[1:].mean())
+    assert ratio == pytest.approx((1 / 4) ** 0.5, abs=0.15)
