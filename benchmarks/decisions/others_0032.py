@@ -110,12 +110,15 @@ PROTOTYPES: dict[str, dict[str, Any]] = {
 }
 
 
+_BASE = arms.ARMS["corrected"]
+
+
 def _trained(name: str, row: dict[str, Any]) -> dict[str, Any]:
     changes = dict(PROTOTYPES[name])
     plugin = {"speedup": 1, "updates": changes.pop("updates", {"hidden": _HIDDEN})}
-    arms.ARMS["corrected"] = replace(arms.ARMS["corrected"], plugin=plugin, **changes)
+    arms.ARMS["corrected"] = replace(_BASE, plugin=plugin, **changes)
     known = {**TASKS, **{each.name: each for each in FRESH}}
-    found = train.train(as_cell(row), known[row["task"]])
+    found = train.train(as_cell({**row, "arm": "corrected"}), known[row["task"]])
     keys = {key: row[key] for key in ("task", "setting", "seed")}
     return {"name": name, **keys, "loss": found["loss"]}
 
@@ -132,7 +135,7 @@ def main() -> None:
     asked = parser.parse_args()
     chosen = [
         row
-        for row in committed(asked.setting)
+        for row in committed(asked.setting, "corrected" if asked.setting == "tuned" else "short")
         if row["task"] in asked.tasks and row["seed"] in asked.seeds
     ]
     with ProcessPoolExecutor(asked.jobs, get_context("spawn"), initializer=start_worker) as pool:

@@ -172,11 +172,11 @@ def _trained(name: str, task: str, seed: int, row: dict[str, Any] | None) -> dic
     return {"name": name, "task": task, "seed": seed, "loss": found["loss"]}
 
 
-def committed(setting: str) -> Iterable[dict[str, Any]]:
-    """Return the committed runs of corrected updates alone."""
+def committed(setting: str, arm: str = "corrected") -> Iterable[dict[str, Any]]:
+    """Return the committed runs of an arm, by default of corrected updates alone."""
     for suite in ("core", "wide", "fresh"):
         runs = json.loads((RESULTS / f"bench-{suite}.json").read_text())["runs"]
-        yield from (row for row in runs if (row["setting"], row["arm"]) == (setting, "corrected"))
+        yield from (row for row in runs if (row["setting"], row["arm"]) == (setting, arm))
 
 
 def main() -> None:
