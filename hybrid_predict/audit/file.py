@@ -57,7 +57,8 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
         _check_sections(content)
         _check_classes(content)
         parsed = _build(path, None, ["--seed_everything=false"]).config
-    config = AuditConfig(**parsed.audit.as_dict())
+    directions = content.get("audit", {}).get("directions", ())  # objects are parsed otherwise
+    config = AuditConfig(**{**parsed.audit.as_dict(), "directions": directions})
     for key in config.scaled:
         remedy = "Name a key of the file that holds a number of steps or epochs."
         check_length(f"audit.scaled: {key}", parsed.get(key), remedy)

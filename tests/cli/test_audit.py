@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import sys
 from argparse import Namespace
@@ -104,6 +105,20 @@ def test_search_of_a_file(work, capsys):
     ):
         assert cli.main(["audit", file, "--search", *options]) == (0 if options else 3)
         assert words in capsys.readouterr().out
+
+
+def test_a_search_of_a_file_chooses_a_direction(work, capsys, refused):
+    described = {"class_path": "hybrid_predict.SpectralUpdate", "init_args": {"bound": None}}
+    file = write(with_audit(speedups=[3.0], directions=["whitened", described]))
+    assert cli.main(["audit", file, "--search"]) == 3
+    out = " ".join(capsys.readouterr().out.split())
+    assert "audit --search: at most 5 runs" in out
+    chosen = re.search(r"Searched with (whitened|SpectralUpdate\(bound=None\))\.", out)
+    compared = re.findall(r"(whitened|SpectralUpdate\(bound=None\)) ([\d.]+)", out)
+    assert chosen and compared[0][0] == chosen[1]
+    assert float(compared[0][1]) <= float(compared[1][1])
+    line = refused("audit", write(with_audit(directions=["whitend"])), "--search")
+    assert "Did you mean whitened?" in line
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
