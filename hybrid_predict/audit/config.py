@@ -12,6 +12,7 @@ from hybrid_predict.config import Described, HybridConfig, Speedup, check_names
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.objects import OBJECTS, with_objects
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.updates import make_update
 
 SHORTENED = (SHORT, CORRECTED)
 """The arms whose schedule is shortened."""
@@ -109,11 +110,7 @@ class AuditConfig:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_controls(self.controls)
         self.hybrid_config()
-        for direction in self.directions:
-            self._with_direction(direction).hybrid_config()
-        names = list(map(direction_name, self.directions))
-        if len(set(names)) < len(names):
-            raise ConfigError("directions", "updates that differ", names)
+        self._check_directions()
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -135,6 +132,17 @@ class AuditConfig:
         """Return the configuration with each of ``directions``, by name; or this one alone."""
         each = {direction_name(d): self._with_direction(d) for d in self.directions}
         return each or {"": self}
+
+    def _check_directions(self) -> None:
+        """Check that directions exist and differ, and that there is a length to compare them at."""
+        names = list(map(direction_name, self.directions))
+        configs = [self._with_direction(each).hybrid_config() for each in self.directions]
+        updates = [make_update(config.updates["hidden"]) for config in configs]
+        if len(set(names)) < len(names) or any(u in updates[:k] for k, u in enumerate(updates)):
+            raise ConfigError("directions", "updates that differ", names)
+        if len(names) > 1 and not self.numbers:
+            remedy = "Directions are compared at the same number of full steps."
+            raise ConfigError("speedups", "a number among them", self.speedups, remedy)
 
     def _with_direction(self, direction: Any) -> AuditConfig:
         updates = {**HybridConfig(**self.hybrid).updates, "hidden": direction}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.audit.arm import MakeRun
-from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.audit.config import AUTO, AuditConfig
 from hybrid_predict.audit.run import ArmRuns
-from hybrid_predict.audit.store import RunStore
+from hybrid_predict.audit.store import PLAIN, RunStore
 from hybrid_predict.config import Speedup
-from hybrid_predict.runs.evidence import CORRECTED
+from hybrid_predict.runs.evidence import CORRECTED, FULL, SHORT
 from hybrid_predict.runs.runtime import Observer
 
 COMPARED = 3
@@ -33,19 +36,30 @@ class Direction(NamedTuple):
 
 def direction_runs(
     make_run: MakeRun, config: AuditConfig, store: RunStore, observer: Observer
-) -> dict[str, ArmRuns]:
+) -> dict[str, GetRun]:
     """Return what gives the runs with each corrected update, by its name.
 
     Runs of plain training, and those with the update of ``config.hybrid``, are kept in ``store``,
     the others in folders within.
     """
-    runs = {}
+    runs: dict[str, GetRun] = {}
+    first: ArmRuns | None = None
     for name, each in config.by_direction().items():
         own = store
         if each.hybrid_config() != config.hybrid_config():
-            own = store.within(re.sub(r"[^\w.=-]+", "_", name), each)
-        runs[name] = ArmRuns(make_run, each, config.speedups, own, observer)
+            digest = hashlib.sha256(json.dumps(each.training()["hybrid"], default=repr).encode())
+            short = re.sub(r"[^\w.=-]+", "_", name)[:40]
+            own = store.within(f"{short}-{digest.hexdigest()[:8]}", each)
+        arms = ArmRuns(make_run, each, config.speedups, own, observer)
+        first = first or arms
+        runs[name] = partial(_get, first, arms)
     return runs
+
+
+def _get(first: ArmRuns, own: ArmRuns, arm: str, speedup: Speedup, seed: int) -> Mapping[str, Any]:
+    """Return a run; those of plain training are the same for all updates."""
+    plain = arm in PLAIN and not (arm == SHORT and speedup == AUTO)
+    return (first if plain else own).get(arm, speedup, seed)
 
 
 def compare(config: AuditConfig, runs: Mapping[str, GetRun]) -> list[Direction]:
@@ -57,6 +71,9 @@ def compare(config: AuditConfig, runs: Mapping[str, GetRun]) -> list[Direction]:
     names = list(runs)
     if len(names) == 1:
         return [Direction(names[0])]
+    # First a full run, which shows whether the lengths can be audited, and is needed anyway.
+    if runs[names[0]](FULL, config.first_tested, 0)["failure"]:
+        return [Direction(name) for name in names]
     seeds = min(config.seeds, COMPARED)
     means: dict[str, float | None] = dict.fromkeys(names, 0.0)
     for seed, name in product(range(seeds), names):

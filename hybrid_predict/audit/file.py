@@ -111,7 +111,8 @@ def _check_sections(content: Mapping[str, Any]) -> None:
         objects = {name: hybrid[name] for name in OBJECTS if name in hybrid}
         HybridConfig(**objects)
         hybrid = {name: value for name, value in hybrid.items() if name not in objects}
-    AuditConfig(**{**audit, "hybrid": hybrid})
+    given = {name: value for name, value in audit.items() if name != "directions"}
+    AuditConfig(**{**given, "hybrid": hybrid})
 
 
 def _check_classes(content: Mapping[str, Any]) -> None:

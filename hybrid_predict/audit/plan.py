@@ -184,7 +184,7 @@ def _plan(
         store = RunStore(Path(folder).expanduser(), config, source)
         done = {key for key in every if store.key(*key) in store.runs}
         if config.directions:  # which direction the other runs are of is not known
-            done = {key for key in done if key[0] in PLAIN}
+            done = {key for key in done if key[0] in PLAIN and key[1] != AUTO}
     trial = _Trial(make_run, config)
     steps = {(arm, speedup): trial.steps(arm, speedup) for arm, speedup, _ in every}
     left = [path - done for path in paths]

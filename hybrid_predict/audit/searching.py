@@ -148,8 +148,7 @@ def search(
     with locked(place), quiet():
         store = RunStore(place, config, source, overwrite=overwrite)
         runs = direction_runs(make_run, config, store, observer)
-        get = {name: each.get for name, each in runs.items()}
-        return Searching(get, config, place, observer).result()
+        return Searching(runs, config, place, observer).result()
 
 
 def bisect(candidates: Sequence[T], passes: Callable[[T], bool]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from datetime import date
 from importlib.metadata import version
@@ -27,6 +28,8 @@ FinishedRun = Mapping[str, Any]
 
 PLAIN = (FULL, SHORT)
 """Arms of plain training, which do not depend on the configuration of the plug-in."""
+
+_DIRECTIONS = "directions"  # folder of runs with other corrected updates
 
 RESULTS, SEARCH = "results.json", "search.json"
 """Files that an audit and a search write from the finished runs."""
@@ -72,6 +75,7 @@ class RunStore:
         self._rows = Rows(folder / RUNS, _row_key)
         if overwrite:
             self._rows.clear()
+            shutil.rmtree(folder / _DIRECTIONS, ignore_errors=True)
             for path in (folder / RESULTS, folder / SEARCH):
                 with writing(path):
                     path.unlink(missing_ok=True)
@@ -87,7 +91,7 @@ class RunStore:
 
         Its runs of plain training are those of this store.
         """
-        folder = self.folder / "directions" / name
+        folder = self.folder / _DIRECTIONS / name
         return RunStore(folder, config, self._source, overwrite=self._overwrite, plain=self)
 
     @property

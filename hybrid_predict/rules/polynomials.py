@@ -40,7 +40,9 @@ POLYNOMIALS: dict[int, tuple[tuple[float, float, float], ...]] = {
 ROOT_POLYNOMIALS = (3, 2)  # for the inverse square root of a covariance, and for the root of that
 ROOT_PRODUCTS = 17  # matrix products in the computation of an inverse fourth root
 ROOT_FLOOR = 2.0**-7  # added to the diagonals of covariances in 16 bits, in Frobenius norms
-MOMENT_DECAY = 0.95  # of the second moments of rows; .9 to .99 made no difference (decision 13)
+MOMENT_DECAY = 0.95
+"""Of the second moments of rows, where .9 to .99 made no difference (decision 13), and of the
+energies of rows and columns."""
 MOST_ENERGY = 4.0
 """Range of a row's or column's energy around the mean, beyond which its scale does not change
 (decision 32)."""

@@ -107,7 +107,7 @@ def _scales(stack: Tensor, energies: Sequence[Tensor], rooted: Sequence[bool]) -
     stack.div_(stack.abs().amax((-2, -1), keepdim=True).clamp_min_(_TINY))
     squares = stack.square()
     shares = torch.cat([squares.sum(axis) for axis in (-1, -2)], -1).to(energies[0])
-    shares.div_(shares.sum(-1, keepdim=True).clamp_min_(_TINY).mul_(0.5))
+    shares.div_(shares.sum(-1, keepdim=True).mul_(0.5).clamp_min_(_TINY))
     torch._foreach_lerp_(list(energies), list(shares.unbind()), 1.0 - MOMENT_DECAY)
     sides = torch.stack(list(energies)).split(stack.shape[-2:], -1)
     return [

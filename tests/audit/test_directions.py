@@ -56,7 +56,9 @@ def test_a_search_goes_on_with_the_best_direction(metrics, order, mode, tmp_path
     assert [d.name for d in result.directions] == ordered
     for name in ordered[1:]:
         seeds = 1 if metrics[name] is None else COMPARED
-        assert asked[name] == [("corrected", 2.0, seed) for seed in range(seeds)]
+        wanted = [("corrected", 2.0, seed) for seed in range(seeds)]
+        # A full run of the first direction shows before all others whether lengths fit.
+        assert asked[name] == [("full", 2.0, 0)] * (name == NAMES[0]) + wanted
     assert {arm for arm, _, _ in asked[ordered[0]]} >= {"full", "short", "corrected"}
     saved = json.loads((tmp_path / "search.json").read_text())
     assert [d["name"] for d in saved["directions"]] == ordered
@@ -77,11 +79,22 @@ def test_directions_share_plain_runs_and_a_search_goes_on(tmp_path):
     assert len(task.calls) == plan.runs == plan.left == most_runs(chosen) == 2 * (2 + 2 + 1)
     assert plan.tests == number_of_tests(chosen) == 2 * 2
     assert task.calls.count(("full", 0)) == 1
-    assert (tmp_path / "directions" / "SpectralUpdate_bound=None_" / "runs.jsonl").exists()
+    (folder,) = (tmp_path / "directions").iterdir()
+    assert folder.name.startswith("SpectralUpdate_bound=None_-")
     again = Task()
     assert search(again, chosen, tmp_path).results == result.results
     assert again.calls == []
     assert plan_search(Task(), chosen, tmp_path).done == 4
+    anew = Task()
+    assert not search(anew, chosen, tmp_path, overwrite=True).partial
+    assert sorted(anew.calls) == sorted(task.calls)
+
+
+def test_lengths_are_refused_before_directions_are_compared(tmp_path):
+    task, chosen = Task(), config(speedups=(1.5, 7.0), directions=NAMES[:2])
+    with pytest.raises(ConfigError, match="by the speedup 7"):
+        search(task, chosen, tmp_path)
+    assert task.calls == [("full", 0)]
 
 
 @pytest.mark.parametrize(
@@ -89,12 +102,18 @@ def test_directions_share_plain_runs_and_a_search_goes_on(tmp_path):
     [
         (("spectral", "muon"), "expected one of spectral, whitened"),
         (("whitened", "whitened"), "directions: expected updates that differ"),
+        (("spectral", SpectralUpdate()), "directions: expected updates that differ"),
         ("whitened", "directions: expected a list of updates"),
     ],
 )
 def test_unusable_directions_are_refused(directions, message):
     with pytest.raises(ConfigError, match=message):
         config(directions=directions)
+
+
+def test_directions_need_a_number_to_be_compared_at():
+    with pytest.raises(ConfigError, match="speedups: expected a number among them"):
+        config(speedups=("auto",), directions=NAMES[:2])
 
 
 def test_a_given_update_is_told_by_what_differs_from_its_defaults():
