@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import functional_loops
 import numpy as np
 import pytest
 from functional_loops import DECAY, KINDS, RATE, Run, batch, in_the_engine, rate, same_runs, weights
@@ -83,7 +84,11 @@ def test_a_train_step_has_the_engine_s_numbers(watch_loss: bool, risen: float) -
 
 
 @pytest.mark.slow
-def test_a_train_step_decides_as_the_engine_how_many_steps_are_predicted() -> None:
+def test_a_train_step_decides_as_the_engine_how_many_steps_are_predicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (functional_loops, sys.modules[__name__]):
+        monkeypatch.setattr(module, "RATE", RATE / 3)  # so low that forecasts last
     settings = config(total_steps=200, speedup="auto")
     _, run = trained(settings)
     same_runs(run, in_the_engine(settings), atol=1e-9)
