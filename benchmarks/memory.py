@@ -18,8 +18,8 @@ from hybrid_predict import HybridEngine
 def set_imports_aside() -> None:
     """Hide all objects that are alive from the garbage collector, and so from `Memory`.
 
-    Packages leave many objects when they are imported, and looking at all of them takes half a
-    second. Call this after the imports, and before data are loaded.
+    Imported packages leave many objects. Looking at all of them takes half a second. Call this
+    after the imports, and before data are loaded.
     """
     import_module("torch._dynamo")  # otherwise an optimizer imports it in its first step
     gc.freeze()

@@ -39,8 +39,8 @@ def direction_runs(
 ) -> dict[str, GetRun]:
     """Return what gives the runs with each corrected update, by its name.
 
-    Runs of plain training, and those with the update of ``config.hybrid``, are kept in ``store``,
-    the others in folders within.
+    ``store`` keeps the runs of plain training, and those with the update of ``config.hybrid``. Runs
+    with other updates are kept in folders within.
     """
     runs: dict[str, GetRun] = {}
     first: ArmRuns | None = None

@@ -120,13 +120,13 @@ def search(
 ) -> SearchResult:
     """Find the largest speedup that keeps quality, with predicted steps and with corrections alone.
 
-    With several ``config.directions``, corrections alone with up to three seeds first choose the
-    one whose mean metric is best. Then bisects the numbers of ``config.speedups`` once for each
-    arm, and tests ``"auto"`` if it is among them. A candidate passes if the audit's own test
-    verifies a saving over the paired seeds. The test's level is divided by the number of tests of
-    all directions, so that the probability of any error is at most ``config.alpha``. Runs are kept
-    as those of an audit: a search that was stopped continues, and searches and audits in one folder
-    share their runs. Nothing is recorded in MLflow.
+    If ``config.directions`` names several, each is first trained with corrections alone and up to
+    three seeds. The one with the best mean metric is searched with. The search bisects the numbers
+    of ``config.speedups`` once for each arm, and tests ``"auto"`` if it is among them. A candidate
+    passes if the audit's own test verifies a saving over the paired seeds. The test's level is
+    divided by the number of tests of all directions, so that the probability of any error is at
+    most ``config.alpha``. Runs are kept as those of an audit: a search that was stopped continues,
+    and searches and audits in one folder share their runs. Nothing is recorded in MLflow.
 
     Args:
         make_run: As for :func:`hybrid_predict.audit.audit`.
@@ -202,17 +202,25 @@ class Searching:
         self._runs, self._folder, self._observer = runs, folder, observer
         self._asked, self._by_direction = config, config.by_direction()
         self._directions = [Direction(next(iter(runs)))]
-        self._config = self._by_direction[self._directions[0].name]
         self._level = config.alpha / number_of_tests(config)
         self._tried: list[Candidate] = []
         self._lengths: Mapping[str, int] = {}
         self._full_failed = False
 
+    @property
+    def _chosen(self) -> str:
+        """Name of the direction that is searched with."""
+        return self._directions[0].name
+
+    @property
+    def _config(self) -> AuditConfig:
+        """The configuration with that direction."""
+        return self._by_direction[self._chosen]
+
     def result(self) -> SearchResult:
         """Test candidates until the answer cannot change, or the user interrupts."""
         try:
             self._directions = compare(self._asked, self._runs)
-            self._config = self._by_direction[self._directions[0].name]
             try_candidates(self._config, self._passes)
         except KeyboardInterrupt:
             return self._written(partial=True)
@@ -232,7 +240,7 @@ class Searching:
     def _test(self, arm: str, speedup: Speedup) -> Candidate:
         """Train and judge a candidate, seed by seed, as long as it can pass."""
         config = replace(self._config, speedup=speedup, alpha=self._level)
-        get = self._runs[self._directions[0].name]
+        get = self._runs[self._chosen]
         seeds: list[PairedSeed] = []
         for seed in range(config.seeds):
             runs = []

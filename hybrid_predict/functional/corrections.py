@@ -136,7 +136,7 @@ def _whitened(memory: Correction, newest: Arrays, update: Update) -> Correction:
 def _direction(
     plan: Plan, memory: Correction, name: str, mixed: Any, update: Update
 ) -> tuple[Any, Any, Any]:
-    """The direction of a corrected update, of length one, and new moments of matrix and factor."""
+    """The direction of length one; new energies of the matrix; new levels of its factor."""
     assert plan.update is not None
     xp, last = array_library(mixed), update.outputs_last
     matrix, (left, right) = _matrix(mixed, last), (roots.get(name) for roots in memory.roots)

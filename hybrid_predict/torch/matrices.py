@@ -78,19 +78,14 @@ def flatten(
     for (height, width, flattens, rooted, *_), members in groups.items():
         stack = torch.stack([matrices[k].reshape(height, width) for k in members])
         if flattens:
-            energies = [moments.energies[k] for k in members]
+            energies, levels = ([each[k] for k in members] for each in moments)
             scales = [] if all(rooted) else _scales(stack, energies, rooted)
-            for scale in scales:
-                stack.mul_(scale)
+            _multiply(stack, scales)
             if roots is not None:
                 _whiten(stack, roots, members)
-            stack = _levelled(
-                orthogonal(stack, iterations, block), [moments.levels[k] for k in members]
-            )
+            stack = _levelled(orthogonal(stack, iterations, block), levels)
             if scales:
-                for scale in scales:
-                    stack.mul_(scale)
-                stack.mul_(1.0 / lengths(stack))
+                _multiply(stack, scales).mul_(1.0 / lengths(stack))
         else:
             stack.mul_(-1.0 / lengths(stack))
         for x, k in zip(stack.contiguous(), members, strict=True):
@@ -119,6 +114,12 @@ def _scales(stack: Tensor, energies: Sequence[Tensor], rooted: Sequence[bool]) -
         for side, axis, has_root in zip(sides, (-1, -2), rooted, strict=True)
         if not has_root
     ]
+
+
+def _multiply(stack: Tensor, scales: Sequence[Tensor]) -> Tensor:
+    for scale in scales:
+        stack.mul_(scale)
+    return stack
 
 
 def _levelled(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
