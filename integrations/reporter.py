@@ -16,6 +16,7 @@ from hybrid_predict.record import StepRecord
 from hybrid_predict.report.log_writer import LogWriter
 from hybrid_predict.report.overview import added_cost, cautions, overview
 from hybrid_predict.report.run_log import NAME, RunLog
+from hybrid_predict.report.slow_run import SlowRun
 from hybrid_predict.rules.schedule import Phase
 from hybrid_predict.torch import ranks
 
@@ -59,6 +60,7 @@ class Reporter:
         self._loggers = Loggers(trainer.loggers if first else ())
         self._position, self._unlogged, self._closed = 0, False, False
         self._phases: set[Phase] = set()
+        self._slow = SlowRun(engine)
         folder = event_folder(trainer, log_dir) if first else None
         self._writer = LogWriter(None if folder is None else folder / NAME)
         self._restore_bar = _extend_bar(trainer.progress_bar_callback, self._shown)
@@ -78,6 +80,8 @@ class Reporter:
             self._loggers.text("phase", record.phase.value)
             skill = "" if record.skill is None else f" (skill {record.skill:.2f})"
             logger.info("Full step %d: %s%s.", record.step, _PHASES[record.phase], skill)
+        if slow := self._slow.warning(record.step):
+            logger.warning("Full step %d: %s.", record.step, slow)
         self._writer.step(record, self._ledger)
         self._loggers.events(self._ledger)
         self._position = self._trainer.fit_loop.epoch_loop._batches_that_stepped

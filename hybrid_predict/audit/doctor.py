@@ -1,4 +1,4 @@
-"""What the callback would do with a Trainer and a model, from one full step of training."""
+"""What the callback would do with a Trainer and a model, from a few full steps of training."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.file import is_file, read_audit
 from hybrid_predict.audit.meter import TrialEnd
+from hybrid_predict.audit.timing import StepTimer
 from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
@@ -30,6 +31,7 @@ from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.integrations.reporter import event_folder
 from hybrid_predict.ledger import FELL_BACK, percent
 from hybrid_predict.report.overview import Overview, overview, shortage
+from hybrid_predict.report.slow_run import StepSeconds, describe_duration
 from hybrid_predict.rules.budget import Shortage
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import interruptible, quiet
@@ -38,7 +40,7 @@ _SILENT = (
     known.ProgressBar, known.ModelSummary, known.Checkpoint, known.OnExceptionCheckpoint,
     HybridPredict,
 )  # fmt: skip
-"""Callbacks that a trial of one step leaves out; its checkpoint could replace one that counts."""
+"""Callbacks that the trial leaves out; its checkpoint could replace one that counts."""
 
 _NEEDY = (known.LearningRateMonitor, known.DeviceStatsMonitor, known.EarlyStopping)
 """Callbacks that need a logger or a validation, which the trial does not have."""
@@ -47,7 +49,7 @@ _NEEDY = (known.LearningRateMonitor, known.DeviceStatsMonitor, known.EarlyStoppi
 def examine(
     name: str, speedup: float | Literal["auto"] | None = None
 ) -> tuple[bool, list[tuple[str, str]]]:
-    """Train one full step of what a file or a function builds, with the callback.
+    """Train a few full steps of what a file or a function builds, with the callback.
 
     Writes nothing, and restores random states. ``name`` is an audit's YAML file, or
     ``module:function`` for a function that returns the Trainer, the model and, unless the model has
@@ -67,9 +69,10 @@ def examine(
         plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
         needy = [type(c).__name__ for c in trainer.callbacks if isinstance(c, _NEEDY)]
         kept = [c for c in trainer.callbacks if not isinstance(c, (*_SILENT, *_NEEDY))]
-        probe = _Probe(plugin)
-        trainer.callbacks = [plugin, *kept, probe]
-        trainer.loggers, trainer.num_sanity_val_steps = [DummyLogger()], 0
+        probe, timer = _Probe(plugin), StepTimer(plugin)
+        trainer.callbacks = [plugin, *kept, probe, timer]
+        trainer.loggers = [DummyLogger()]
+        trainer.num_sanity_val_steps = trainer.limit_val_batches = 0
         try:
             with suppress(TrialEnd), interruptible():
                 trainer.fit(model, **data)
@@ -82,13 +85,18 @@ def examine(
         return False, [("works", "no. Training did not start.")]
     further = [("warning", text) for text in messages]
     if needy:
-        why = "no part in this trial of one step, which has no logger and no validation"
+        why = "no part in this trial of a few steps, which has no logger and no validation"
         further.insert(0, ("callbacks", f"{', '.join(needy)}: {why}"))
     if probe.plain:
         change = [("change", probe.remedies)] if probe.remedies else []
         works = f"no, the run would be plain training: {probe.plain}"
         return False, [("works", works), *change, *further]
-    findings = [("works", "yes"), *_planned(probe.plan, plugin), ("run log", run_log)]
+    findings = [
+        ("works", "yes"),
+        *_planned(probe.plan, plugin),
+        ("seconds", _seconds(timer.seconds, probe.plan)),
+        ("run log", run_log),
+    ]
     if any(part.corrected or part.predicted for part in probe.plan.parts):
         default = plugin.config == HybridConfig()
         callback = "HybridPredict(speedup=1.5)" if default else repr(plugin)
@@ -120,8 +128,15 @@ def _planned(plan: Overview, plugin: HybridPredict) -> list[tuple[str, str]]:
     ]
 
 
+def _seconds(seconds: StepSeconds | None, plan: Overview) -> str:
+    """Return how long the planned run would take, beside plain training."""
+    if seconds is None:
+        return "not measured: the training data has too few batches"
+    return f"{describe_duration(seconds, plan)} (measured over a few steps)"
+
+
 class _Probe(pl.Callback):
-    """Ends the trial after one full step, and records the callback's plan.
+    """Records the callback's plan after one full step, and ends a trial that would be plain.
 
     ``plain`` is why the run would be plain training, and ``remedies`` what would change that.
     """
@@ -135,14 +150,14 @@ class _Probe(pl.Callback):
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         engine = self._plugin.engine
-        if engine is not None and self._plugin.ledger.full_steps:
+        if self.plan is None and engine is not None and self._plugin.ledger.full_steps:
             self.plan = overview(engine)
             self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK)
             lack = shortage(engine)
             if self.plain and lack is not None:  # told with the size of the batch
                 self.plain = self.plain.removesuffix(str(lack))
                 self.remedies = _remedies(lack, batch)
-        if self.plan is not None or trainer.global_step > 0:
+        if self.plain or (self.plan is None and trainer.global_step > 0):
             raise TrialEnd
 
 

@@ -83,10 +83,10 @@ def _print(title: str, text: str) -> None:
 
 COMMAND = Command(
     "Print what is installed, and what works with your Trainer and model.",
-    "Prints versions, devices and extras. With CONFIG it trains one full step of your model and "
-    "prints what would be corrected, predicted and left alone, how many predicted steps fit, and "
-    "the line to paste. Exit status: 0 if it works, 4 if the callback refuses the set-up or would "
-    "leave the training as it is, 2 for bad usage.",
+    "Prints versions, devices and extras. With CONFIG it trains a few full steps of your model "
+    "and prints what would be corrected, predicted and left alone, how many predicted steps fit, "
+    "how long the run would take, and the line to paste. Exit status: 0 if it works, 4 if the "
+    "callback refuses the set-up or would leave the training as it is, 2 for bad usage.",
     _add_options,
     _run,
 )

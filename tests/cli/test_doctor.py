@@ -46,8 +46,8 @@ class Bare(Line):
 def build(model=Line, **options):
     return L.Trainer(max_steps=300, accelerator="cpu", **options), model()
 
-def quiet():
-    return build(logger=False)
+def quiet(batches=1.0):
+    return build(logger=False, limit_train_batches=batches)
 
 class Wide(Line):
     samples = 8
@@ -152,7 +152,7 @@ def test_versions_and_missing_extras_are_listed(monkeypatch, examine):
         assert words in out
 
 
-def test_a_function_is_examined_by_one_full_step_that_leaves_nothing(work, examine):
+def test_a_function_is_examined_by_a_few_full_steps_that_leave_nothing(work, examine):
     before, state = {path.name for path in work.iterdir()}, torch.get_rng_state()
     status, out = examine("threads_of_mine:quiet")
     assert torch.equal(torch.get_rng_state(), state)
@@ -167,6 +167,19 @@ def test_a_function_is_examined_by_one_full_step_that_leaves_nothing(work, exami
     ):
         assert words in out
     assert {path.name for path in work.iterdir()} - before <= {"__pycache__"}
+
+
+@pytest.mark.parametrize(("batches", "timed"), [(0.5, False), (1.0, True)])
+def test_full_steps_are_timed_with_and_without_the_callback_if_an_epoch_has_enough(
+    work, examine, batches, timed
+):
+    text = f"import threads_of_mine\ndef f():\n    return threads_of_mine.quiet({batches})"
+    (work / f"timed_{timed}.py").write_text(text)
+    _, out = examine(f"timed_{timed}:f")
+    number = r"[\d.e+-]+"
+    words = rf"seconds a full step takes {number} ms in place of {number} ms, so the run takes"
+    assert (re.search(words, out) is not None) == timed
+    assert ("seconds not measured: the training data has too few batches" in out) != timed
 
 
 def test_a_file_is_examined_with_its_own_settings(examine):

@@ -13,6 +13,7 @@ from lightning_models import Net, StopAt, Ungated, fit
 from torch import Tensor
 
 from hybrid_predict import HybridPredict, Phase, SavingsLedger, StepRecord, Verdict
+from hybrid_predict.report import slow_run
 from hybrid_predict.report.run_log import NAME, find_log, read_log
 from hybrid_predict.testing.placebos import NegatedForecast
 
@@ -117,7 +118,8 @@ def test_without_the_plug_in_nothing_is_said(lines: Any) -> None:
 def test_phases_are_logged_once_at_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "hybrid_predict")
     fit([Ungated(cooldown_steps=10)], max_steps=60)
-    messages = [r.getMessage() for r in caplog.records if "reporter" in r.name]
+    reports = [r for r in caplog.records if "reporter" in r.name and r.levelno == logging.INFO]
+    messages = [r.getMessage() for r in reports]
     starts = [text.split(": ")[1].split()[0] for text in messages]
     assert starts == ["warm-up", "the", "predicted", "cooldown"]
 
@@ -138,6 +140,17 @@ def test_too_much_speedup_and_too_few_steps_get_a_warning(
     messages = [r.getMessage() for r in caplog.records if "reporter" in r.name]
     assert len(messages) == (words is not None)
     assert words is None or words in messages[0]
+
+
+@pytest.mark.parametrize("share", [0.9, 1.2])
+def test_a_run_that_takes_longer_than_plain_training_gets_one_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    monkeypatch.setattr(slow_run, "relative_duration", lambda seconds, plan: share)
+    fit([Ungated()], max_steps=100)
+    messages = [r.getMessage() for r in caplog.records if "takes 1.20 times" in r.getMessage()]
+    assert len(messages) == (share > 1.0)
+    assert all(text.startswith("Full step 40: a full step takes ") for text in messages)
 
 
 def test_the_run_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None:
