@@ -1,0 +1,1 @@
+"""Prototypes of decisions, which run at the commit that their page names."""
