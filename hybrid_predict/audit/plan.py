@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig
-from hybrid_predict.audit.directions import COMPARED
+from hybrid_predict.audit.directions import COMPARED, direction_stores, finished_direction
 from hybrid_predict.audit.meter import Meter
 from hybrid_predict.audit.searching import WAYS, number_of_tests, try_candidates
 from hybrid_predict.audit.store import PLAIN, RunKey, RunStore, run_key
@@ -21,7 +21,7 @@ from hybrid_predict.config import Speedup
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.report.overview import steps_until_skill
 from hybrid_predict.rules.schedule import Schedule, schedule
-from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import ARMS, CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import quiet
 
 TRIED_STEPS = 12
@@ -113,7 +113,7 @@ def plan_audit(
     """
     speedup = config.speedup
     keys = {run_key(arm, speedup, n) for arm, n in product(config.arms, range(config.seeds))}
-    plan, trial = _plan([keys], make_run, config, folder, source)
+    plan, trial = _plan([keys], make_run, config, _store(config, folder, source), config.arms)
     steps = {arm: trial.steps(arm, speedup) for arm in config.arms}
     shortfall = trial.schedule(speedup).shortfall
     return replace(plan, full_steps=steps, shortfall=shortfall, auto=speedup == AUTO)
@@ -127,13 +127,20 @@ def plan_search(
     source: Mapping[str, Any] | None = None,
 ) -> AuditPlan:
     """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit."""
-    plan, trial = _plan(_paths(config), make_run, config, folder, source)
-    more = _compared_runs(config)
-    seconds = more * trial.steps(CORRECTED, config.first_tested) * plan.seconds_per_step
+    store = _store(config, folder, source)
+    left = more = _compared_runs(config)
+    arms: Collection[str] = PLAIN if config.directions else ARMS
+    if store is not None and config.directions:
+        stores = direction_stores(config, store)
+        if (chosen := finished_direction(config, stores)) is not None:
+            store, arms, left = stores[chosen], ARMS, 0
+    plan, trial = _plan(_paths(config), make_run, config, store, arms)
+    seconds = left * trial.steps(CORRECTED, config.first_tested) * plan.seconds_per_step
     return replace(
         plan,
+        done=plan.done + more - left,
         runs=plan.runs + more,
-        left=plan.left + more,
+        left=plan.left + left,
         seconds=plan.seconds + seconds,
         tests=number_of_tests(config),
     )
@@ -171,20 +178,27 @@ def _path(config: AuditConfig, largest: Mapping[str, float]) -> set[RunKey]:
     }
 
 
+def _store(
+    config: AuditConfig, folder: str | Path | None, source: Mapping[str, Any] | None
+) -> RunStore | None:
+    return None if folder is None else RunStore(Path(folder).expanduser(), config, source)
+
+
 def _plan(
     paths: Sequence[set[RunKey]],
     make_run: MakeRun,
     config: AuditConfig,
-    folder: str | Path | None,
-    source: Mapping[str, Any] | None,
+    store: RunStore | None,
+    arms: Collection[str],
 ) -> tuple[AuditPlan, _Trial]:
-    """Return the plan for the longest of several sets of runs, and the trial that it is from."""
-    done, every = set[RunKey](), set[RunKey]().union(*paths)
-    if folder is not None:
-        store = RunStore(Path(folder).expanduser(), config, source)
-        done = {key for key in every if store.key(*key) in store.runs}
-        if config.directions:  # which direction the other runs are of is not known
-            done = {key for key in done if key[0] in PLAIN and key[1] != AUTO}
+    """Return the plan for the longest of several sets of runs, and the trial that it is from.
+
+    Runs of these arms in the store count as done.
+    """
+    every = set[RunKey]().union(*paths)
+    done = set[RunKey]()
+    if store is not None:
+        done = {key for key in every if key[0] in arms and store.key(*key) in store.runs}
     trial = _Trial(make_run, config)
     steps = {(arm, speedup): trial.steps(arm, speedup) for arm, speedup, _ in every}
     left = [path - done for path in paths]

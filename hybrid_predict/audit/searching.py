@@ -220,7 +220,8 @@ class Searching:
     def result(self) -> SearchResult:
         """Test candidates until the answer cannot change, or the user interrupts."""
         try:
-            self._directions = compare(self._asked, self._runs)
+            self._directions = compare(self._asked, self._runs, self._observer)
+            self._observer.direction_started(self._chosen)
             try_candidates(self._config, self._passes)
         except KeyboardInterrupt:
             return self._written(partial=True)

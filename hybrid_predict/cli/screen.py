@@ -8,7 +8,7 @@ from typing import Any
 from hybrid_predict.audit.config import speedup_text
 from hybrid_predict.config import Speedup
 from hybrid_predict.report.plain_text import printable
-from hybrid_predict.runs.evidence import FULL
+from hybrid_predict.runs.evidence import FULL, SHORT
 from hybrid_predict.runs.runtime import Observer
 
 Run = Mapping[str, Any]
@@ -50,6 +50,7 @@ class Screen(Observer):
         self._one = self._progress.add_task("", note="", visible=False)
         self._done, self._planned, self._known = done, 0, 0
         self._speedup: Speedup | None = None
+        self._direction = ""
         self._show_done()
 
     @property
@@ -93,6 +94,10 @@ class Screen(Observer):
             soft_wrap=True,
         )
 
+    def direction_started(self, name: str) -> None:
+        """Name the corrected update in the lines of the runs that follow."""
+        self._direction = name
+
     def candidate_started(self, arm: str, speedup: Speedup) -> None:
         """Name the speedup in the lines of the runs that follow."""
         self._speedup = speedup
@@ -123,10 +128,11 @@ class Screen(Observer):
 
     def _arm_and_seed(self, run: Run) -> str:
         """Return the first words of a run's line; the full arm is the same at every speedup."""
-        speedup = ""
-        if self._speedup is not None and run["arm"] != FULL:
+        arm, speedup = run["arm"], ""
+        if self._speedup is not None and arm != FULL:
             speedup = f" at speedup {speedup_text(self._speedup)}"
-        return f"{run['arm']}{speedup}, seed {run['seed']}"
+        direction = f" ({self._direction})" if self._direction and arm not in (FULL, SHORT) else ""
+        return f"{arm}{direction}{speedup}, seed {run['seed']}"
 
     def _show_done(self) -> None:
         completed = sum(self._lengths[: self._done])

@@ -52,6 +52,9 @@ class Observer:
     def run_finished(self, run: Mapping[str, Any]) -> None:
         """A run is finished; ``run`` is its entry in the results file."""
 
+    def direction_started(self, name: str) -> None:
+        """A search goes on with this corrected update; empty if it has only one."""
+
     def candidate_started(self, arm: str, speedup: Speedup) -> None:
         """A search tests whether an arm keeps quality at a speedup; its runs follow."""
 
