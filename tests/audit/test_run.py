@@ -19,6 +19,7 @@ from lightning_models import Net, loader
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_audit
 from hybrid_predict.audit.results import make_results, sentences
+from hybrid_predict.report.audit_figures import curves_figure
 from hybrid_predict.report.pages import audit_page
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
@@ -51,7 +52,7 @@ def test_what_is_written(finished):
         "depends_on", "notes", "runs", "summary", "paired", "plain_steps_to_reach", "earned",
         "verdict",
     }  # fmt: skip
-    assert (results["schema"], results["partial"], results["planned_runs"]) == (5, False, 8)
+    assert (results["schema"], results["partial"], results["planned_runs"]) == (6, False, 8)
     assert results["seeds"] == [0, 1]
     assert {"cpu", "cpu_count", "gpu", "torch", "lightning"} <= results["environment"].keys()
     assert results["verdict"]["outcome"] == result.outcome.value == "undecided"
@@ -87,12 +88,27 @@ def test_metric_is_that_of_the_final_weights(finished, tmp_path):
     assert run["metric"] == pytest.approx(float(trainer.callback_metrics["val_loss"]))
 
 
+def test_curves_end_with_the_run_and_go_over_seconds_too(finished):
+    """In training, validation comes after an epoch of 16 full steps, which short arms lack."""
+    result, _, _ = finished
+    for run in result.results["runs"]:
+        metrics, losses = run["metric_curve"], run["curve"]
+        assert metrics[-1] == [run["full_steps"], run["seconds"], run["metric"]]
+        steps = [at for at, _, _ in metrics]
+        assert steps == ([16, 18] if run["arm"] == FULL else [12])
+        seconds = [at for _, at, _ in losses]
+        assert seconds[0] > 0 and seconds == sorted(seconds) and seconds[-1] <= run["seconds"]
+    figure = curves_figure(result.results, "curve", "seconds")
+    ends = [max(line.get_xdata()) for line in figure.axes[0].lines]
+    assert sorted(ends) == sorted(run["curve"][-1][1] for run in result.results["runs"])
+
+
 def test_report_holds_the_verdict_and_loads_nothing(finished):
     result, _, folder = finished
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert result.verdict.headline[1:] in page
     assert "hybrid - 0.8 full - 0.2 control" in page
-    assert page.count("data:image/svg+xml;base64,") == 6
+    assert page.count("data:image/svg+xml;base64,") == 4 + 4 + 1  # rows of two, the difference
     assert all(gain["reading"] in page for gain in result.results["earned"].values())
     assert not re.search("equivalent|forecast point|horizon", page, re.I)
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
