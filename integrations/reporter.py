@@ -95,6 +95,7 @@ class Reporter:
         text = what if engine.config.shadow else f"{plan}{added_cost(engine)}"
         say(self._trainer, f"HybridPredict {text}.", live=True)
         self._writer.start(plan, engine.config.to_dict(), self._ledger.full_steps - 1)
+        self._loggers.begin(engine.config)
 
     @_contained
     def finish(self) -> None:
@@ -115,6 +116,7 @@ class Reporter:
         say(self._trainer, f"HybridPredict{how or ':'} {self._ledger}{self._unpredicted()}.")
         if self.log.start and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.place)
+        self._loggers.text("status", status)
         self._loggers.close(timeout)
 
     def _detach(self) -> None:

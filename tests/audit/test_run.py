@@ -6,14 +6,12 @@ import os
 import random
 import re
 import signal
-import sqlite3
-from contextlib import closing
 
 import lightning as L
 import numpy as np
 import pytest
 import torch
-from audit_task import STEPS, Task, config, keep, kept
+from audit_task import STEPS, Interrupting, Task, config, keep, kept
 from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError
@@ -22,7 +20,6 @@ from hybrid_predict.audit.results import make_results, sentences
 from hybrid_predict.report.audit_figures import curves_figure
 from hybrid_predict.report.pages import audit_page
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
-from hybrid_predict.runs.runtime import Observer
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
@@ -154,33 +151,6 @@ def test_auto_needs_a_length_that_can_be_shortened_finely(tmp_path):
     assert task.calls == [(FULL, 0)]
 
 
-def test_mlflow_has_one_parent_also_after_more_seeds(audited, monkeypatch):
-    task = Task()
-    result = audit(task, config(mlflow=True, seeds=3), audited)
-    assert task.calls == [(name, 2) for name in ARMS]
-    assert len(result.results["runs"]) == 12
-    with closing(sqlite3.connect(audited / "mlflow.db")) as connection:
-
-        def ask(query):
-            return connection.execute(query).fetchall()
-
-        ((parent, status),) = ask("select run_uuid, status from runs where name = 'audit'")
-        nested = ask("select value from tags where key = 'mlflow.parentRunId'")
-        metrics = {key for (key,) in ask("select distinct key from metrics")}
-        tags = dict(ask(f"select key, value from tags where run_uuid = '{parent}'"))
-    assert (status, nested) == ("FINISHED", [(parent,)] * 12)
-    assert {"audit/metric", "audit/predicted_steps", "corrected/metric", "saving"} <= metrics
-    assert tags["conclusion"] == result.verdict.headline
-
-    def refused(*args):
-        raise AssertionError("asked MLflow's default store")
-
-    # With nothing left to train, MLflow would make a database in the current directory.
-    monkeypatch.setattr("mlflow.flush_async_logging", refused)
-    assert audit(task, config(mlflow=True, seeds=3), audited).results["runs"]
-    assert len(task.calls) == 4
-
-
 def test_finished_arms_are_not_trained_again_and_seeds_and_judging_may_change(finished, audited):
     before, task = finished[0], Task()
     after = audit(task, config(retain=0.5, alpha=0.1, margin=0.2), audited)
@@ -234,19 +204,6 @@ def test_diverged_run_is_recorded(tmp_path):
     assert "the full arm diverged on 1 of 1 seeds" in result.verdict.text
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "1 diverged" in page
-
-
-class Interrupting(Observer):
-    """Presses Ctrl-C in the second run."""
-
-    started = 0
-
-    def run_started(self, arm, seed, full_steps):
-        self.started += 1
-
-    def stepped(self, full_steps, loss):
-        if self.started == 2:
-            raise KeyboardInterrupt
 
 
 def test_ctrl_c_leaves_a_partial_report_and_the_next_call_goes_on(tmp_path):
