@@ -47,6 +47,12 @@ _HEADING = "**HybridPredict:**"
 logger = ranks.rank_zero_logger(__name__)
 
 
+def numbers(ledger: SavingsLedger) -> dict[str, float]:
+    """Return the numbers of a ledger that are known and not 0, by the names that loggers get."""
+    known = {name: getattr(ledger, name) for name in METRICS}
+    return {f"hybrid_predict/{name}": float(value) for name, value in known.items() if value}
+
+
 @final
 class Loggers:
     """Records one run in all loggers of a Trainer.
@@ -66,11 +72,10 @@ class Loggers:
 
     def row(self, ledger: SavingsLedger, step: int) -> None:
         """Log the numbers that are known and not 0, at a position of the loggers' x-axis."""
-        numbers = {name: getattr(ledger, name) or None for name in METRICS}
+        row = numbers(ledger)
         for kind, skill in ledger.skills.items():
-            numbers |= {f"{kind}.{name}": skill.get(name) for name in KIND_METRICS}
-        known = {name: float(value) for name, value in numbers.items() if value is not None}
-        row = {f"hybrid_predict/{name}": value for name, value in known.items()}
+            known = {name: skill[name] for name in KIND_METRICS if name in skill}
+            row |= {f"hybrid_predict/{kind}.{name}": float(x) for name, x in known.items()}
         self._attempt("row", row, step, time.time())
 
     def text(self, name: str, text: str) -> None:
