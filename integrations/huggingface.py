@@ -22,9 +22,12 @@ from hybrid_predict.errors import (
     MissingExtraError,
     UnsupportedSetupError,
 )
+from hybrid_predict.integrations.loggers import numbers
+from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.objects import configuration
 from hybrid_predict.record import StepRecord
+from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.saved import check_count, check_entries, damaged, reading
 from hybrid_predict.torch.reading import OwnHook
 
@@ -33,6 +36,8 @@ try:
     from transformers.trainer_callback import DefaultFlowCallback
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
     from transformers.training_args import ParallelMode
+
+    from hybrid_predict.integrations.huggingface_screen import TrainerScreen, call_first
 except ImportError as error:
     raise MissingExtraError("HybridPredictCallback", "huggingface") from error
 
@@ -40,16 +45,6 @@ FILE = "hybrid_predict.pt"
 """Name of the file with the plug-in's state in each checkpoint folder."""
 
 _ENTRIES = {"run": str, "start": int, "engine": dict}
-
-_NUMBERS = (
-    "steps",
-    "predicted_steps",
-    "saved_steps_fraction",
-    "skill",
-    "mean_length",
-    "predicted_per_full_step",
-)
-"""Fields of the ledger that are added to the Trainer's training logs."""
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +61,8 @@ class HybridPredictCallback(TrainerCallback):
     Args:
         speedup: See :class:`HybridConfig`; None uses the value in ``config``.
         config: A configuration, or its fields by name; the other arguments override it.
+        log_dir: Folder of the run's log, which ``hybrid-predict report`` and ``watch`` read.
+            ``auto`` is the Trainer's ``output_dir``; None writes no log.
         **fields: All other fields of :class:`HybridConfig`, except ``total_steps``, which the
             Trainer determines.
 
@@ -84,6 +81,7 @@ class HybridPredictCallback(TrainerCallback):
         speedup: float | Literal["auto"] | None = None,
         *,
         config: HybridConfig | Mapping[str, Any] | None = None,
+        log_dir: str | None = "auto",
         **fields: Any,
     ) -> None:
         self.config = configuration(config, speedup=speedup, **fields)
@@ -91,7 +89,10 @@ class HybridPredictCallback(TrainerCallback):
             remedy = "Set TrainingArguments(max_steps=...) or num_train_epochs."
             expected = "None, because the Trainer determines it"
             raise ConfigError("total_steps", expected, self.config.total_steps, remedy)
+        self.log_dir = None if log_dir is None else str(log_dir)
         self.engine: HybridEngine | None = None
+        self._reporter: Reporter | None = None
+        self._screen: TrainerScreen | None = None
         self._start = 0
         self._loss: Tensor | None = None
         self._record: StepRecord | None = None
@@ -102,12 +103,17 @@ class HybridPredictCallback(TrainerCallback):
         """Ledger of the current or last run."""
         return self.engine.ledger if self.engine is not None else SavingsLedger()
 
+    @property
+    def history(self) -> RunLog:
+        """Log of the current or last run, since it was started or resumed."""
+        return self._reporter.log if self._reporter is not None else RunLog()
+
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **kwargs: Any
     ) -> None:
         """Attach to model and optimizer, and load the state of a resumed run."""
-        self._detach()
-        self.engine = None
+        self._end()  # of a run that an error has ended, which the Trainer does not tell
+        self.engine = self._reporter = None
         if not self.config.enabled or model is None:
             return
         refuse(args)
@@ -126,6 +132,10 @@ class HybridPredictCallback(TrainerCallback):
                 engine.detach()
                 raise
         self.engine = engine
+        self._screen = TrainerScreen(state, call_first(self))
+        folder = Path(args.output_dir if self.log_dir == "auto" else self.log_dir or "")
+        logs = self.log_dir is not None and state.is_world_process_zero
+        self._reporter = Reporter(engine, self._screen, folder.expanduser() if logs else None)
         if not args.torch_compile:
             self._hook = model.register_forward_hook(OwnHook(self._keep_loss))
         control.should_training_stop |= engine.done
@@ -146,22 +156,23 @@ class HybridPredictCallback(TrainerCallback):
     ) -> None:
         """Step the scheduler for predicted steps, and stop the Trainer if the run is done."""
         record, self._record = self._record, None
-        if self.engine is None or record is None:
+        if self.engine is None or record is None or self._reporter is None:
             return
+        self._reporter.step(record)
         if _counts_steps(lr_scheduler):
             for _ in range(record.ticks - 1):  # the Trainer has stepped it for the full step
                 lr_scheduler.step()
+        self._advance()
         if self.engine.done:
             # What the Trainer does at its last step: it evaluates, saves and stops.
             last = replace(state, max_steps=state.global_step)
             DefaultFlowCallback().on_step_end(args, last, control)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Add the savings to the logged metrics and to ``state.log_history``."""
-        if self.engine is None or logs is None or "loss" not in logs:
+        """Add the savings to the metrics that are logged, and to ``state.log_history``."""
+        if self.engine is None or logs is None or not logs.keys() & {"loss", "train_loss"}:
             return
-        numbers = {f"hybrid_predict/{name}": getattr(self.ledger, name) for name in _NUMBERS}
-        known = {name: value for name, value in numbers.items() if value is not None}
+        known = numbers(self.ledger)
         logs.update(known)
         state.log_history[-1].update(known)
 
@@ -180,8 +191,17 @@ class HybridPredictCallback(TrainerCallback):
             logger.warning(text, folder)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Detach from the model."""
-        self._detach()
+        """Detach from the model, and end the run's log."""
+        self._end()
+
+    def _advance(self) -> None:
+        """Tell the progress bar how many full steps the run will probably have."""
+        engine, ledger = self.engine, self.ledger
+        assert engine is not None and self._screen is not None
+        total, planned = engine.schedule.total, engine.schedule.planned
+        share = ledger.full_steps / ledger.steps if engine.config.paced else 1 - planned / total
+        to_come = (total - ledger.steps) * share
+        self._screen.advance(self._start + ledger.full_steps + to_come)
 
     def _keep_loss(self, module: nn.Module, args: Any, output: Any) -> None:
         """Pass the sum of the losses in an accumulation window to the engine, and their graphs."""
@@ -194,9 +214,11 @@ class HybridPredictCallback(TrainerCallback):
             self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
             engine.observe_loss(self._loss)
 
-    def _detach(self) -> None:
+    def _end(self) -> None:
         if self.engine is not None:
             self.engine.detach()
+            if self._reporter is not None:
+                self._reporter.close("finished" if self.engine.done else "stopped", 0.0)
         if self._hook is not None:
             self._hook.remove()
 

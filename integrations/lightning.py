@@ -16,6 +16,7 @@ from hybrid_predict.html import table
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import ManualClock, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
+from hybrid_predict.integrations.lightning_screen import TrainerScreen, event_folder
 from hybrid_predict.integrations.lightning_start import (
     KEY,
     continue_random_states,
@@ -165,7 +166,10 @@ class HybridPredict(TrainerCallback):
             engine.load_state_dict(saved["engine"], steps=clock.steps)
             if stayed:
                 continue_random_states(trainer, saved["random"])
-        self._reporter = Reporter(trainer, engine, self.log_dir)
+        first = trainer.is_global_zero
+        folder = event_folder(trainer, self.log_dir) if first else None
+        loggers = trainer.loggers if first else ()
+        self._reporter = Reporter(engine, TrainerScreen(trainer), folder, loggers)
         self._last.ledger, self._last.log = engine.ledger, self._reporter.log
         if not clock.unavailable:
             clock.set_global_step(clock.global_step)

@@ -47,6 +47,12 @@ _HEADING = "**HybridPredict:**"
 logger = ranks.rank_zero_logger(__name__)
 
 
+def numbers(ledger: SavingsLedger) -> dict[str, float]:
+    """Return the numbers of a ledger that are known and not 0, by the names that loggers get."""
+    known = {name: getattr(ledger, name) for name in METRICS}
+    return {f"hybrid_predict/{name}": float(value) for name, value in known.items() if value}
+
+
 @final
 class Loggers:
     """Records one run in all loggers of a Trainer.
@@ -59,13 +65,17 @@ class Loggers:
         self._adapters = [_adapter(each) for each in loggers]
         self._events = 0
 
+    def begin(self, config: HybridConfig) -> None:
+        """Log the fields of the configuration that are set, under names that no user has."""
+        chosen = {f"hybrid_predict/{name}": value for name, value in _chosen(config).items()}
+        self._attempt("settings", chosen)
+
     def row(self, ledger: SavingsLedger, step: int) -> None:
         """Log the numbers that are known and not 0, at a position of the loggers' x-axis."""
-        numbers = {name: getattr(ledger, name) or None for name in METRICS}
+        row = numbers(ledger)
         for kind, skill in ledger.skills.items():
-            numbers |= {f"{kind}.{name}": skill.get(name) for name in KIND_METRICS}
-        known = {name: float(value) for name, value in numbers.items() if value is not None}
-        row = {f"hybrid_predict/{name}": value for name, value in known.items()}
+            known = {name: skill[name] for name in KIND_METRICS if name in skill}
+            row |= {f"hybrid_predict/{kind}.{name}": float(x) for name, x in known.items()}
         self._attempt("row", row, step, time.time())
 
     def text(self, name: str, text: str) -> None:
@@ -79,7 +89,7 @@ class Loggers:
         self._events = len(ledger.events)
 
     def outcome(self, config: HybridConfig, ledger: SavingsLedger, log: RunLog, step: int) -> None:
-        """Log configuration and result of a finished run, at the position of its last full step."""
+        """Log the result of a finished run, at the position of its last full step."""
         self._attempt("outcome", Outcome(config, ledger, log), step)
 
     def close(self, timeout: float) -> None:
@@ -97,19 +107,15 @@ class Loggers:
 
 @final
 class Outcome:
-    """Configuration and result of a finished run, in the forms that loggers take.
+    """Result of a finished run, in the forms that loggers take.
 
     Attributes:
-        config: Fields of the configuration that are set, by names that cannot be the user's own.
         results: Counts, for a group of their own.
         facts: Values by which tables of runs are filtered and sorted; None is unknown.
-        description: The result as Markdown.
+        description: The result and the configuration as Markdown.
     """
 
     def __init__(self, config: HybridConfig, ledger: SavingsLedger, log: RunLog) -> None:
-        chosen = {k: v for k, v in config.to_dict().items() if v is not None}
-        self.config = {f"hybrid_predict/{name}": value for name, value in chosen.items()}
-        self.parameters = {name: str(value) for name, value in self.config.items()}
         self.results = {name: float(getattr(ledger, name)) for name in RESULTS}
         self.results["events"] = float(len(ledger.events))
         names = ("full_steps", "steps", "predicted_steps", "saved_steps_fraction", "skill")
@@ -122,9 +128,18 @@ class Outcome:
         if ledger.events:
             events = [(e["reason"], e["step"], e["count"]) for e in ledger.events]
             lines += [*_table(("event", "full step", "times"), events), ""]
-        lines += _table(("setting", "value"), chosen.items())
+        lines += _table(("setting", "value"), _chosen(config).items())
         self.description = "\n".join(lines)
         self.ledger, self.log = ledger.summary(), log
+
+
+def _chosen(config: HybridConfig) -> dict[str, Any]:
+    """Return the fields of a configuration that are set."""
+    return {name: value for name, value in config.to_dict().items() if value is not None}
+
+
+def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in settings.items()}
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -157,12 +172,12 @@ class _Adapter:
     def text(self, name: str, text: object) -> None:
         """Log a text, if the logger accepts one."""
 
-    def outcome(self, outcome: Outcome, step: int) -> None:
-        """Log configuration and result of the finished run, at a position of the x-axis."""
-        self.target.log_hyperparams(outcome.parameters)
-        self.results(outcome, step)
+    def settings(self, settings: Mapping[str, Any]) -> None:
+        """Log the configuration, as the run begins."""
+        self.target.log_hyperparams(_texts(settings))
 
-    def results(self, outcome: Outcome, step: int) -> None:
+    def outcome(self, outcome: Outcome, step: int) -> None:
+        """Log the result of the finished run, at a position of the x-axis."""
         counts = {f"hybrid_predict_end/{name}": n for name, n in outcome.results.items()}
         self.row(counts, step, time.time())
 
@@ -174,11 +189,13 @@ class _Adapter:
 class _TensorBoard(_Adapter):
     """The description is a text."""
 
-    def outcome(self, outcome: Outcome, step: int) -> None:
-        self.results(outcome, step)
-        self.target.experiment.add_text("hybrid_predict", outcome.description)
+    def settings(self, settings: Mapping[str, Any]) -> None:
         # Without metrics it would add a chart of a constant.
-        self.target.log_hyperparams(outcome.parameters, {})
+        self.target.log_hyperparams(_texts(settings), {})
+
+    def outcome(self, outcome: Outcome, step: int) -> None:
+        super().outcome(outcome, step)
+        self.target.experiment.add_text("hybrid_predict", outcome.description)
 
 
 @final
@@ -201,12 +218,14 @@ class _Wandb(_Adapter):
     def text(self, name: str, text: object) -> None:
         self.target.experiment.summary[f"hybrid_predict/{name}"] = text
 
+    def settings(self, settings: Mapping[str, Any]) -> None:
+        self.target.log_hyperparams(dict(settings))  # numbers, to be sorted by
+
     def outcome(self, outcome: Outcome, step: int) -> None:
         self.close(0.0)
         for name, value in {**outcome.results, **outcome.facts}.items():
             if value is not None:
                 self.text(name, value)
-        self.target.log_hyperparams(outcome.config)
         run = self.target.experiment
         if _HEADING in (run.notes or _HEADING):  # keep the user's own notes
             run.notes = outcome.description
@@ -246,14 +265,18 @@ class _MLflow(_Adapter):
     def text(self, name: str, text: object) -> None:
         self.target.experiment.set_tag(self.target.run_id, f"hybrid_predict.{name}", text)
 
+    def settings(self, settings: Mapping[str, Any]) -> None:
+        client, run = self.target.experiment, self.target.run_id
+        known = client.get_run(run).data.params
+        for name, text in _texts(settings).items():
+            if name not in known:  # MLflow refuses to change a parameter
+                client.log_param(run, name, text)
+
     def outcome(self, outcome: Outcome, step: int) -> None:
-        """Log parameters, tags, description, ledger and figure; MLflow draws bars of step 0."""
-        self.results(outcome, 0)
+        """Log counts, tags, description, ledger and figure; MLflow draws bars of step 0."""
+        super().outcome(outcome, 0)
         client, run = self.target.experiment, self.target.run_id
         known = client.get_run(run).data
-        for name, value in outcome.parameters.items():
-            if name not in known.params:  # MLflow refuses to change a parameter
-                client.log_param(run, name, value)
         for name, fact in outcome.facts.items():
             self.text(name, f"{fact:.4g}" if isinstance(fact, float) else fact or "unknown")
         if _HEADING in known.tags.get(NOTE, _HEADING):  # keep the user's own description

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, Protocol, final
 
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.integrations.loggers import Loggers
 from hybrid_predict.record import StepRecord
 from hybrid_predict.report.log_writer import LogWriter
@@ -19,9 +16,6 @@ from hybrid_predict.report.run_log import NAME, RunLog
 from hybrid_predict.report.slow_run import SlowRun
 from hybrid_predict.rules.schedule import Phase
 from hybrid_predict.torch import ranks
-
-if TYPE_CHECKING:
-    import lightning.pytorch as pl
 
 logger = ranks.rank_zero_logger(__name__)
 
@@ -50,20 +44,39 @@ def _contained(report: Callable[..., None]) -> Callable[..., None]:
     return contained
 
 
+class Screen(Protocol):
+    """Where a Trainer shows lines and a progress bar, and how far it is."""
+
+    def say(self, text: str, *, live: bool = False) -> None:
+        """Print one line on rank 0; ``live`` above a progress bar."""
+
+    def show(self, values: Callable[[], dict[str, str]]) -> None:
+        """Show values in the progress bar from now on."""
+
+    def restore(self) -> None:
+        """Leave the progress bar as it was before."""
+
+    def position(self) -> tuple[int, bool]:
+        """Return where the full step is on the loggers' x-axis, and whether they are due a row."""
+
+
 @final
 class Reporter:
-    """Reports on one run, on rank 0 only, except for the progress bar."""
+    """Reports on one run in any framework.
 
-    def __init__(self, trainer: pl.Trainer, engine: HybridEngine, log_dir: str | None) -> None:
-        first = trainer.is_global_zero
-        self._trainer, self._engine, self._ledger = trainer, engine, engine.ledger
-        self._loggers = Loggers(trainer.loggers if first else ())
+    ``loggers`` and ``folder``, of the run log, should be empty and None on all ranks but the first.
+    """
+
+    def __init__(
+        self, engine: HybridEngine, screen: Screen, folder: Path | None, loggers: Sequence[Any] = ()
+    ) -> None:
+        self._screen, self._engine, self._ledger = screen, engine, engine.ledger
+        self._loggers = Loggers(loggers)
         self._position, self._unlogged, self._closed = 0, False, False
         self._phases: set[Phase] = set()
         self._slow = SlowRun(engine)
-        folder = event_folder(trainer, log_dir) if first else None
         self._writer = LogWriter(None if folder is None else folder / NAME)
-        self._restore_bar = _extend_bar(trainer.progress_bar_callback, self._shown)
+        screen.show(self._shown)
 
     @property
     def log(self) -> RunLog:
@@ -84,10 +97,9 @@ class Reporter:
             logger.warning("Full step %d: %s.", record.step, slow)
         self._writer.step(record, self._ledger)
         self._loggers.events(self._ledger)
-        self._position = self._trainer.fit_loop.epoch_loop._batches_that_stepped
+        self._position, due = self._screen.position()
         self._unlogged = True
-        every = self._trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if every and (self._position + 1) % every == 0:
+        if due:
             self._log_row()
 
     def _begin(self) -> None:
@@ -97,8 +109,9 @@ class Reporter:
             logger.warning("%s", caution)
         what = "scores forecasts and changes nothing (shadow=True)"
         text = what if engine.config.shadow else f"{plan}{added_cost(engine)}"
-        say(self._trainer, f"HybridPredict {text}.", live=True)
+        self._screen.say(f"HybridPredict {text}.", live=True)
         self._writer.start(plan, engine.config.to_dict(), self._ledger.full_steps - 1)
+        self._loggers.begin(engine.config)
 
     @_contained
     def finish(self) -> None:
@@ -116,16 +129,17 @@ class Reporter:
             self._writer.end(status)
         self._detach()
         how = "" if status == "finished" else f" {status} after"
-        say(self._trainer, f"HybridPredict{how or ':'} {self._ledger}{self._unpredicted()}.")
+        self._screen.say(f"HybridPredict{how or ':'} {self._ledger}{self._unpredicted()}.")
         if self.log.start and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.place)
+        self._loggers.text("status", status)
         self._loggers.close(timeout)
 
     def _detach(self) -> None:
         """Restore the progress bar, and close the run log."""
         self._closed = True
         self._writer.close()
-        self._restore_bar()
+        self._screen.restore()
 
     def _shown(self) -> dict[str, str]:
         """Return values for the progress bar: share of steps saved, and skill once it is known."""
@@ -145,36 +159,3 @@ class Reporter:
         if self._unlogged:
             self._unlogged = False
             self._loggers.row(self._ledger, self._position)
-
-
-def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
-    """Return the folder for the log of a run, or None; ``auto`` is that of the first logger."""
-    if log_dir != "auto":
-        return None if log_dir is None else Path(log_dir).expanduser()
-    folders = [getattr(each, "log_dir", None) for each in trainer.loggers]
-    folder = next((each for each in folders if isinstance(each, str)), "://")
-    return None if "://" in folder else Path(folder)
-
-
-def _extend_bar(bar: Any, shown: Callable[[], dict[str, str]]) -> Callable[[], None]:
-    """Show values in a progress bar, after the user's metrics; return a function that stops it."""
-    if bar is None:
-        return lambda: None
-    get_metrics = bar.get_metrics
-
-    def extended(*args: Any, **options: Any) -> dict[str, Any]:
-        metrics = get_metrics(*args, **options)
-        return {**metrics, **{k: v for k, v in shown().items() if k not in metrics}}
-
-    bar.get_metrics = extended
-    return lambda: vars(bar).pop("get_metrics", None)
-
-
-def say(trainer: pl.Trainer, text: str, *, live: bool = False) -> None:
-    """Print one line where Lightning prints its own, on rank 0; ``live`` above a progress bar."""
-    package, bar = package_of(trainer), trainer.progress_bar_callback
-    if bar is None or not trainer.is_global_zero:
-        package.utilities.rank_zero_info(text)
-    elif logging.getLogger(f"{package.__name__}.utilities.rank_zero").isEnabledFor(logging.INFO):
-        # A logging handler may write to a stream that the progress bar overwrites.
-        (bar.print if live else print)(text, file=sys.stderr)

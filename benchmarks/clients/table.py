@@ -29,7 +29,7 @@ def qualities(results: Mapping[str, Any]) -> str:
             difference(worse),
         ])  # fmt: skip
     titles = ["client", "metric", "full", "short (2/3 of the steps)", "hybrid (default)", "auto",
-              "hybrid - full, less is better"]  # fmt: skip
+              "hybrid - full, lower is better"]  # fmt: skip
     return markdown(titles, rows)
 
 

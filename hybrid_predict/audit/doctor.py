@@ -28,7 +28,7 @@ from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.integrations.lightning import HybridPredict
-from hybrid_predict.integrations.reporter import event_folder
+from hybrid_predict.integrations.lightning_screen import event_folder
 from hybrid_predict.ledger import FELL_BACK, percent
 from hybrid_predict.report.overview import Overview, overview, shortage
 from hybrid_predict.report.slow_run import StepSeconds, describe_duration

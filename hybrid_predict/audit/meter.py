@@ -38,9 +38,10 @@ class Meter(pl.Callback):
 
     ``entry`` is what the run's entry in the results file has of it. ``shapes`` and ``weights`` are
     digests of the parameters' form and of the initial values, ``rates`` the last learning rates
-    over the highest ones, by group, except for schedules that follow a metric. ``curve`` has pairs
-    of full steps and the mean training loss since the pair before, ``metric_curve`` pairs of full
-    steps and the metric. The final ``metric`` is None if there is a ``failure``.
+    over the highest ones, by group, except for schedules that follow a metric. Each point of a
+    curve has full steps, seconds and a value: in ``curve`` the mean training loss since the point
+    before, in ``metric_curve`` the metric, at last that of the final weights. The final ``metric``
+    is None if there is a ``failure``.
     """
 
     def __init__(
@@ -108,6 +109,8 @@ class Meter(pl.Callback):
             self._losses.append(loss.detach())
         if self.full_steps % max(1, self.total_steps // _POINTS) == 0 and self._losses:
             # Reads the device, so only at the points of the curve.
+            self._pause(trainer)
+            self._resume(trainer)
             self._add_point("curve", float(torch.stack(self._losses).mean()))
             self._losses = []
         if perf_counter() - self._last_call >= _PAUSE:
@@ -150,12 +153,16 @@ class Meter(pl.Callback):
         value = self._logged(trainer)
         trainer.training = True
         self.entry |= {"metric": value} if math.isfinite(value) else {"failure": NOT_FINITE}
+        if (before := self.entry["metric_curve"]) and before[-1][0] == self.full_steps:
+            before.pop()
+        self._add_point("metric_curve", value)
 
     def _rates_and_peaks(self, trainer: pl.Trainer) -> list[tuple[float, float]]:
         return list(zip_longest(_rates(trainer), self._peaks, fillvalue=0.0))
 
     def _add_point(self, curve: str, value: float) -> None:
-        self.entry[curve].append([self.full_steps, value if math.isfinite(value) else None])
+        known = value if math.isfinite(value) else None
+        self.entry[curve].append([self.full_steps, self.seconds, known])
 
     def _logged(self, trainer: pl.Trainer) -> float:
         """Return the metric as validation has logged it."""

@@ -17,14 +17,18 @@ from hybrid_predict.audit.store import RESULTS, FinishedRun, RunKey, RunStore, r
 from hybrid_predict.audit.training import short_steps, train_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.config import Speedup
-from hybrid_predict.report.pages import audit_page
+from hybrid_predict.integrations.loggers import NOTE
+from hybrid_predict.report.pages import audit_page, plain_finding
 from hybrid_predict.report.run_log import NAME
 from hybrid_predict.runs.evidence import FULL, HYBRID
 from hybrid_predict.runs.files import replace_text
 from hybrid_predict.runs.runtime import Observer, locked, quiet, writable_folder, write_json
 from hybrid_predict.runs.tracking import Tracking
 
-_TRACKED = ("metric", "full_steps", "predicted_steps", "undone_steps", "steps", "seconds")
+_TRACKED = ("metric", "full_steps", "seconds")
+
+_NO_PARAMETERS = ("speedups", "directions", "experiment", "mlflow")
+"""Options that change nothing in the runs of an audit."""
 
 
 class ArmRuns:
@@ -69,10 +73,21 @@ class ArmRuns:
         (arm, speedup, seed), tracking, logger = key, self._tracking, None
         if tracking is not None:
             logger = tracking.logger(f"{arm}, seed {seed}", {"arm": arm, "seed": str(seed)})
-        run = train_arm(
-            self._make_run, self._config, arm, seed, self._store.place(key), self._observer,
-            logger, self._check, speedup,
-        )  # fmt: skip
+
+        def begun(run: FinishedRun) -> None:
+            self._check(run)
+            if logger is not None:
+                logger.log_hyperparams(_parameters(run))
+
+        try:
+            run = train_arm(
+                self._make_run, self._config, arm, seed, self._store.place(key), self._observer,
+                logger, begun, speedup,
+            )  # fmt: skip
+        except BaseException as error:
+            if tracking is not None and logger is not None:
+                tracking.failed(logger, error)
+            raise
         self._store.save(run)
         if tracking is not None and logger is not None:
             tracking.log_metrics({f"audit/{name}": run[name] for name in _TRACKED}, logger)
@@ -192,18 +207,31 @@ def _finish(
     finally:
         if tracking is not None:
             metrics = {
-                f"{arm.replace(',', '')}/metric": summary["metric"]["mean"]  # MLflow: no comma
+                f"metric/{arm.replace(',', '')}": summary["metric"]["mean"]  # MLflow: no comma
                 for arm, summary in results["summary"].items()
             }
             tracking.log_metrics({**metrics, "saving": result.verdict.saving})
-            tags = {"outcome": result.outcome.value, "conclusion": result.verdict.headline}
+            verdict = result.verdict
+            note = f"**{plain_finding(results)}**\n\nVerdict: {verdict.headline}.\n\n{verdict.text}"
+            tags = {"outcome": verdict.outcome.value, "conclusion": verdict.headline, NOTE: note}
             tracking.finish(tags, files, status)
     return result
 
 
+def _parameters(run: FinishedRun) -> dict[str, Any]:
+    """Return what distinguishes a run from the others, known before it is trained, by name.
+
+    The names cannot be those of the model's own hyperparameters, in the same MLflow run.
+    """
+    names = ("arm", "seed", "speedup", "total_steps")
+    chosen = {name: run[name] for name in names if run[name] is not None}
+    return {f"audit/{name}": value for name, value in {**chosen, **run["changes"]}.items()}
+
+
 def _tracking(store: RunStore, config: AuditConfig) -> Tracking:
     """Continue the parent run of this audit in MLflow, or start it."""
-    params = {name: str(value) for name, value in config.to_dict().items()}
+    chosen = {k: v for k, v in config.to_dict().items() if k not in _NO_PARAMETERS}
+    params = {name: str(value) for name, value in chosen.items() if value not in (None, {}, [])}
     conditions = json.dumps([store.depends_on, config.speedup], sort_keys=True)
     key = hashlib.sha256(conditions.encode()).hexdigest()
     return Tracking(store.folder, config.experiment, "audit", params, key)

@@ -1,6 +1,6 @@
 r"""Whether the hybrid arm saves steps at equal quality: a paired, one-sided non-inferiority test.
 
-Signs are turned so that less is better. Let f, s and h be the final metric of the full, the short
+Signs are turned so that lower is better. Let f, s and h be the final metric of the full, the short
 and the hybrid arm after N, S and K full steps. The control is plain training of K full steps: the
 short arm if K is at most S, else interpolated between the short and the full arm,
 
@@ -253,7 +253,7 @@ def _explain(limits: Sequence[Bounds], config: AuditConfig, arm: str) -> str:
         condition = f"lose less than the margin of {config.margin:g}"
         formula = f"{arm} - full - {config.margin:g}"
     met = ("not met", "met")
-    turned = "" if config.mode == "min" else ", with signs turned so that less is better"
+    turned = "" if config.mode == "min" else ", with signs turned so that lower is better"
     return (
         f"It has to {condition}: the upper bound of the mean of {formula} over seeds has to be "
         f"below 0{turned}. The mean is {signed(contrast.mean)}, its one-sided "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid_predict.report.shared import SIZE, new_figure, smoothed, tidy
+from hybrid_predict.report.shared import SIZE, new_figure, scale, smoothed, tidy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,10 +38,6 @@ def paired_figure(results: Mapping[str, Any]) -> Figure:
         values = np.array([by_arm[arms[k]] for k in shown], dtype=float)
         axes.plot(shown, values, color="#b8bcc4", linewidth=1, zorder=1)
         axes.scatter(shown, values, color=[shades[arms[k]] for k in shown], s=42, zorder=2)
-        axes.annotate(
-            f"seed {seed}", (shown[-1], values[-1]), xytext=(10, 0), textcoords="offset points",
-            va="center", fontsize="small", color="#5c6370",
-        )  # fmt: skip
     axes.set(ylabel=f"final {results['config']['metric']}", xlim=(-0.4, len(arms) - 0.4))
     axes.set_xticks(range(len(arms)), [arm.replace(", ", ",\n") for arm in arms])
     axes.set_title("Final values, one line per seed", fontsize="medium", loc="left")
@@ -49,23 +45,28 @@ def paired_figure(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def curves_figure(results: Mapping[str, Any], key: str) -> Figure:
-    """Draw ``curve`` or ``metric_curve`` of the entries, one line per arm and seed."""
+def curves_figure(results: Mapping[str, Any], key: str, over: str) -> Figure:
+    """Draw ``curve`` or ``metric_curve`` of the entries, one line per arm and seed.
+
+    ``over`` is ``full steps`` or ``seconds``, without those of validation.
+    """
     figure, loss = new_figure(figsize=SIZE), key == "curve"
     axes = figure.subplots()
     for arm, color in colors(results).items():
         curves = [run[key] for run in results["runs"] if run["arm"] == arm and run.get(key)]
         for k, curve in enumerate(curves):
-            steps, values = zip(*curve, strict=True)
+            full_steps, seconds, values = zip(*curve, strict=True)
             axes.plot(
-                steps, smoothed(list(values), 3 if loss else 1), color=color, linewidth=1.2,
+                seconds if over == "seconds" else full_steps,
+                smoothed(list(values), 3 if loss else 1), color=color, linewidth=1.2,
                 label=arm if k == 0 else None, alpha=0.9 if len(curves) == 1 else 0.6,
-                marker="" if loss else "o", markersize=4,
+                marker="" if loss else "o", markersize=3,
             )  # fmt: skip
     label = "training loss" if loss else results["config"]["metric"]
-    axes.set(xlabel="full steps", ylabel=label, xlim=(0, None))
+    axes.set(xlabel=over, ylabel=label, xlim=(0, None))
     title = "Training loss" if loss else label
-    axes.set_title(f"{title} on the way", fontsize="medium", loc="left")
+    axes.set_title(f"{title} over {over}", fontsize="medium", loc="left")
+    scale(axes)
     tidy(axes)
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     return figure
@@ -99,9 +100,12 @@ def difference_figure(results: Mapping[str, Any]) -> Figure:
     kept = f"keeps {config['retain']:.0%} of what the saved steps are worth"
     label = kept if config["margin"] is None else f"margin {config['margin']:g}"
     axes.axvline(line, color="#e9a03b", linestyle="--", linewidth=1.6, label=label)
-    better = "less" if sign > 0 else "more"
-    axes.set(xlabel=f"{config['metric']} - full arm's ({better} is better)", ylim=(-0.5, 2.9))
+    better = "lower" if sign > 0 else "higher"
+    axes.set(
+        xlabel=f"{config['metric']} minus that of full\n({better} is better)", ylim=(-0.5, 2.9)
+    )
     axes.set_yticks(range(3), ORDER[:-1])
+    axes.locator_params(axis="x", nbins=5)
     tidy(axes)
     axes.set_title("Differences from the full arm", fontsize="medium", loc="left")
     figure.legend(loc="outside lower center", frameon=False, fontsize="small")

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report.audit_figures import (
     colors,
     curves_figure,
@@ -15,10 +16,26 @@ from hybrid_predict.report.audit_figures import (
     paired_figure,
 )
 from hybrid_predict.report.run_facts import ONE_RUN, events, facts, finding
-from hybrid_predict.report.run_figures import loss_figure, pace_figure, skill_figure, spent_figure
+from hybrid_predict.report.run_figures import (
+    length_figure,
+    loss_figure,
+    pace_figure,
+    persistence_figure,
+    seconds_figure,
+    skill_figure,
+)
 from hybrid_predict.report.run_log import RunLog, read_log
 from hybrid_predict.report.shared import data_uri, mean_and_sd, render
 from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, LEAST_SAVING
+
+PARTS = {
+    "full steps, corrected": "#2a9d8f",
+    "full steps, plain": "#264653",
+    "predicted steps": "#e9a03b",
+    "correcting": "#d1495b",
+    "predicting, verifying": "#7b6d8d",
+}
+"""What steps and seconds are spent on, and the colour of each."""
 
 COLUMNS = ("arm", "full\nsteps", "predicted\nsteps", "undone", "seconds", "{metric}\n(mean ± sd)")
 """Titles of the table, for the terminal."""
@@ -29,28 +46,45 @@ NEXT = "hybrid-predict audit config.yaml --plan"
 
 def run_page(logs: Sequence[RunLog]) -> str:
     """Return a page about one run, or about several side by side: their cost, not their quality."""
-    runs = [
-        {"log": log, "finding": finding(log), "figures": _figures(log), "events": events(log)}
-        for log in logs
-    ]
+    runs = [{"log": log, "finding": finding(log), "events": events(log), **_inside(log)}
+            for log in logs]  # fmt: skip
     table = [{"status": log.status, **facts(log)} for log in logs]
-    names = dict.fromkeys(name for each in table for name in each)
+    names = dict.fromkeys(name for each in table for name in each if name != "saving")
     rows = [(name, [each.get(name, "unknown") for each in table]) for name in names]
     return render(
-        "run.html.jinja", runs=runs, rows=rows, names=_short_names(logs), one_run=ONE_RUN, next=NEXT
-    )
+        "run.html.jinja", runs=runs, rows=rows, names=_short_names(logs), one_run=ONE_RUN,
+        next=NEXT, parts=PARTS,
+    )  # fmt: skip
 
 
-def _figures(log: RunLog) -> list[tuple[str, str]]:
-    """Return the figures about a run with their titles, as addresses that hold the data."""
-    drawn = [
-        ("Training loss and predicted steps of this run", loss_figure),
-        ("Skill of the forecasts over full steps", skill_figure),
-        ("Where steps and seconds of this run went", spent_figure),
-    ]
-    if log.start["plan"].get("paced"):  # a number needs no persistence
-        drawn.insert(2, ("Predicted steps per full step, and persistence", pace_figure))
-    return [(title, data_uri(draw(log))) for title, draw in drawn]
+def _inside(log: RunLog) -> dict[str, Any]:
+    """Return the figures about a run, as addresses that hold the data, and its shares by part."""
+    drawn = {
+        "Training loss and predicted steps over full steps": loss_figure,
+        "Training loss over seconds": seconds_figure,
+        "Skill of the forecasts over full steps": skill_figure,
+        "Length of predicted steps over full steps": length_figure,
+    }
+    if paced := log.start["plan"].get("paced", False):  # a number needs no persistence
+        drawn["Predicted steps per full step, and advance"] = pace_figure
+        drawn["Persistence of the forecasts over full steps"] = persistence_figure
+    figures = {title: data_uri(draw(log)) for title, draw in drawn.items()}
+    return {"figures": figures, "spent": _spent(log.ledger), "paced": paced}
+
+
+def _spent(ledger: SavingsLedger) -> dict[str, dict[str, float]]:
+    """Return the percentages of the steps and of the host seconds that each part took."""
+    corrected = ledger.corrected_steps / max(1, ledger.full_steps)
+    full, steps = ledger.full_seconds, [ledger.corrected_steps, ledger.plain_steps]
+    own = [ledger.correct_seconds, ledger.predict_seconds]
+    spent: dict[str, list[float]] = {
+        "steps": [*steps, ledger.predicted_steps, 0.0, 0.0],
+        "seconds": [full * corrected, full * (1.0 - corrected), 0.0, *own],
+    }
+    return {
+        name: {part: 100 * x / (sum(amounts) or 1) for part, x in zip(PARTS, amounts, strict=True)}
+        for name, amounts in spent.items()
+    }
 
 
 def _short_names(logs: Sequence[RunLog]) -> list[str]:
@@ -70,16 +104,14 @@ def audit_page(results: Mapping[str, Any], log: Path | None) -> str:
     figures, runs = {}, results["runs"]
     if runs:
         figures["paired"] = data_uri(paired_figure(results))
+    if any(run.get("metric_curve") for run in runs):
+        figures["validation"] = data_uri(curves_figure(results, "metric_curve", "full steps"))
     if any(run.get("curve") for run in runs):
-        figures["curves"] = data_uri(curves_figure(results, "curve"))
-    if any(len(run.get("metric_curve", ())) > 1 for run in runs):
-        figures["validation"] = data_uri(curves_figure(results, "metric_curve"))
+        figures["loss"] = data_uri(curves_figure(results, "curve", "full steps"))
+        figures["seconds"] = data_uri(curves_figure(results, "curve", "seconds"))
     if results["verdict"]["contrast"] is not None:
         figures["difference"] = data_uri(difference_figure(results))
-    if log is not None and log.exists():
-        events = read_log(log)
-        for name, draw in (("loss", loss_figure), ("skill", skill_figure), ("spent", spent_figure)):
-            figures[name] = data_uri(draw(events))
+    inside = _inside(read_log(log)) if log is not None and log.exists() else None
     # What finished runs depend on besides the configuration.
     trained = {
         name: values
@@ -88,7 +120,8 @@ def audit_page(results: Mapping[str, Any], log: Path | None) -> str:
     }
     return render(
         "audit.html.jinja", results=results, finding=plain_finding(results), figures=figures,
-        rows=audit_rows(results), colors=colors(results), trained=trained,
+        rows=audit_rows(results), colors=colors(results), trained=trained, inside=inside,
+        parts=PARTS,
     )  # fmt: skip
 
 

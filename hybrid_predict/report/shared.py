@@ -13,9 +13,10 @@ import numpy as np
 from hybrid_predict.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIZE = (4.8, 3.6)
+SIZE = (4.2, 3.3)
 """Width and height of a figure in inches; two fit side by side on a wide screen."""
 
 
@@ -69,11 +70,24 @@ def mean_and_sd(spread: Mapping[str, Any], places: int | None = None) -> str:
     return shown if sd is None else f"{shown} ± {sd:,.{places}f}"
 
 
-def tidy(axes: Any) -> None:
+def tidy(axes: Axes) -> None:
     """Remove the frame at the top and the right, and draw faint horizontal lines."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e3e5e9", linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+def scale(axes: Axes) -> None:
+    """Make the vertical axis logarithmic if the lines are positive and span a power of ten."""
+    values = np.concatenate([np.empty(0), *(line.get_ydata() for line in axes.lines)])
+    values = values[np.isfinite(values)]
+    if len(values) and values.max() > 10 * values.min() > 0:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter("{x:g}")  # 0.2, where the default is a power
+        axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def smoothed(values: list[float | None], span: int) -> np.ndarray:

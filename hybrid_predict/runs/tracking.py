@@ -16,6 +16,9 @@ PARENT = "mlflow.parentRunId"
 KEY = "hybrid_predict.key"
 """Tag that identifies a parent run."""
 
+STATUS = "hybrid_predict.status"
+"""Tag that says how a run ended: ``finished``, ``stopped``, ``failed: ...`` or ``killed``."""
+
 
 def tracking_uri(folder: Path) -> str:
     """Return the tracking URI of an output folder."""
@@ -25,7 +28,8 @@ def tracking_uri(folder: Path) -> str:
 class Tracking:
     """An MLflow experiment in an output folder, with a parent run for all runs trained there.
 
-    A parent run with the same ``key`` is continued.
+    A parent run with the same ``key`` is continued; runs below it that a killed process left as
+    running are marked. No other process may be tracking runs of that key.
     """
 
     def __init__(
@@ -41,6 +45,9 @@ class Tracking:
         if runs := client.search_runs([number], f"tags.`{KEY}` = '{key}'", max_results=1):
             self._parent = runs[0].info.run_id
             client.update_run(self._parent, status="RUNNING")
+            left = f"tags.`{PARENT}` = '{self._parent}' and attributes.status = 'RUNNING'"
+            for run in client.search_runs([number], left):
+                self._end(run.info.run_id, "KILLED", "killed")
             return
         self._parent = client.create_run(number, run_name=name, tags={KEY: key}).info.run_id
         for parameter, value in params.items():
@@ -55,6 +62,12 @@ class Tracking:
         return MLFlowLogger(
             self._experiment, run_name=name, tracking_uri=self.uri, tags=tags, synchronous=False
         )
+
+    def failed(self, logger: MLFlowLogger, error: BaseException) -> None:
+        """Mark the run of a logger as interrupted by the user, or as failed with an error."""
+        stopped = isinstance(error, KeyboardInterrupt)
+        how = ("KILLED", "stopped") if stopped else ("FAILED", f"failed: {type(error).__name__}")
+        self._end(str(logger.run_id), *how)
 
     def log_metrics(
         self, metrics: Mapping[str, float | None], logger: MLFlowLogger | None = None
@@ -76,3 +89,7 @@ class Tracking:
             # Without a logger this would create a database in the current directory.
             mlflow.flush_async_logging()
         self._client.set_terminated(self._parent, status)
+
+    def _end(self, run: str, status: str, why: str) -> None:
+        self._client.set_tag(run, STATUS, why)
+        self._client.set_terminated(run, status)

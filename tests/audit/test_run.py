@@ -6,22 +6,20 @@ import os
 import random
 import re
 import signal
-import sqlite3
-from contextlib import closing
 
 import lightning as L
 import numpy as np
 import pytest
 import torch
-from audit_task import STEPS, Task, config, keep, kept
+from audit_task import STEPS, Interrupting, Task, config, keep, kept
 from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_audit
 from hybrid_predict.audit.results import make_results, sentences
+from hybrid_predict.report.audit_figures import curves_figure
 from hybrid_predict.report.pages import audit_page
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
-from hybrid_predict.runs.runtime import Observer
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
@@ -51,7 +49,7 @@ def test_what_is_written(finished):
         "depends_on", "notes", "runs", "summary", "paired", "plain_steps_to_reach", "earned",
         "verdict",
     }  # fmt: skip
-    assert (results["schema"], results["partial"], results["planned_runs"]) == (5, False, 8)
+    assert (results["schema"], results["partial"], results["planned_runs"]) == (6, False, 8)
     assert results["seeds"] == [0, 1]
     assert {"cpu", "cpu_count", "gpu", "torch", "lightning"} <= results["environment"].keys()
     assert results["verdict"]["outcome"] == result.outcome.value == "undecided"
@@ -87,12 +85,27 @@ def test_metric_is_that_of_the_final_weights(finished, tmp_path):
     assert run["metric"] == pytest.approx(float(trainer.callback_metrics["val_loss"]))
 
 
+def test_curves_end_with_the_run_and_go_over_seconds_too(finished):
+    """In training, validation comes after an epoch of 16 full steps, which short arms lack."""
+    result, _, _ = finished
+    for run in result.results["runs"]:
+        metrics, losses = run["metric_curve"], run["curve"]
+        assert metrics[-1] == [run["full_steps"], run["seconds"], run["metric"]]
+        steps = [at for at, _, _ in metrics]
+        assert steps == ([16, 18] if run["arm"] == FULL else [12])
+        seconds = [at for _, at, _ in losses]
+        assert seconds[0] > 0 and seconds == sorted(seconds) and seconds[-1] <= run["seconds"]
+    figure = curves_figure(result.results, "curve", "seconds")
+    ends = [max(line.get_xdata()) for line in figure.axes[0].lines]
+    assert sorted(ends) == sorted(run["curve"][-1][1] for run in result.results["runs"])
+
+
 def test_report_holds_the_verdict_and_loads_nothing(finished):
     result, _, folder = finished
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert result.verdict.headline[1:] in page
     assert "hybrid - 0.8 full - 0.2 control" in page
-    assert page.count("data:image/svg+xml;base64,") == 6
+    assert page.count("data:image/svg+xml;base64,") == 4 + 4 + 1  # rows of two, the difference
     assert all(gain["reading"] in page for gain in result.results["earned"].values())
     assert not re.search("equivalent|forecast point|horizon", page, re.I)
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
@@ -136,33 +149,6 @@ def test_auto_needs_a_length_that_can_be_shortened_finely(tmp_path):
     with pytest.raises(ConfigError, match='max_epochs: expected at least 40 with speedup "auto"'):
         audit(task, config(**AUTO), tmp_path)
     assert task.calls == [(FULL, 0)]
-
-
-def test_mlflow_has_one_parent_also_after_more_seeds(audited, monkeypatch):
-    task = Task()
-    result = audit(task, config(mlflow=True, seeds=3), audited)
-    assert task.calls == [(name, 2) for name in ARMS]
-    assert len(result.results["runs"]) == 12
-    with closing(sqlite3.connect(audited / "mlflow.db")) as connection:
-
-        def ask(query):
-            return connection.execute(query).fetchall()
-
-        ((parent, status),) = ask("select run_uuid, status from runs where name = 'audit'")
-        nested = ask("select value from tags where key = 'mlflow.parentRunId'")
-        metrics = {key for (key,) in ask("select distinct key from metrics")}
-        tags = dict(ask(f"select key, value from tags where run_uuid = '{parent}'"))
-    assert (status, nested) == ("FINISHED", [(parent,)] * 12)
-    assert {"audit/metric", "audit/predicted_steps", "corrected/metric", "saving"} <= metrics
-    assert tags["conclusion"] == result.verdict.headline
-
-    def refused(*args):
-        raise AssertionError("asked MLflow's default store")
-
-    # With nothing left to train, MLflow would make a database in the current directory.
-    monkeypatch.setattr("mlflow.flush_async_logging", refused)
-    assert audit(task, config(mlflow=True, seeds=3), audited).results["runs"]
-    assert len(task.calls) == 4
 
 
 def test_finished_arms_are_not_trained_again_and_seeds_and_judging_may_change(finished, audited):
@@ -218,19 +204,6 @@ def test_diverged_run_is_recorded(tmp_path):
     assert "the full arm diverged on 1 of 1 seeds" in result.verdict.text
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "1 diverged" in page
-
-
-class Interrupting(Observer):
-    """Presses Ctrl-C in the second run."""
-
-    started = 0
-
-    def run_started(self, arm, seed, full_steps):
-        self.started += 1
-
-    def stepped(self, full_steps, loss):
-        if self.started == 2:
-            raise KeyboardInterrupt
 
 
 def test_ctrl_c_leaves_a_partial_report_and_the_next_call_goes_on(tmp_path):

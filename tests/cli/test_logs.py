@@ -11,7 +11,7 @@ from run_logs import NAME, ROWS, SKILLS, row, written
 
 from hybrid_predict import cli
 from hybrid_predict.report.run_facts import facts, finding, lines, sparkline
-from hybrid_predict.report.run_figures import pace_figure
+from hybrid_predict.report.run_figures import loss_figure, pace_figure, seconds_figure
 from hybrid_predict.report.run_log import read_log
 
 pytest.importorskip("rich")
@@ -60,7 +60,7 @@ def test_a_page_about_one_run_loads_nothing_and_says_what_one_run_cannot_show(
         assert "One run cannot show" in text
     assert "hybrid-predict audit config.yaml --plan" in page
     assert "something &lt;happened&gt;" in page
-    assert page.count("data:image/svg+xml;base64,") == 3 + paced
+    assert page.count("data:image/svg+xml;base64,") == (6 if paced else 4)  # rows of two
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
 
 
@@ -72,9 +72,32 @@ def test_persistence_and_advance_are_shown_where_a_log_has_them(tmp_path):
     assert "persistence, hidden" not in facts(old)
     assert facts(old)["per full step"] == "0.43 predicted steps"
     for each, labels in ((log, {"predicted steps", "hidden: advance"}), (old, {"predicted steps"})):
-        top = pace_figure(each).axes[0]
-        assert set(top.get_legend_handles_labels()[1]) == labels
-        assert list(top.lines[0].get_ydata()) == pytest.approx([0.0, 0.0, 60 / 80])
+        (axes,) = pace_figure(each).axes
+        assert set(axes.get_legend_handles_labels()[1]) == labels
+        assert list(axes.lines[0].get_ydata()) == pytest.approx([0.0, 0.0, 60 / 80])
+
+
+def test_a_page_shows_where_steps_and_seconds_went(tmp_path):
+    ledger = {"corrected_steps": 35, "full_seconds": 6.0, "correct_seconds": 3.0}
+    write(tmp_path, [row(140, 60, {}, **ledger, predict_seconds=1.0)])
+    assert cli.main(["report", str(tmp_path)]) == 0
+    page = (tmp_path / NAME).with_suffix(".html").read_text(encoding="utf-8")
+    bars = page.split('class="bar"')[1:]
+    assert [re.findall(r"width: ([\d.]+)%", bar) for bar in bars] == [
+        ["17.5", "52.5", "30.0"], ["15.0", "45.0", "30.0", "10.0"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("losses", "kind"), [((20.0, 1.0), "log"), ((20.0, -1.0), "linear")])
+def test_a_loss_that_falls_by_a_power_of_ten_is_drawn_so(tmp_path, losses, kind):
+    """Over full steps, and over the seconds that full steps and plug-in took."""
+    rows = [{**row(k * 100, 0, {}), "loss": loss} for k, loss in enumerate(losses, 1)]
+    log = read_log(write(tmp_path, rows))
+    over_steps, over_seconds = loss_figure(log).axes[0], seconds_figure(log).axes[0]
+    assert {axes.get_yscale() for axes in (over_steps, over_seconds)} == {kind}
+    assert list(over_steps.lines[0].get_xdata()) == [100, 200]
+    seconds = [each.ledger.full_seconds + each.ledger.overhead_seconds for each in log.rows]
+    assert list(over_seconds.lines[0].get_xdata()) == seconds != [100, 200]
 
 
 def test_several_runs_stand_side_by_side(tmp_path, monkeypatch, refused):

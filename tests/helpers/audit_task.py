@@ -13,6 +13,7 @@ from lightning_models import Net, loader
 
 from hybrid_predict import MomentumPredictor
 from hybrid_predict.audit import AuditConfig
+from hybrid_predict.runs.runtime import Observer
 
 STEPS = 18
 
@@ -53,3 +54,16 @@ def config(**options: Any) -> AuditConfig:
     return AuditConfig(
         **{"mlflow": False, "seeds": 2, "hybrid": {"predictors": UNGATED}, **options}
     )
+
+
+class Interrupting(Observer):
+    """Presses Ctrl-C in the second run."""
+
+    started = 0
+
+    def run_started(self, arm: str, seed: int, full_steps: int) -> None:
+        self.started += 1
+
+    def stepped(self, full_steps: int, loss: float) -> None:
+        if self.started == 2:
+            raise KeyboardInterrupt

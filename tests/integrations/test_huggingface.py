@@ -25,6 +25,7 @@ from hybrid_predict import (
     MissingExtraError,
     UnsupportedSetupError,
 )
+from hybrid_predict.report.run_log import NAME, find_log, read_log
 
 transformers = pytest.importorskip("transformers")
 
@@ -94,6 +95,65 @@ def test_epochs_set_the_length_and_logs_are_over_full_steps(tmp_path: Path) -> N
     assert min(losses.values()) > 3.3
     assert logs[-3]["hybrid_predict/predicted_steps"] > 5
     assert sum("eval_loss" in row for row in logs) == -(-ledger.full_steps // 3)
+
+
+class Reports(transformers.TrainerCallback):
+    """Keeps what reporters such as TensorBoard get; listed before the plug-in, as they are."""
+
+    def __init__(self) -> None:
+        self.logs: list[dict[str, Any]] = []
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        self.logs.append(dict(logs))
+
+
+def trained_by(tmp_path: Path, callbacks: list[Any], **arguments: Any) -> Any:
+    first, *others = callbacks
+    return trained(tmp_path, first, also=others, **arguments)
+
+
+def test_reporters_get_the_numbers_of_the_ledger(tmp_path: Path) -> None:
+    reports, callback = Reports(), HybridPredictCallback(**OPTIONS)
+    trainer = trained_by(tmp_path, [reports, callback])
+    *training, summary = reports.logs
+    assert all("hybrid_predict/steps" in logs for logs in training)
+    assert summary["hybrid_predict/predicted_steps"] == callback.ledger.predicted_steps > 5
+    kept = [row.get("hybrid_predict/steps") for row in trainer.state.log_history]
+    assert kept == [logs["hybrid_predict/steps"] for logs in reports.logs]
+    callbacks = trainer.callback_handler.callbacks
+    assert callbacks.index(callback) == 0 and callbacks.count(callback) == 1
+
+
+@pytest.mark.parametrize("speedup", [1.5, "auto"])
+def test_lines_bar_and_log_show_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], speedup: Any
+) -> None:
+    callback, totals = HybridPredictCallback(**{**OPTIONS, "speedup": speedup}), list[int]()
+
+    class Bar(transformers.ProgressCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            super().on_step_end(*args, **kwargs)
+            totals.append(self.training_bar.total)
+
+    trainer = trained_by(tmp_path, [callback, Bar()])
+    ledger, shown = callback.ledger, " ".join("".join(capsys.readouterr()).split())
+    assert shown.count("HybridPredict corrects and predicts") == 1
+    assert shown.count(f"HybridPredict: {ledger.full_steps} full + ") == 1
+    assert totals[-1] == trainer.state.global_step == ledger.full_steps
+    assert totals[0] == (STEPS if speedup == "auto" else 20)  # 10 of 30 steps are planned
+    log = read_log(find_log(tmp_path))
+    assert (log.status, log.path.parent) == ("finished", tmp_path)
+    assert log.rows == callback.history.rows and len(log.rows) == ledger.full_steps
+    assert all(row.loss for row in log.rows)
+
+
+@pytest.mark.parametrize(("log_dir", "found"), [(None, []), ("here", ["here"])])
+def test_the_log_can_be_put_elsewhere_or_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_dir: Any, found: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained(tmp_path / "out", HybridPredictCallback(**OPTIONS, log_dir=log_dir))
+    assert [path.parent.name for path in tmp_path.rglob(NAME)] == found
 
 
 def test_the_graph_of_the_loss_tells_the_head(tmp_path: Path) -> None:
@@ -231,6 +291,7 @@ def test_weights_saved_after_an_interruption_are_verified_ones(tmp_path: Path) -
     stop = Interrupts(callback)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path, callback, model, also=[stop])
+    assert callback.history.status == "running"  # the Trainer tells its callbacks of no error
     moved = weights(model)
     assert not same_bits(moved, stop.before)
     model.save_pretrained(tmp_path / "saved")

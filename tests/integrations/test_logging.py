@@ -115,7 +115,9 @@ class TensorBoardLogger(Spy):
 def test_tensorboard_gets_a_text_and_no_chart_of_a_constant() -> None:
     logger, texts = TensorBoardLogger(), dict[str, str]()
     logger.experiment = SimpleNamespace(add_text=texts.__setitem__)
-    Loggers([logger]).outcome(HybridConfig(), eventful(), RunLog(), 3)
+    loggers = Loggers([logger])
+    loggers.begin(HybridConfig())
+    loggers.outcome(HybridConfig(), eventful(), RunLog(), 3)
     params, metrics = logger.given
     assert params["hybrid_predict/speedup"] == "1.5" and metrics == {}
     assert not [k for k, v in params.items() if v == "None"]
@@ -166,7 +168,7 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     assert "predicted steps were undone" in event["reason"]
     tags = {plain(name): text for name, text in run.data.tags.items()}
     assert tags["event.0"] == f"full step {event['step']}: {event['reason']}"
-    assert tags["phase"] == "cooldown"
+    assert (tags["phase"], tags["status"]) == ("cooldown", "finished")
     assert tags["mode"] == "active" and tags["full_steps"] == str(ledger.full_steps)
     assert tags[NOTE].startswith(f"**HybridPredict:** {ledger}.")
     assert "| speedup | 1.5 |" in tags[NOTE]
@@ -175,6 +177,23 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     assert files == {"hybrid_predict/ledger.json", "hybrid_predict/run.png"}
     text = Path(client.download_artifacts(run_id, "hybrid_predict/ledger.json")).read_text()
     assert SavingsLedger.from_json(text) == ledger
+
+
+class Broken(Net):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.batches == 7:
+            raise ValueError("no such image")
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_run_that_failed_has_its_parameters_and_a_status_in_mlflow(mlflow: Any) -> None:
+    logger = mlflow()
+    with pytest.raises(ValueError, match="no such image"):
+        fit([Ungated()], Broken(), max_steps=60, logger=logger)
+    run = logger.experiment.get_run(logger.run_id)
+    assert run.info.status == "FAILED"
+    assert run.data.tags["hybrid_predict.status"] == "failed: ValueError: no such image"
+    assert run.data.params["hybrid_predict/speedup"] == "1.5"
 
 
 def test_a_second_fit_into_the_same_run_is_recorded_and_a_description_of_the_user_stays(
@@ -196,7 +215,7 @@ def test_a_logger_that_fails_costs_a_warning_and_the_others_are_served(
 ) -> None:
     """Whatever fails, at the end or before, the rest of the run is recorded."""
 
-    class Broken(CSVLogger):
+    class Failing(CSVLogger):
         pass
 
     def fail(self: Any, metrics: Any = None, step: Any = None) -> None:
@@ -205,14 +224,14 @@ def test_a_logger_that_fails_costs_a_warning_and_the_others_are_served(
             raise ConnectionError("the server is gone")
 
     failed: list[Any] = []
-    setattr(Broken, call, fail)
-    loggers = [Broken(tmp_path, "broken"), CSVLogger(tmp_path, "sound")]
+    setattr(Failing, call, fail)
+    loggers = [Failing(tmp_path, "failing"), CSVLogger(tmp_path, "sound")]
     callback = Ungated(log_dir=str(tmp_path / "log"))
     trainer, _ = fit([callback], max_steps=20, logger=loggers, log_every_n_steps=5)
     assert trainer.global_step == 20 == callback.ledger.steps
     messages = [r.getMessage() for r in caplog.records]
-    assert sum("could not record the run in Broken" in m and "is gone" in m for m in messages) == 1
-    assert any(m.startswith(f"Broken: {len(failed)} calls failed") for m in messages)
+    assert sum("could not record the run in Failing" in m and "is gone" in m for m in messages) == 1
+    assert any(m.startswith(f"Failing: {len(failed)} calls failed") for m in messages)
     *rows, result = plugin_rows(loggers[1])
     assert float(rows[-1]["steps"]) == 20 and result.keys() >= RESULT
     assert read_log(tmp_path / "log" / NAME).status == "finished"
@@ -271,6 +290,7 @@ def test_the_users_metrics_of_a_full_step_share_its_row(logs: bool) -> None:
 def test_the_result_and_texts_are_in_the_summary_and_make_no_chart() -> None:
     logger = WandbLogger()
     loggers, result = Loggers([logger]), eventful()
+    loggers.begin(HybridConfig())
     loggers.text("phase", "warmup")
     loggers.events(result)
     loggers.outcome(HybridConfig(), result, RunLog(), 3)

@@ -179,7 +179,10 @@ def test_what_is_no_file_costs_one_warning(tmp_path, caplog, what):
 
 @pytest.mark.parametrize("steps", [0, 1, 20, 400])
 def test_the_figure_counts_predicted_steps_by_verdict(steps):
-    """A predicted step comes before every third full step; every ninth is undone."""
+    """A predicted step comes before every third full step; every ninth is undone.
+
+    The height of a bar is that of predicted steps per full step.
+    """
     pytest.importorskip("matplotlib")
     writer = begun(None, steps=400)
     for k in range(1, steps + 1):
@@ -188,7 +191,9 @@ def test_the_figure_counts_predicted_steps_by_verdict(steps):
         )
         writer.step(StepRecord(k, Phase.FULL, 1, loss=1 / k), ledger)
     _, bottom = loss_figure(writer.log).axes
-    stands, undone = (sum(bar.get_height() for bar in bars) for bars in bottom.containers)
-    assert (stands, undone) == (steps // 3 - steps // 9, steps // 9)
+    stands, undone = (
+        sum(bar.get_height() * bar.get_width() for bar in bars) for bars in bottom.containers
+    )
+    assert (stands, undone) == pytest.approx((steps // 3 - steps // 9, steps // 9))
     shown = [text.get_text() for text in bottom.get_legend().get_texts()]
     assert shown == [f"stands: {stands:.0f}", f"undone: {undone:.0f}"]
