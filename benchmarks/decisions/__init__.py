@@ -1,1 +1,0 @@
-"""Prototypes of decisions, which run at the commit that their page names."""
