@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -14,11 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch as pl
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import callbacks as known
 from lightning.pytorch.loggers.logger import DummyLogger
-from torch.utils._pytree import tree_leaves
 
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.file import is_file, read_audit
@@ -28,9 +25,8 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.integrations.reporter import event_folder
-from hybrid_predict.ledger import FELL_BACK, percent
-from hybrid_predict.report.overview import Overview, overview, shortage
-from hybrid_predict.rules.budget import Shortage
+from hybrid_predict.ledger import FELL_BACK
+from hybrid_predict.report.overview import Overview, added_cost, overview
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import interruptible, quiet
 
@@ -39,9 +35,6 @@ _SILENT = (
     HybridPredict,
 )  # fmt: skip
 """Callbacks that a trial of one step leaves out; its checkpoint could replace one that counts."""
-
-_NEEDY = (known.LearningRateMonitor, known.DeviceStatsMonitor, known.EarlyStopping)
-"""Callbacks that need a logger or a validation, which the trial does not have."""
 
 
 def examine(
@@ -65,8 +58,7 @@ def examine(
         if speedup is not None:
             config = config.with_speedup(speedup)
         plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
-        needy = [type(c).__name__ for c in trainer.callbacks if isinstance(c, _NEEDY)]
-        kept = [c for c in trainer.callbacks if not isinstance(c, (*_SILENT, *_NEEDY))]
+        kept = [c for c in trainer.callbacks if not isinstance(c, _SILENT)]
         probe = _Probe(plugin)
         trainer.callbacks = [plugin, *kept, probe]
         trainer.loggers, trainer.num_sanity_val_steps = [DummyLogger()], 0
@@ -80,15 +72,11 @@ def examine(
             raise ConfigError("CONFIG", "a model and data to train on", name, remedy) from error
     if probe.plan is None:
         return False, [("works", "no. Training did not start.")]
-    further = [("warning", text) for text in messages]
-    if needy:
-        why = "no part in this trial of one step, which has no logger and no validation"
-        further.insert(0, ("callbacks", f"{', '.join(needy)}: {why}"))
+    # What made the run fall back is said in the first line.
+    further = [("warning", text) for text in messages if not probe.plain or probe.plain not in text]
     if probe.plain:
-        change = [("change", probe.remedies)] if probe.remedies else []
-        works = f"no, the run would be plain training: {probe.plain}"
-        return False, [("works", works), *change, *further]
-    findings = [("works", "yes"), *_planned(probe.plan, plugin), ("run log", run_log)]
+        return False, [("works", f"no, the run would be plain training: {probe.plain}"), *further]
+    findings = [("works", "yes"), *_planned(probe.plan, probe.cost), ("run log", run_log)]
     if any(part.corrected or part.predicted for part in probe.plan.parts):
         default = plugin.config == HybridConfig()
         callback = "HybridPredict(speedup=1.5)" if default else repr(plugin)
@@ -96,7 +84,7 @@ def examine(
     return True, [*findings, *further]
 
 
-def _planned(plan: Overview, plugin: HybridPredict) -> list[tuple[str, str]]:
+def _planned(plan: Overview, cost: str) -> list[tuple[str, str]]:
     """Return what the callback would correct, predict and leave alone, and at what cost."""
     corrected = ", ".join(str(part) for part in plan.parts if part.corrected)
     predicted = ", ".join(str(part) for part in plan.parts if part.predicted)
@@ -104,8 +92,6 @@ def _planned(plan: Overview, plugin: HybridPredict) -> list[tuple[str, str]]:
     why = "; ".join(plan.left_out) or "none is of a kind that is corrected"
     while_ = "last" if plan.paced else "have skill"
     count = f"up to {plan.predicted:,} of {plan.steps:,} steps, made while forecasts {while_}"
-    share = plugin.ledger.correction_share
-    counted = "not counted" if share is None else percent(share)
     rate = 'only a run with speedup="auto" can tell whether it is far too small'
     if plan.paced:
         rate = "the run says at its end if it could be much larger"
@@ -116,20 +102,20 @@ def _planned(plan: Overview, plugin: HybridPredict) -> list[tuple[str, str]]:
         ("plan", f"{plan.plan.removeprefix('plan: ')}; warm-up {plan.warmup}"),
         ("learning rate", rate),
         ("memory", plan.memory),
-        ("overhead", f"{counted} of a full step's operations, for correcting"),
+        ("overhead", cost or "not counted"),
     ]
 
 
 class _Probe(pl.Callback):
     """Ends the trial after one full step, and records the callback's plan.
 
-    ``plain`` is why the run would be plain training, and ``remedies`` what would change that.
+    ``plain`` is why the run would be plain training, and ``cost`` what correcting costs.
     """
 
     def __init__(self, plugin: HybridPredict) -> None:
         self._plugin = plugin
         self.plan: Overview | None = None
-        self.plain = self.remedies = ""
+        self.plain = self.cost = ""
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -137,26 +123,10 @@ class _Probe(pl.Callback):
         engine = self._plugin.engine
         if engine is not None and self._plugin.ledger.full_steps:
             self.plan = overview(engine)
+            self.cost = added_cost(engine).removeprefix("; ")
             self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK)
-            lack = shortage(engine)
-            if self.plain and lack is not None:  # told with the size of the batch
-                self.plain = self.plain.removesuffix(str(lack))
-                self.remedies = _remedies(lack, batch)
         if self.plan is not None or trainer.global_step > 0:
             raise TrialEnd
-
-
-def _remedies(lack: Shortage, batch: Any) -> str:
-    """Return what would make corrections strong enough."""
-    ways = [f"max_overhead={lack.enough:g}", "updates={}"]
-    if math.isfinite(lack.batches):
-        larger = f"batches {lack.batches:.2g} times as large"
-        tensors = (x for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim())
-        if (samples := next((len(x) for x in tensors), None)) is not None:
-            larger = f"batches of at least {math.ceil(samples * lack.batches):,} samples"
-            larger += f" (now {samples:,})"
-        ways.insert(0, larger)
-    return f"max_overhead={lack.limit:g} is too small; {', or '.join(ways)}"
 
 
 def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridConfig, str]:
