@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch as pl
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import callbacks as known
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.file import is_file, read_audit
 from hybrid_predict.audit.meter import TrialEnd
-from hybrid_predict.audit.training import preserved
+from hybrid_predict.audit.training import fit, preserved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.integrations.lightning import HybridPredict
@@ -28,7 +27,7 @@ from hybrid_predict.integrations.reporter import event_folder
 from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.report.overview import Overview, added_cost, overview
 from hybrid_predict.runs.evidence import FULL
-from hybrid_predict.runs.runtime import interruptible, quiet
+from hybrid_predict.runs.runtime import quiet
 
 _SILENT = (
     known.ProgressBar, known.ModelSummary, known.Checkpoint, known.OnExceptionCheckpoint,
@@ -63,13 +62,12 @@ def examine(
         trainer.callbacks = [plugin, *kept, probe]
         trainer.loggers, trainer.num_sanity_val_steps = [DummyLogger()], 0
         try:
-            with suppress(TrialEnd), interruptible():
-                trainer.fit(model, **data)
+            with suppress(TrialEnd):
+                fit(trainer, model, data)
         except (UnsupportedSetupError, ConfigError) as error:
+            if isinstance(error, ConfigError) and error.argument in ("data", "Trainer"):
+                raise  # not refused by the callback
             return False, [("works", f"no. {error}")]
-        except MisconfigurationException as error:
-            remedy = f"Lightning says: {error}"
-            raise ConfigError("CONFIG", "a model and data to train on", name, remedy) from error
     if probe.plan is None:
         return False, [("works", "no. Training did not start.")]
     # What made the run fall back is said in the first line.

@@ -34,7 +34,7 @@ _DIRECTIONS = "directions"  # folder of runs with other corrected updates
 RESULTS, SEARCH = "results.json", "search.json"
 """Files that an audit and a search write from the finished runs."""
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of the fields in these files and of the entries of runs."""
 
 RATES_APART = 0.05

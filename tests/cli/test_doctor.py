@@ -271,7 +271,7 @@ def test_a_step_that_is_stopped_is_no_error_of_the_model(capsys):
         ("threads_of_yours:build", "No module named 'threads_of_yours'"),
         ("threads_of_mine:nothing", "returns trainer, model"),
         ("threads_of_mine:leaving", "the model's own code raised SystemExit('no data here')"),
-        ("threads_of_mine:without_data", "CONFIG: expected a model and data to train on"),
+        ("threads_of_mine:without_data", "data: expected training data, got 'none'"),
         ("nowhere.yaml", "nowhere.yaml"),
     ],
 )
