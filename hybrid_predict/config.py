@@ -33,13 +33,16 @@ before its class can be checked.
 T = TypeVar("T")
 
 
-def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_names(
+    owner: str, given: Iterable[str], known: Iterable[str], kind: str = "arguments"
+) -> None:
     """Check that all given names are known.
 
     Args:
         owner: Object that has the names, for the message.
         given: Names to check.
         known: Names that are allowed.
+        kind: What the names are, for the message.
 
     Raises:
         ConfigError: If a name is unknown; the message suggests the nearest known name.
@@ -48,7 +51,7 @@ def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in names:
             remedy = did_you_mean(name, names) or f"It has {', '.join(names)}."
-            raise ConfigError(owner, "a name that it has", name, remedy)
+            raise ConfigError(owner, f"one of its {kind}", name, remedy)
 
 
 def tells_unknown_names(cls: type[T]) -> type[T]:

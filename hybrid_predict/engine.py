@@ -86,8 +86,6 @@ class HybridEngine(Uncopied):
         self._model = model
         self._buffers = BufferTracker(model)
         self._state = State(self.mapper, optimizer, self._buffers, self.config)
-        if self.schedule.shortfall:
-            logger.warning("%s", self.schedule.shortfall)
         self._open: dict[str, Step] = {}
         self._operations = OperationCounter(self.ledger)
         self._handles: list[Any] = []
@@ -143,8 +141,11 @@ class HybridEngine(Uncopied):
         claim(self, self.optimizer.parameters())
         self._state.log_left_out()
 
-    def before_step(self) -> None:
+    def before_step(self, samples: int | None = None) -> None:
         """Open a full step, and take the predicted steps that are due before it.
+
+        Args:
+            samples: Samples of a batch, if they are known; advice on larger batches names them.
 
         Raises:
             UsageError: If an optimizer has updated since the last ``before_step``, and
@@ -153,6 +154,7 @@ class HybridEngine(Uncopied):
         started = perf_counter()
         self.abandon()
         state = self._state
+        state.samples = samples
         step = self._open["step"] = Step(state.next_step, self.optimizer, self._buffers)
         if self._watching:
             with self._contained(step):
@@ -172,9 +174,7 @@ class HybridEngine(Uncopied):
             self._operations.start(self._model)
 
     def observe_loss(self, loss: Tensor | float) -> None:
-        """Pass the loss before the optimizer updates, so that the verdict can depend on it.
-
-        It is not needed for optimizers that are stepped with a closure.
+        """Pass the loss, which the verdict may need, before an update that is given no closure.
 
         Args:
             loss: The training loss, 0-dim tensor or number. A tensor is only read if a verdict is
@@ -187,8 +187,7 @@ class HybridEngine(Uncopied):
     def observe_graph(self, loss: Tensor | float) -> None:
         """Pass a loss whose autograd graph shows the kinds of parameters, before the first update.
 
-        Args:
-            loss: A loss with its autograd graph, before or after its backward pass.
+        Its backward pass may come before or after.
         """
         if self._step is not None and self._watching:
             with self._contained(self._step):
@@ -230,6 +229,8 @@ class HybridEngine(Uncopied):
                 self._state.read(drain=self._position + 1 >= self.schedule.total)
                 if not self._state.plain and (reason := self._state.futile):
                     self._fall_back(reason)
+                elif step.number == 1:
+                    self._state.log_shortfall()
         elif self._state.unread:  # of a saved state, or after an error
             with self._contained(step):
                 self._state.read(drain=True)

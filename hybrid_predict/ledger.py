@@ -65,11 +65,13 @@ class SavingsLedger:
 
     def __str__(self) -> str:
         """Return one line with steps, measured saving, skill and undone steps."""
-        share = f", {percent(self.saved_steps_fraction)} fewer" if self.predicted_steps else ""
         parts = [
             f"{self.full_steps:,} full + {self.predicted_steps:,} predicted = {self.steps:,} steps"
-            f"{share}"
         ]
+        if self.predicted_steps:
+            parts[0] += f", {percent(self.saved_steps_fraction)} fewer full steps"
+        if self.predicted_steps or self.undone_steps:
+            parts.append(f"{self.undone_steps:,} predicted steps undone")
         if self.full_seconds and self.predicted_steps:
             saved, plain = self.estimated_seconds_saved, self.plain_seconds
             parts.append(
@@ -80,10 +82,8 @@ class SavingsLedger:
         if self.full_seconds:
             parts.append(f"overhead {self.overhead}")
         if self.skill is not None:
-            parts.append(f"skill {self.skill:.2f}")
-        if self.mean_length is not None:
-            parts.append(f"length {self.mean_length:.2f}")
-        return "; ".join([*parts, f"{self.undone_steps:,} undone"])
+            parts.append(f"skill of forecasts {self.skill:.2f} (1 is perfect, 0 is chance)")
+        return "; ".join(parts)
 
     def count_predicted(self, number: int, length: float | None, share: float) -> None:
         """Count predicted steps that stand.

@@ -18,7 +18,8 @@ from hybrid_predict.measurement import Judgement, Measurement, check, judge, new
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import budget
 from hybrid_predict.rules import limits as rules
-from hybrid_predict.rules.schedule import schedule
+from hybrid_predict.rules.gate import NOTHING
+from hybrid_predict.rules.schedule import OVER, schedule
 from hybrid_predict.rules.skill import known
 from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence, Verdict, weigh
 from hybrid_predict.step import Step
@@ -30,15 +31,6 @@ from hybrid_predict.torch.optimizer import OptimizerWrapper
 from hybrid_predict.torch.parameters import ParameterMapper
 
 logger = ranks.rank_zero_logger(__name__)
-
-OVER = (
-    "the loop continues after the run's last step: this is plain training, and the schedule stays "
-    "at its end (leave the loop when engine.done is True)"
-)
-"""Event of the ledger: full steps after ``total_steps``."""
-
-NOTHING = "there is nothing to predict: no trained parameter is of a kind in predictors"
-"""Event of the ledger: predicted steps are planned, but there is nothing to forecast."""
 
 PATIENCE = 32
 """Number of full steps in which graphs are walked for optimizers that have not updated."""
@@ -62,7 +54,8 @@ class State:
         limits: Baselines of losses and gradient norms.
         evidence: Evidence against predicted steps.
         plain: Whether the rest of the run is plain training.
-        shortage: What corrections lack to be strong; None if nothing, or if it was not counted.
+        samples: Samples of a batch, for advice; None if the loop has not told.
+        remedies: What makes corrections strong; empty if they are, or if it was not counted.
     """
 
     def __init__(
@@ -80,7 +73,8 @@ class State:
         self.limits = rules.first_limits(len(optimizer.optimizers))
         self.evidence = Evidence()
         self.plain = not config.enabled
-        self.shortage: budget.Shortage | None = None
+        self.samples: int | None = None
+        self.remedies = ""
         self._lag = config.lag or 0
         self._queue: deque[tuple[dict[str, Any], HostCopy]] = deque()
         self._read: list[tuple[Measurement, Judgement]] = []
@@ -123,16 +117,11 @@ class State:
             return rules.RISEN
         # Later, weights may have thawed that the first full step did not count.
         gate, first = self.groups.gate, not self.ledger.full_steps
-        return f"{gate.reason}{self.shortage or ''}" if gate.locked and first else ""
+        change = f"; set {self.remedies}, or updates={{}}" if self.remedies else ""
+        return f"{gate.reason}{change}" if gate.locked and first else ""
 
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
-        """Record an event in the ledger, and log it if it is new.
-
-        Args:
-            reason: What happened.
-            level: Logging level.
-            step: Number of the full step; None for the next one.
-        """
+        """Record what happened in a full step, by default the next one, and log it if it is new."""
         step = self.next_step if step is None else step
         if self.ledger.record(step, reason):
             logger.log(level, "Full step %d: %s.", step, reason)
@@ -144,6 +133,11 @@ class State:
             reasons.add(NOTHING)
         for reason in sorted(reasons - {event["reason"] for event in self.ledger.events}):
             self.record_event(reason, logging.WARNING)
+
+    def log_shortfall(self) -> None:
+        """Log after the first full step that not all predicted steps fit, if some are possible."""
+        if self.groups.predicted and self.schedule.shortfall:
+            self.record_event(self.schedule.shortfall, logging.WARNING)
 
     def apply_budget(self, step: int | None = None) -> None:
         """Limit the operations of corrections to ``max_overhead``, once a full step was counted.
@@ -159,13 +153,16 @@ class State:
         operations, block = groups.apply_budget(allowed), groups.block
         if operations or block is not None:
             ledger.flops_per_correction = operations * ranks.size()
-        needed = groups.sufficient_operations if groups.gate.weak else None
-        self.shortage = None if needed is None else budget.shortage(needed, full_step, limit)
+        self.remedies = ""
+        if groups.gate.weak:
+            needed = groups.sufficient_operations
+            self.remedies = budget.remedies(needed, full_step, limit, self.samples)
         if step is None:
             return
-        if block is not None:
+        if block is not None and not self.futile:
             updates = [g.treatment.update for g in groups if g.treatment.update]
-            self.record_event(budget.describe_block(block, limit, updates), logging.INFO, step)
+            text = budget.describe_block(block, limit, updates, self.remedies)
+            self.record_event(text, logging.INFO, step)
         if operations > allowed:
             excess = percent(ledger.correction_share or 0.0)
             self.record_event(budget.describe_excess(excess, limit), logging.WARNING, step)

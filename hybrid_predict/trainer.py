@@ -17,6 +17,7 @@ from hybrid_predict.errors import ConfigError
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.record import StepRecord
 from hybrid_predict.torch import ranks
+from hybrid_predict.torch.cost import batch_size
 from hybrid_predict.torch.gradients import GradientInfo, dense_gradient
 from hybrid_predict.torch.optimizer import OptimizerWrapper
 
@@ -147,7 +148,7 @@ class HybridTrainer:
             Loss and record of the full step.
         """
         engine = self.engine
-        engine.before_step()
+        engine.before_step(batch_size(batch))
         try:
             loss = self._model.forward(batch)
             engine.observe_graph(loss)

@@ -31,6 +31,7 @@ from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.objects import configuration
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.torch import ranks
+from hybrid_predict.torch.cost import batch_size
 from hybrid_predict.torch.random_states import random_states
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class HybridPredict(TrainerCallback):
         assert self._clock is not None
         self._clock.open()
         self._loss = None
-        engine.before_step()
+        engine.before_step(batch_size(batch))
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor

@@ -107,8 +107,11 @@ class Reporter:
         engine, plan = self._engine, overview(self._engine)
         for caution in () if self._ledger.fell_back else cautions(engine):
             logger.warning("%s", caution)
-        what = "scores forecasts and changes nothing (shadow=True)"
-        text = what if engine.config.shadow else f"{plan}{added_cost(engine)}"
+        text = f"{plan}{added_cost(engine)}"
+        if self._ledger.fell_back:
+            text = f"leaves this run of {plan.steps:,} steps to the optimizer: plain training"
+        elif engine.config.shadow:
+            text = "scores forecasts and changes nothing (shadow=True)"
         self._screen.say(f"HybridPredict {text}.", live=True)
         self._writer.start(plan, engine.config.to_dict(), self._ledger.full_steps - 1)
         self._loggers.begin(engine.config)

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import (
     ProgressBar,
     Timer,
 )
-from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.loggers.logger import DummyLogger, Logger
 
 from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig, shortened
 from hybrid_predict.audit.meter import Meter
@@ -32,12 +32,16 @@ MakeRun = Callable[["AuditArm"], Any]
 _KNOWN_LENGTH = "The number of steps of an arm has to be known."
 
 _REFUSED = {
-    EarlyStopping: "Leave it out: arms that end early cannot be compared.",
     Timer: f"Leave it out, and max_time too. {_KNOWN_LENGTH}",
     GradientAccumulationScheduler: "Set accumulate_grad_batches in arm.trainer(...) instead. "
     f"{_KNOWN_LENGTH}",
     HybridPredict: "Leave it out: the audit adds it to the arms that have it.",
 }
+
+_STOPPING = (
+    "Not used in the audit: EarlyStopping. Arms can only be compared if each of them trains to the "
+    "end of its schedule."
+)
 
 _RETURN = "Return trainer, model, data."
 
@@ -53,6 +57,9 @@ class AuditArm:
         meter: Measures the run; None leaves the callbacks as the user gave them.
         logger: The Trainer's logger; None logs nothing.
         speedup: In place of that of the configuration.
+
+    Attributes:
+        left_out: What of the user's Trainer is not used, in sentences.
     """
 
     def __init__(
@@ -70,6 +77,7 @@ class AuditArm:
         self.speedup = speedup or config.speedup
         self.hybrid: HybridPredict | None = None
         self.lengths: dict[str, int] = {}
+        self.left_out: list[str] = []
         self._config = config
         self._folder = folder
         self._meter = meter
@@ -114,6 +122,7 @@ class AuditArm:
             ConfigError: If such a run cannot be audited, or Lightning refuses an option.
         """
         self.lengths = self._scaled_lengths(options)
+        self._note_loggers(options.get("logger"))
         callbacks = self._callbacks(options.get("callbacks"))
         if options.get("enable_checkpointing") is None:
             options["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
@@ -161,16 +170,32 @@ class AuditArm:
             raise UnsupportedSetupError("model", expected, got, remedy)
         return trainer, model, _data(data)
 
-    def check_callbacks(self, callbacks: list[Any]) -> None:
-        """Refuse callbacks that end runs early, and the user's own ``HybridPredict``.
+    def settle_callbacks(self, trainer: pl.Trainer) -> None:
+        """Treat callbacks that the model has added as those of the Trainer.
 
         Raises:
-            ConfigError: If there is such a callback.
+            ConfigError: If there is one that cannot be audited.
         """
+        trainer.callbacks = self._allowed(trainer.callbacks)  # type: ignore[attr-defined]
+
+    def _allowed(self, callbacks: list[Any]) -> list[Any]:
+        """Leave out callbacks that end arms early, and refuse those that cannot be left out."""
         for callback in callbacks:
             for kind, remedy in _REFUSED.items():
                 if isinstance(callback, kind) and callback is not self.hybrid:
-                    raise ConfigError("callbacks", f"no {kind.__name__}", "one", remedy)
+                    name, given = kind.__name__, type(callback).__name__
+                    raise ConfigError("callbacks", f"callbacks other than {name}", given, remedy)
+        allowed = [c for c in callbacks if not isinstance(c, EarlyStopping)]
+        if len(allowed) < len(callbacks) and _STOPPING not in self.left_out:
+            self.left_out.append(_STOPPING)
+        return allowed
+
+    def _note_loggers(self, given: Any) -> None:
+        """Note which loggers the audit's own takes the place of."""
+        loggers = given if isinstance(given, (list, tuple)) else [given]
+        if names := [_class_name(x) for x in loggers if x is not None and not isinstance(x, bool)]:
+            text = f"Not used in the audit, which has a logger of its own: {', '.join(names)}."
+            self.left_out.append(text)
 
     def _callbacks(self, given: Any) -> list[Any]:
         """Return the user's callbacks, with those of the audit around them."""
@@ -180,7 +205,7 @@ class AuditArm:
         callbacks = [c for c in callbacks if not isinstance(c, drawing)]
         if self._meter is None:
             return callbacks
-        self.check_callbacks(callbacks)
+        callbacks = self._allowed(callbacks)
         if self.name in (CORRECTED, HYBRID):
             speedup = self.speedup if self.name == HYBRID else 1.0
             chosen = self._config.hybrid_config().with_speedup(speedup)
@@ -207,6 +232,13 @@ def check_length(name: str, value: Any, remedy: str = "") -> None:
     """Check that a number of steps or epochs is a positive integer."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(name, "a positive integer", value, remedy)
+
+
+def _class_name(logger: Any) -> str:
+    """Return the name of the class of a logger, or of its description in a file."""
+    if isinstance(logger, Logger):
+        return type(logger).__name__
+    return str(getattr(logger, "class_path", logger)).rpartition(".")[2]
 
 
 def _data(data: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -14,36 +13,29 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch as pl
-import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import callbacks as known
 from lightning.pytorch.loggers.logger import DummyLogger
-from torch.utils._pytree import tree_leaves
 
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.file import is_file, read_audit
 from hybrid_predict.audit.meter import TrialEnd
 from hybrid_predict.audit.timing import StepTimer
-from hybrid_predict.audit.training import preserved
+from hybrid_predict.audit.training import fit, preserved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.integrations.lightning_screen import event_folder
-from hybrid_predict.ledger import FELL_BACK, percent
-from hybrid_predict.report.overview import Overview, overview, shortage
+from hybrid_predict.ledger import FELL_BACK
+from hybrid_predict.report.overview import Overview, added_cost, overview
 from hybrid_predict.report.slow_run import StepSeconds, describe_duration
-from hybrid_predict.rules.budget import Shortage
 from hybrid_predict.runs.evidence import FULL
-from hybrid_predict.runs.runtime import interruptible, quiet
+from hybrid_predict.runs.runtime import quiet
 
 _SILENT = (
     known.ProgressBar, known.ModelSummary, known.Checkpoint, known.OnExceptionCheckpoint,
     HybridPredict,
 )  # fmt: skip
 """Callbacks that the trial leaves out; its checkpoint could replace one that counts."""
-
-_NEEDY = (known.LearningRateMonitor, known.DeviceStatsMonitor, known.EarlyStopping)
-"""Callbacks that need a logger or a validation, which the trial does not have."""
 
 
 def examine(
@@ -67,33 +59,27 @@ def examine(
         if speedup is not None:
             config = config.with_speedup(speedup)
         plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
-        needy = [type(c).__name__ for c in trainer.callbacks if isinstance(c, _NEEDY)]
-        kept = [c for c in trainer.callbacks if not isinstance(c, (*_SILENT, *_NEEDY))]
+        kept = [c for c in trainer.callbacks if not isinstance(c, _SILENT)]
         probe, timer = _Probe(plugin), StepTimer(plugin)
         trainer.callbacks = [plugin, *kept, probe, timer]
         trainer.loggers = [DummyLogger()]
         trainer.num_sanity_val_steps = trainer.limit_val_batches = 0
         try:
-            with suppress(TrialEnd), interruptible():
-                trainer.fit(model, **data)
+            with suppress(TrialEnd):
+                fit(trainer, model, data)
         except (UnsupportedSetupError, ConfigError) as error:
+            if isinstance(error, ConfigError) and error.argument in ("data", "Trainer"):
+                raise  # not refused by the callback
             return False, [("works", f"no. {error}")]
-        except MisconfigurationException as error:
-            remedy = f"Lightning says: {error}"
-            raise ConfigError("CONFIG", "a model and data to train on", name, remedy) from error
     if probe.plan is None:
         return False, [("works", "no. Training did not start.")]
-    further = [("warning", text) for text in messages]
-    if needy:
-        why = "no part in this trial of a few steps, which has no logger and no validation"
-        further.insert(0, ("callbacks", f"{', '.join(needy)}: {why}"))
+    # What made the run fall back is said in the first line.
+    further = [("warning", text) for text in messages if not probe.plain or probe.plain not in text]
     if probe.plain:
-        change = [("change", probe.remedies)] if probe.remedies else []
-        works = f"no, the run would be plain training: {probe.plain}"
-        return False, [("works", works), *change, *further]
+        return False, [("works", f"no, the run would be plain training: {probe.plain}"), *further]
     findings = [
         ("works", "yes"),
-        *_planned(probe.plan, plugin),
+        *_planned(probe.plan, probe.cost),
         ("seconds", _seconds(timer.seconds, probe.plan)),
         ("run log", run_log),
     ]
@@ -104,7 +90,7 @@ def examine(
     return True, [*findings, *further]
 
 
-def _planned(plan: Overview, plugin: HybridPredict) -> list[tuple[str, str]]:
+def _planned(plan: Overview, cost: str) -> list[tuple[str, str]]:
     """Return what the callback would correct, predict and leave alone, and at what cost."""
     corrected = ", ".join(str(part) for part in plan.parts if part.corrected)
     predicted = ", ".join(str(part) for part in plan.parts if part.predicted)
@@ -112,8 +98,6 @@ def _planned(plan: Overview, plugin: HybridPredict) -> list[tuple[str, str]]:
     why = "; ".join(plan.left_out) or "none is of a kind that is corrected"
     while_ = "last" if plan.paced else "have skill"
     count = f"up to {plan.predicted:,} of {plan.steps:,} steps, made while forecasts {while_}"
-    share = plugin.ledger.correction_share
-    counted = "not counted" if share is None else percent(share)
     rate = 'only a run with speedup="auto" can tell whether it is far too small'
     if plan.paced:
         rate = "the run says at its end if it could be much larger"
@@ -124,7 +108,7 @@ def _planned(plan: Overview, plugin: HybridPredict) -> list[tuple[str, str]]:
         ("plan", f"{plan.plan.removeprefix('plan: ')}; warm-up {plan.warmup}"),
         ("learning rate", rate),
         ("memory", plan.memory),
-        ("overhead", f"{counted} of a full step's operations, for correcting"),
+        ("overhead", cost or "not counted"),
     ]
 
 
@@ -138,13 +122,13 @@ def _seconds(seconds: StepSeconds | None, plan: Overview) -> str:
 class _Probe(pl.Callback):
     """Records the callback's plan after one full step, and ends a trial that would be plain.
 
-    ``plain`` is why the run would be plain training, and ``remedies`` what would change that.
+    ``plain`` is why the run would be plain training, and ``cost`` what correcting costs.
     """
 
     def __init__(self, plugin: HybridPredict) -> None:
         self._plugin = plugin
         self.plan: Overview | None = None
-        self.plain = self.remedies = ""
+        self.plain = self.cost = ""
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -152,26 +136,10 @@ class _Probe(pl.Callback):
         engine = self._plugin.engine
         if self.plan is None and engine is not None and self._plugin.ledger.full_steps:
             self.plan = overview(engine)
+            self.cost = added_cost(engine).removeprefix("; ")
             self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK)
-            lack = shortage(engine)
-            if self.plain and lack is not None:  # told with the size of the batch
-                self.plain = self.plain.removesuffix(str(lack))
-                self.remedies = _remedies(lack, batch)
         if self.plain or (self.plan is None and trainer.global_step > 0):
             raise TrialEnd
-
-
-def _remedies(lack: Shortage, batch: Any) -> str:
-    """Return what would make corrections strong enough."""
-    ways = [f"max_overhead={lack.enough:g}", "updates={}"]
-    if math.isfinite(lack.batches):
-        larger = f"batches {lack.batches:.2g} times as large"
-        tensors = (x for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim())
-        if (samples := next((len(x) for x in tensors), None)) is not None:
-            larger = f"batches of at least {math.ceil(samples * lack.batches):,} samples"
-            larger += f" (now {samples:,})"
-        ways.insert(0, larger)
-    return f"max_overhead={lack.limit:g} is too small; {', or '.join(ways)}"
 
 
 def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridConfig, str]:

@@ -100,7 +100,7 @@ def _load(file: str | Path) -> dict[str, Any]:
 
 def _check_sections(content: Mapping[str, Any]) -> None:
     """Check names of sections, and names and values of ``audit``, except its objects."""
-    check_names("file", map(str, content), _SECTIONS)
+    check_names("file", map(str, content), _SECTIONS, "sections")
     for name in ("trainer", "audit"):
         if not isinstance(content.get(name, {}), Mapping):
             raise ConfigError(name, "names and values", content[name])
@@ -140,6 +140,8 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
     """
     from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
+    from hybrid_predict.audit.training import CREATED, raise_named
+
     class AuditCLI(LightningCLI):
         """Builds the objects, with the Trainer of the arm, and runs nothing."""
 
@@ -148,11 +150,14 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
 
         def instantiate_classes(self) -> None:
             if arm is not None:
+                # The audit replaces loggers; some begin to write as soon as they are built.
+                self.loggers = self.config.trainer.pop("logger")
                 super().instantiate_classes()
 
         def instantiate_trainer(self, **kwargs: Any) -> Any:
             assert arm is not None
-            return arm.trainer(**{**self.config_init.get("trainer", {}), **kwargs})
+            options = {**self.config_init.get("trainer", {}), **kwargs}
+            return arm.trainer(**options, logger=self.loggers)
 
     with _without_arguments(), warnings.catch_warnings():
         # Lightning uses what newer versions of its parser call deprecated.
@@ -169,6 +174,10 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
             )
         except ArgumentError as error:
             raise _parser_error(path, str(error)) from error
+        except ValueError as error:  # also of what its objects raise
+            if not isinstance(error, ConfigError):
+                raise_named(error, CREATED)
+            raise
 
 
 def _parser_error(path: Path, message: str) -> ConfigError:

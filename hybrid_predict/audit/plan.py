@@ -44,6 +44,7 @@ class AuditPlan:
         shortfall: Why the hybrid arm cannot make as many predicted steps as asked for, or empty.
         tests: Largest number of candidates that a search tests; 0 for an audit.
         auto: Whether the hybrid arm decides how many full steps it and the short arms take.
+        left_out: What of the user's Trainer is not used, in sentences.
     """
 
     seeds: int
@@ -56,6 +57,7 @@ class AuditPlan:
     shortfall: str = ""
     tests: int = 0
     auto: bool = False
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the plan in a few lines."""
@@ -70,10 +72,11 @@ class AuditPlan:
             runs = [
                 f"{self.runs} runs: {arms}, {seeds}; {self.done} done.",
                 f"Full steps per run: {', '.join(steps)}.",
-                self.shortfall,
+                f"Hybrid arm: {self.shortfall}." * bool(self.shortfall),
             ]
         lines = [
             *runs,
+            *self.left_out,
             f"About {_duration(self.seconds)} of training to come{' at most' * bool(self.tests)}, "
             f"at {1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, corrected "
             "updates, predicted steps and start-up are not included; on small models they take "
@@ -206,7 +209,7 @@ def _plan(
     each = trial.meter.seconds_per_step
     runs, remaining = max(map(len, paths)), max(map(len, left))
     plan = AuditPlan(config.seeds, {}, len(done), runs, remaining, each, each * most)
-    return plan, trial
+    return replace(plan, left_out=trial.left_out), trial
 
 
 class _Trial:
@@ -219,10 +222,15 @@ class _Trial:
             fit_arm(self._arm, make_run, self.meter)
 
     def _started(self, trainer: Any) -> None:
-        self._arm.check_callbacks(trainer.callbacks)
+        self._arm.settle_callbacks(trainer)
         chosen = self.config.hybrid_config().with_length(self.meter.total_steps)
         with HybridEngine(trainer.lightning_module, trainer.optimizers, chosen) as engine:
             self._until_skill = steps_until_skill(engine)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What of the user's Trainer is not used, in sentences."""
+        return tuple(self._arm.left_out)
 
     def schedule(self, speedup: Speedup) -> Schedule:
         """Return the schedule of the hybrid arm, which has its predicted steps."""

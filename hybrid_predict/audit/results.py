@@ -57,6 +57,7 @@ def make_results(
             "hybrid_config": config.hybrid_config().to_dict(),
             "depends_on": dict(depends_on),
             "notes": [
+                *dict.fromkeys(text for run in runs for text in run["left_out"]),
                 *_length_notes(complete, config),
                 *_comparisons(complete, plain_steps, config),
                 *_advice(gains, complete),
@@ -127,13 +128,16 @@ def earned(seeds: Sequence[Arms], config: AuditConfig) -> dict[str, dict[str, An
     the corrected arm's less that of the hybrid arm; signs are such that a gain is positive if the
     metric became better. Seeds without a predicted step that stands are ``idle``: they are left out
     of what predicted steps earned, because there the hybrid arm is the corrected arm with more full
-    steps. Bounds are None below two seeds.
+    steps; so are seeds without a corrected update. Bounds are None below two seeds.
     """
     gains = {}
-    compared = ((CORRECTION, SHORT, CORRECTED), (PREDICTION, CORRECTED, HYBRID))
-    for mechanism, without, arm in compared:
+    compared = (
+        (CORRECTION, SHORT, CORRECTED, "corrected_steps"),
+        (PREDICTION, CORRECTED, HYBRID, "predicted_steps"),
+    )
+    for mechanism, without, arm, made in compared:
         pairs = _pairs(seeds, without, arm)
-        used = [pair for pair in pairs if mechanism != PREDICTION or pair[1]["predicted_steps"]]
+        used = [pair for pair in pairs if pair[1][made]]
         values = [config.sign * (one["metric"] - other["metric"]) for one, other in used]
         limits = bounds(values, config.alpha) if len(values) > 1 else None
         reading = "no difference that these seeds can show"
@@ -234,11 +238,14 @@ def _comparisons(
 
 
 def _events(runs: Sequence[FinishedRun]) -> Iterator[str]:
+    """Tell each event of the hybrid arm once, with the seeds that had it, and since when."""
+    places: dict[str, list[str]] = {}
     for run in runs:
-        if run["arm"] == HYBRID:
-            for event in (run["ledger"] or {}).get("events", []):
-                where = f"seed {run['seed']}, full step {event['step']:,}"
-                yield f"Hybrid arm: {event['reason']} ({where})."
+        for event in (run["ledger"] or {}).get("events", []) if run["arm"] == HYBRID else ():
+            where = f"full step {event['step']:,} of seed {run['seed']}"
+            places.setdefault(event["reason"], []).append(where)
+    for reason, each in places.items():
+        yield f"Hybrid arm: {reason} (first at {', '.join(each)})."
 
 
 def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> Iterator[str]:
@@ -270,7 +277,10 @@ def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> Iterator[str
             "corrected arm of each seed take as many as it took."
         )
     if hybrid > 1.01 * due:
+        made = any(arms[HYBRID]["predicted_steps"] for arms in complete)
+        some = "some predicted steps were not made, or were undone"
         yield (
-            f"The hybrid arm took {hybrid:,.0f} full steps instead of {due:,.0f}: some predicted "
-            f"steps were not made, or were undone. Its saving is {percent(1 - hybrid / total)}."
+            f"The hybrid arm took {hybrid:,.0f} full steps instead of {due:,.0f}: "
+            f"{some if made else 'no predicted step was made, or stands'}. Its saving is "
+            f"{percent(1 - hybrid / total)}."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -24,6 +25,8 @@ from hybrid_predict.runs.evidence import FULL, HYBRID
 from hybrid_predict.runs.files import replace_text
 from hybrid_predict.runs.runtime import Observer, locked, quiet, writable_folder, write_json
 from hybrid_predict.runs.tracking import Tracking
+
+logger = logging.getLogger(__name__)
 
 _TRACKED = ("metric", "full_steps", "seconds")
 
@@ -49,6 +52,7 @@ class ArmRuns:
         self._make_run, self._config, self._speedups = make_run, config, speedups
         self._store, self._observer, self._tracking = store, observer, tracking
         self._reported: set[RunKey] = set()
+        self._told: set[str] = set()
 
     def get(self, arm: str, speedup: Speedup, seed: int) -> FinishedRun:
         """Return a finished run, trained now if it is missing."""
@@ -95,6 +99,10 @@ class ArmRuns:
     def _check(self, run: FinishedRun) -> None:
         """Check a run before anything is trained that depends on it."""
         self._store.check(run)
+        for text in run["left_out"]:
+            if text not in self._told:
+                self._told.add(text)
+                logger.warning("%s", text)
         if run["arm"] == FULL:
             for speedup in self._speedups:
                 short_steps(run["total_steps"], run["lengths"], speedup)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig, shortened
@@ -26,6 +29,18 @@ ROUNDING = 1.1
 
 LEAST_LENGTH = 40
 """Fewest steps or epochs of a run that ``"auto"`` shortens: then rounding up adds few."""
+
+DATA: Mapping[type, str] = {pl.LightningDataModule: "data"}
+CREATED: Mapping[type, str] = {**DATA, pl.LightningModule: "model", pl.Callback: "callbacks"}
+"""Classes of objects of a file, with their keys."""
+
+_NO_DATA = (
+    "Name a LightningDataModule, in a file as data.class_path, or return it after the model; or "
+    "define train_dataloader() in the model."
+)
+
+COUNTED = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
+"""Steps that a ledger counts and the run's entry has too; 0 without the plug-in."""
 
 _VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
 
@@ -107,10 +122,11 @@ def train_arm(
 
     def entry() -> dict[str, Any]:
         run = dict(zip(("arm", "speedup", "seed"), run_key(name, arm.speedup, seed), strict=True))
-        return {**run, "changes": dict(arm.changes), "lengths": arm.lengths, **meter.entry}
+        given = {"changes": dict(arm.changes), "lengths": arm.lengths, "left_out": arm.left_out}
+        return {**run, **given, **meter.entry}
 
     def started(trainer: Any) -> None:
-        arm.check_callbacks(trainer.callbacks)  # the model may have added some
+        arm.settle_callbacks(trainer)
         check(entry())
         engine = arm.hybrid.engine if arm.hybrid else None
         predicted = engine.schedule.planned if engine and not engine.config.paced else 0
@@ -123,11 +139,52 @@ def train_arm(
     counts = ledger or {"full_steps": meter.entry["steps"]}
     return {
         **entry(),
-        **{name: counts.get(name, 0) for name in ("full_steps", "predicted_steps", "undone_steps")},
+        **{name: counts.get(name, 0) for name in COUNTED},
         "seconds": meter.seconds,
         "threads": torch.get_num_threads(),
         "ledger": ledger,
     }
+
+
+def fit(trainer: pl.Trainer, model: pl.LightningModule, data: Mapping[str, Any]) -> None:
+    """Train a model; ``data`` are arguments of ``Trainer.fit``.
+
+    Raises:
+        ConfigError: If there are no training data, or their LightningDataModule fails.
+    """
+    given = (data.get(name) for name in ("datamodule", "train_dataloaders"))
+    source = next((each for each in given if each is not None), model)
+    parts = (pl.LightningModule, pl.LightningDataModule)
+    if isinstance(source, parts) and not is_overridden("train_dataloader", source):
+        raise ConfigError("data", "training data", "none", _NO_DATA)
+    try:
+        with interruptible():
+            trainer.fit(model, **data)
+    except MisconfigurationException as error:
+        remedy = f"Lightning says: {error}"
+        raise ConfigError("Trainer", "what Lightning can train", "another run", remedy) from error
+    except Exception as error:
+        raise_named(error)
+        raise
+
+
+def raise_named(error: BaseException, keys: Mapping[type, str] = DATA) -> None:
+    """Raise an error of an object of some classes as one that names the object's key in a file.
+
+    Raises:
+        ConfigError: If it is an error of such an object.
+    """
+    while error.__cause__ is not None:  # Lightning's parser hides what an object raises
+        error = error.__cause__
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        owner, code = frame.f_locals.get("self"), frame.f_code
+        for cls, key in keys.items():
+            if isinstance(owner, cls):
+                method = f"{type(owner).__name__}.{code.co_name}() to succeed"
+                got = f"{type(error).__name__}: {error}"
+                place = f"{Path(code.co_filename).name}, line {line}"
+                remedy = f"See {place}; in a file its arguments are {key}.init_args."
+                raise ConfigError(key, method, got, remedy) from error
 
 
 def fit_arm(arm: AuditArm, make_run: MakeRun, meter: Meter) -> None:
@@ -135,8 +192,7 @@ def fit_arm(arm: AuditArm, make_run: MakeRun, meter: Meter) -> None:
     with preserved(), suppress(TrialEnd):
         pl.seed_everything(arm.seed, workers=True, verbose=False)
         trainer, model, data = arm.unpack(make_run(arm))
-        with interruptible():
-            trainer.fit(model, **data)
+        fit(trainer, model, data)
     if not meter.total_steps:  # Lightning does not start to train without batches
         remedy = "Give training data of at least one batch, and leave limit_train_batches out."
         raise UnsupportedSetupError("Trainer", "batches to train on", "none", remedy)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.cli import program
-from hybrid_predict.cli.program import PROGRAM, Command, need, under_way
+from hybrid_predict.cli.program import PROGRAM, Command, need, under_way, with_seeds
 from hybrid_predict.errors import HybridPredictError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _run(options: Namespace) -> int:
     chosen: dict[str, Any] = {} if options.seeds is None else {"seeds": options.seeds}
     config = replace(config, **chosen, mlflow=config.mlflow and not options.no_mlflow)
     place = options.output_dir or FOLDER
-    functions: Any = plan_audit, audit, partial(show_audit, "audit")
+    functions: Any = plan_audit, audit, partial(show_audit, options.typed)
     if options.search:
         functions = plan_search, search, _show_search
     plan, work, show = functions
@@ -96,20 +96,23 @@ def _run(options: Namespace) -> int:
 
 
 def show_audit(
-    command: str, config: AuditConfig, folder: Path, train: Callable[..., AuditResult]
+    typed: Sequence[str], config: AuditConfig, folder: Path, train: Callable[..., AuditResult]
 ) -> AuditResult:
-    """Run an audit with a progress bar, then print its table, its finding and its files."""
+    """Run an audit with a progress bar, then print its table, its finding and its files.
+
+    ``typed`` are the words of the command, of which the first is its name.
+    """
     from hybrid_predict.audit.config import SHORTENED
     from hybrid_predict.audit.results import sentences
     from hybrid_predict.cli.screen import Screen
-    from hybrid_predict.report.pages import COLUMNS, audit_rows, plain_finding
-    from hybrid_predict.runs.evidence import HYBRID
+    from hybrid_predict.report.pages import COLUMNS, audit_rows, plain_finding, unsaved
+    from hybrid_predict.runs.evidence import FEW_SEEDS, HYBRID
     from hybrid_predict.runs.tracking import tracking_uri
 
     part = 1.0 if isinstance(config.speedup, str) else 1.0 / config.speedup
     fewer = (*SHORTENED, HYBRID)
     lengths = [part if arm in fewer else 1.0 for arm in config.arms] * config.seeds
-    print(f"{PROGRAM} {command}: {len(lengths)} runs, written to {folder}", flush=True)
+    print(f"{PROGRAM} {typed[0]}: {len(lengths)} runs, written to {folder}", flush=True)
     with Screen(lengths, partial(_outcome, config)) as screen:
         result = train(observer=screen)
     results, verdict = result.results, result.verdict
@@ -120,11 +123,15 @@ def show_audit(
     screen.table(titles, [row.values() for row in audit_rows(results)])
     finding = plain_finding(results)
     screen.say(f"\n{finding}", style="bold")
-    if finding != verdict.headline:
+    tested, few = verdict.contrast is not None, verdict.seeds < FEW_SEEDS
+    why = ["The report has the tests and their bounds." if tested else verdict.text]
+    if few and unsaved(results):  # more seeds prove nothing either
+        why = []
+    elif finding != verdict.headline:
         screen.say(f"Verdict: {verdict.headline}.")
-    tested = verdict.contrast is not None
-    why = "The report has the tests and their bounds." if tested else verdict.text
-    for text in (why, *sentences(results["earned"]), *results["notes"]):
+        if few and not result.partial:
+            screen.say(f"For proof: {with_seeds(typed, FEW_SEEDS)}", soft_wrap=True)
+    for text in (*why, *sentences(results["earned"]), *results["notes"]):
         screen.say(f"{text}\n")
     files = [f"Report:   {folder / 'report.html'}", f"Results:  {folder / 'results.json'}"]
     files += [f"MLflow:   mlflow ui --backend-store-uri {tracking_uri(folder)}"] * config.mlflow

@@ -53,7 +53,7 @@ def _run(options: Namespace) -> int:
     make_run, source = demo_audit(recipe)
     train = partial(audit, make_run, config, folder, source=source, overwrite=options.overwrite)
     with threads(options.threads or 1):
-        return INTERRUPTED if show_audit("demo", config, folder, train).partial else 0
+        return INTERRUPTED if show_audit(options.typed, config, folder, train).partial else 0
 
 
 COMMAND = Command(

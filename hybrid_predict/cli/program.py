@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -123,6 +124,7 @@ def _parse(
     run, chosen = getattr(options, "chosen", (None, parser))
     if rest or run is None:
         raise _unknown((rest or arguments)[0], chosen)
+    options.typed = arguments
     return partial(run, options)
 
 
@@ -163,6 +165,17 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"expected an integer, at least 1, got {text!r}")
     return int(text)
+
+
+def with_seeds(typed: Iterable[str], seeds: int) -> str:
+    """Return the command that was typed with another number of seeds, which keeps finished runs."""
+    words, kept = iter(typed), [PROGRAM]
+    for word in words:
+        if word == "--seeds":
+            next(words)
+        elif word != "--overwrite" and not word.startswith("--seeds="):
+            kept.append(word)
+    return shlex.join([*kept, "--seeds", str(seeds)])
 
 
 def under_way(text: str) -> None:

@@ -111,11 +111,13 @@ class Window:
     def _bounds(self) -> tuple[int, int]:
         return window_bounds(self._seen, self.length, short=self.paced)
 
-    @property
-    def held_bytes(self) -> int:
-        """Memory of all samples, in bytes."""
-        lists = [self._drift, self._moved, *self._frozen, self._before]
-        return sum(x.nbytes for samples in lists for x in samples)
+    def held_bytes(self, *, fitted: bool) -> int:
+        """Return the memory of all samples while a window is open, in bytes.
+
+        Args:
+            fitted: Whether windows are opened with fitted directions.
+        """
+        return (3 + fitted + self.paced) * sum(x.nbytes for x in self._drift)
 
     def open(self, delta: WeightDelta, fitted: Sequence[Tensor]) -> None:
         """Open a window: store a forecast and the fitted directions per unit of learning rate."""

@@ -133,8 +133,13 @@ class Group:
 
     @property
     def held_bytes(self) -> int:
-        """Memory in bytes that is kept between full steps."""
-        return self.memory.held_bytes if self._allocated else 0
+        """Most memory in bytes that is kept between full steps: that while a window is open."""
+        if not self._allocated:
+            return 0
+        predictor, history = self.treatment.predictor, self.memory.history
+        if predictor is None or history is None:
+            return self.memory.held_bytes(fitted=False)
+        return self.memory.held_bytes(fitted=bool(predictor.fitted_direction(history)))
 
     @property
     def projected(self) -> bool:

@@ -109,7 +109,7 @@ class Groups:
 
     @property
     def held_bytes(self) -> int:
-        """Memory in bytes that is kept between full steps."""
+        """Most memory in bytes that is kept between full steps."""
         return sum(group.held_bytes for group in self._groups)
 
     @property

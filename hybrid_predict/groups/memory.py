@@ -70,11 +70,10 @@ class Memory:
             arrays.update({f"history.{n}": a for n, a in self.history.arrays.items()})
         return arrays
 
-    @property
-    def held_bytes(self) -> int:
-        """Memory in bytes."""
+    def held_bytes(self, *, fitted: bool) -> int:
+        """Return the memory in bytes, while a window is open; ``fitted`` as for `Window`."""
         kept = sum(x.nbytes for arrays in self.arrays().values() for x in arrays)
-        return kept + (self.window.held_bytes if self.window is not None else 0)
+        return kept + (self.window.held_bytes(fitted=fitted) if self.window is not None else 0)
 
     def inherit(self, other: Memory, names: Sequence[str], others: Sequence[str]) -> None:
         """Copy the state of tensors that another group with the same treatment has."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from hybrid_predict.config import KINDS
 from hybrid_predict.ledger import percent
-from hybrid_predict.rules.budget import Shortage
+from hybrid_predict.rules.budget import WEAK
 
 if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine
@@ -55,7 +55,7 @@ class Overview:
         parts: The trained parameters, by kind and treatment.
         left_out: Reasons for leaving parameters to the optimizer.
         predicted: Number of planned predicted steps; the largest possible one if ``paced``.
-        held_bytes: Memory in bytes that the plug-in keeps between full steps.
+        held_bytes: Most memory in bytes that the plug-in keeps between full steps.
         paced: Whether the run decides itself how many predicted steps it takes.
     """
 
@@ -83,7 +83,7 @@ class Overview:
 
     @property
     def memory(self) -> str:
-        """Memory that the plug-in keeps between full steps, with its unit."""
+        """Most memory that the plug-in keeps between full steps, with its unit."""
         return size(self.held_bytes)
 
     @property
@@ -125,9 +125,9 @@ def steps_until_skill(engine: HybridEngine) -> int:
     return engine._state.groups.steps_until_skill
 
 
-def shortage(engine: HybridEngine) -> Shortage | None:
-    """Return what is missing if ``max_overhead`` leaves corrections weak; None if nothing is."""
-    return engine._state.shortage
+def remedies(engine: HybridEngine) -> str:
+    """Return what to type where ``max_overhead`` leaves corrections weak; empty elsewhere."""
+    return engine._state.remedies
 
 
 def added_cost(engine: HybridEngine) -> str:
@@ -136,9 +136,10 @@ def added_cost(engine: HybridEngine) -> str:
     if share is None or not any(part.corrected for part in overview(engine).parts):
         return ""
     text = f"; correcting adds {percent(share)} to a full step's operations"
-    if share <= engine.config.max_overhead:
-        return text
-    return f"{text} (max_overhead counts one this small as 1e8)"
+    if share > engine.config.max_overhead:
+        text += " (max_overhead counts one this small as 1e8)"
+    change = remedies(engine)
+    return f"{text}; {WEAK} {change}" if change else text
 
 
 def cautions(engine: HybridEngine) -> list[str]:
@@ -150,7 +151,8 @@ def cautions(engine: HybridEngine) -> list[str]:
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "A forecast is good for only one or two steps; start with speedup=1.5."
         )
-    if asked > 1 and schedule.total < SHORT_RUN and engine._state.groups.gated:
+    gated = engine._state.groups.gated
+    if asked > 1 and schedule.total < SHORT_RUN and gated and not schedule.shortfall:
         lines.append(
             f"A run of {schedule.total} steps is too short to gain much: the first "
             f"{schedule.warmup} steps only learn whether forecasts have skill. Train for "

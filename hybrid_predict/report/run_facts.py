@@ -47,7 +47,7 @@ def finding(log: RunLog) -> str:
         return f"{so_far}{_saving(ledger)}"
     if ledger.steps < plan["warmup"]:
         return f"{so_far}no predicted steps: the warm-up is not over, so nothing was saved"
-    silent = NOT_LASTING if plan.get("paced") else "no predicted steps where they were planned"
+    silent = NOT_LASTING if plan.get("paced") else "no predicted steps were made"
     why = why_unpredicted(ledger.events) or silent
     return f"{so_far}{printable(why)}; nothing was saved"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any
 
 SMALLEST_STEP = 1e8
 """Smallest number of operations of a full step in the budget of corrections. In small models, most
@@ -15,6 +15,10 @@ BLOCKS = (None, *(2**k for k in range(13, -1, -1)))  # rows treated together, fr
 LEAST_PART = 8
 """A correction is weak if its block has less than one in this many rows of a matrix: two thirds of
 the full steps with weak corrections end worse than all full steps (decision 19)."""
+
+
+WEAK = "corrections are weak; for strong ones set"
+"""Beginning of advice where a budget is too small; :func:`remedies` follows."""
 
 
 def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
@@ -65,28 +69,28 @@ def budget(step_operations: float, max_overhead: float) -> float:
     return max_overhead * max(step_operations, SMALLEST_STEP)
 
 
-@final
-class Shortage(NamedTuple):
-    """What corrections lack to be strong: either of two changes is enough."""
+def remedies(
+    needed: float, step_operations: float, max_overhead: float, samples: int | None
+) -> str:
+    """Return what would allow so many operations of corrections in a full step, in words.
 
-    limit: float  # the present max_overhead
-    enough: float  # a larger one, rounded up to two digits
-    batches: float  # factor on the operations of a full step, as with larger batches; may be inf
-
-    def __str__(self) -> str:
-        """Return a clause to end a sentence with."""
-        batches = f"batches {self.batches:.2g} times as large, or "
-        larger = batches if math.isfinite(self.batches) else ""
-        return f"; {larger}max_overhead={self.enough:g} would be enough"
-
-
-def shortage(needed: float, step_operations: float, max_overhead: float) -> Shortage:
-    """Return what would allow so many operations of corrections in a full step."""
+    Args:
+        needed: Operations that corrections need in each full step.
+        step_operations: Operations of a plain full step.
+        max_overhead: The present limit.
+        samples: Samples of a batch; None if they are not known.
+    """
     share = needed / budget(step_operations, 1.0)
     digits = 1 - math.floor(math.log10(share))
     enough = round(math.ceil(share * 10.0**digits) / 10.0**digits, max(0, digits))
-    allowed = max_overhead * step_operations
-    return Shortage(max_overhead, enough, needed / allowed if allowed else math.inf)
+    overhead, allowed = f"max_overhead={enough:g}", max_overhead * step_operations
+    if not allowed:
+        return overhead
+    factor = needed / allowed
+    larger = f"batches {factor:.2g} times as large"
+    if samples is not None:
+        larger = f"batches of at least {math.ceil(samples * factor):,} samples (now {samples:,})"
+    return f"{larger}, or {overhead}"
 
 
 def largest_block(
@@ -104,11 +108,17 @@ def tried(block: int | None) -> list[int]:
     return [each or 0 for each in BLOCKS[: BLOCKS.index(block) + 1]]
 
 
-def describe_block(block: int, max_overhead: float, updates: Iterable[Any]) -> str:
-    """Return a message about the number of rows that corrections treat together."""
+def describe_block(
+    block: int, max_overhead: float, updates: Iterable[Any], remedies: str = ""
+) -> str:
+    """Return a message about the number of rows that corrections treat together.
+
+    ``remedies`` are empty where corrections are strong.
+    """
     rows = "rows one by one" if block == 1 else f"{block} rows at a time"
     text = f"corrected updates treat {rows}, which max_overhead={max_overhead:g} allows"
-    return "; ".join([text, *sorted({update.limited(block) for update in updates} - {""})])
+    limits = sorted({update.limited(block) for update in updates} - {""})
+    return "; ".join([text, *limits, *([f"{WEAK} {remedies}"] if remedies else [])])
 
 
 def describe_excess(share: str, max_overhead: float) -> str:

@@ -7,23 +7,24 @@ from typing import Any, NamedTuple, final
 
 from hybrid_predict.rules.skill import SHORTEST
 
-_PLANNED = "no predicted steps where they were planned"
-
-NO_SKILL = f"{_PLANNED}: forecasts have not shown enough skill"
+NO_SKILL = "no predicted steps while forecasts have not shown enough skill"
 TOO_SHORT = (
-    f"{_PLANNED}: forecasts have skill, but predicted steps would be shorter than {SHORTEST:g} of "
-    "the drift"
+    "no predicted steps while they would be too short: forecasts have skill, but lead less than "
+    f"{SHORTEST:g} of the way that the weights move in an average full step"
 )
 TOO_EXPENSIVE = (
-    f"{_PLANNED}: batches are too small for layers this wide, so max_overhead leaves corrected "
-    "updates too weak to make up for them"
+    "no predicted steps: batches are too small for layers this wide, so max_overhead leaves "
+    "corrected updates too weak to make up for them"
 )
 TOO_FEW = (
-    f"{_PLANNED}: they would move less than a quarter of the trained weights outside embeddings; "
-    "predictors for more kinds help"
+    "no predicted steps: they would move less than a quarter of the trained weights outside "
+    "embeddings; predictors for more kinds help"
 )
 NOT_LASTING = "no predicted steps while forecasts do not last"
 """Events of the ledger; with ``speedup="auto"`` the last one, where no kind has an advance."""
+
+NOTHING = "there is nothing to predict: no trained parameter is of a kind in predictors"
+"""Event of the ledger: predicted steps are planned, but there is nothing to forecast."""
 
 LEAST_MOVED = 4
 """Predicted steps have to move at least one in this many trained weights: they take the place of

@@ -11,6 +11,12 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.rules.numbers import library
 
+OVER = (
+    "the loop continues after the run's last step: this is plain training, and the schedule stays "
+    "at its end (leave the loop when engine.done is True)"
+)
+"""Event of the ledger: full steps after ``total_steps``."""
+
 _BITS = 31  # of a position in the longest run of the functional form, which counts in 32 bits
 
 
@@ -50,14 +56,13 @@ class Schedule(NamedTuple):
 
     @property
     def shortfall(self) -> str:
-        """Message that says why not all predicted steps fit; empty if all of them fit."""
+        """Event of the ledger: not all predicted steps fit; empty if all of them do."""
         if self.planned == self.wanted:
             return ""
         return (
-            f"speedup: only {self.planned} of {self.wanted} predicted steps fit between "
-            f"{self.warmup} warm-up steps and {self.cooldown} cooldown steps of a run of "
-            f"{self.total} steps. Train longer, lower warmup_steps or cooldown_steps, or lower "
-            "speedup."
+            f"only {self.planned} of {self.wanted} predicted steps fit between {self.warmup} "
+            f"warm-up steps and {self.cooldown} cooldown steps of a run of {self.total} steps; "
+            "train longer, or lower warmup_steps, cooldown_steps or speedup"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from hybrid_predict.ledger import SavingsLedger
@@ -24,6 +25,12 @@ _RECURRENT = {
 
 _FAILED = -(2**50)
 """Count of a rank that failed to count; it makes the sum over the ranks negative."""
+
+
+def batch_size(batch: Any) -> int | None:
+    """Return the length of the first tensor in a batch; None if there is none."""
+    tensors = (x for x in tree_leaves(batch) if isinstance(x, Tensor) and x.dim())
+    return next((len(x) for x in tensors), None)
 
 
 @final

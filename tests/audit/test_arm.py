@@ -12,6 +12,8 @@ from lightning.pytorch.callbacks import (
     Timer,
     TQDMProgressBar,
 )
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers.logger import DummyLogger
 from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError, HybridPredict, UnsupportedSetupError
@@ -102,12 +104,11 @@ def test_checkpoints_are_saved_only_if_asked_for(tmp_path, options, expected):
         ({"max_epochs": 2.5}, "max_epochs: expected a positive integer"),
         ({"max_steps": 9, "max_time": "00:01:00:00"}, "max_time: expected nothing"),
         ({"max_steps": 9, "fast_dev_run": True}, "fast_dev_run: expected nothing"),
-        ({"max_steps": 9, "callbacks": EarlyStopping("val_loss")}, "no EarlyStopping"),
-        ({"max_steps": 9, "callbacks": [Timer("00:01:00:00")]}, "no Timer"),
-        ({"max_steps": 9, "callbacks": [HybridPredict()]}, "no HybridPredict"),
+        ({"max_steps": 9, "callbacks": [Timer("00:01:00:00")]}, "other than Timer, got 'Timer'"),
+        ({"max_steps": 9, "callbacks": [HybridPredict()]}, "other than HybridPredict, got"),
         (
             {"max_steps": 9, "callbacks": GradientAccumulationScheduler({0: 2})},
-            "no GradientAccumulationScheduler",
+            "other than GradientAccumulationScheduler, got",
         ),
         ({"max_steps": 9, "accelerator": "abacus"}, "Trainer: expected options it accepts"),
         ({"max_steps": 9, "max_stepps": 9}, "Trainer: expected options it accepts"),
@@ -128,11 +129,6 @@ class Spy(Net):
 
 class Manual(Spy):
     automatic_optimization = False
-
-
-class Stopping(Spy):
-    def configure_callbacks(self):
-        return EarlyStopping("val_loss")
 
 
 def loaders():
@@ -168,7 +164,6 @@ BAD_RUNS = {
     "a single loader": (run(data=loader()), "a pair of training and validation loader"),
     "manual optimization": (run(Manual), "expected automatic optimization"),
     "two devices": (run(accelerator="cpu", devices=2), "expected a single device"),
-    "early stopping by the model": (run(Stopping), "no EarlyStopping"),
     "no validation loader": (run(data=(loader(), None)), "'val_loss' from a validation"),
     "validation switched off": (
         run(limit_val_batches=0), "metric: expected 'val_loss' from a validation"
@@ -183,13 +178,88 @@ BAD_RUNS = {
 
 
 @pytest.mark.filterwarnings("ignore:You defined a .validation_step.")
-@pytest.mark.filterwarnings("ignore:The following callbacks returned in")
 @pytest.mark.parametrize(("make_run", "words"), BAD_RUNS.values(), ids=BAD_RUNS)
 def test_runs_that_cannot_be_audited_are_refused_before_training(tmp_path, make_run, words):
     config = AuditConfig(mlflow=False)
     with pytest.raises((ConfigError, UnsupportedSetupError), match=words):
         audit(make_run, config, tmp_path)
     assert not (tmp_path / "runs.jsonl").exists()
+
+
+class Stopping(Net):
+    """Would stop at its second validation: the metric has no chance to fall so far."""
+
+    def configure_callbacks(self):
+        return EarlyStopping("val_loss", min_delta=1e9, patience=1)
+
+
+@pytest.mark.filterwarnings("ignore:The following callbacks returned in")
+@pytest.mark.parametrize("by_model", [True, False])
+def test_early_stopping_is_left_out_and_that_is_told(tmp_path, by_model, caplog):
+    stopping = [] if by_model else [EarlyStopping("val_loss", min_delta=1e9, patience=1)]
+    kind = Stopping if by_model else Net
+    made = run(lambda: kind("none"), max_steps=30, callbacks=stopping, val_check_interval=2)
+    config = AuditConfig(mlflow=False, seeds=1)
+    assert "EarlyStopping" in str(plan_audit(made, config))
+    results = audit(made, config, tmp_path).results
+    assert [run["steps"] for run in results["runs"]] == [30, 20, 20, 30]
+    (note,) = [note for note in results["notes"] if "EarlyStopping" in note]
+    assert caplog.text.count(note) == 1
+    assert note in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (True, ""), (False, ""), (None, ""), ([], ""), (DummyLogger(), "DummyLogger"),
+        ([DummyLogger(), CSVLogger("own")], "DummyLogger, CSVLogger"),
+    ],
+)  # fmt: skip
+def test_loggers_are_replaced_and_that_is_told(tmp_path, monkeypatch, given, names):
+    """A callback that needs a logger finds one, whatever the Trainer is given."""
+    monkeypatch.chdir(tmp_path)
+    made = run(Net, logger=given, callbacks=[LearningRateMonitor()])
+    entry = train_arm(made, AuditConfig(), FULL, 0, tmp_path, Observer())
+    told = f"Not used in the audit, which has a logger of its own: {names}."
+    assert entry["left_out"] == ([told] if names else [])
+    assert not (tmp_path / "own").exists()
+
+
+class Failing(L.LightningDataModule):
+    def __init__(self, method=""):
+        super().__init__()
+        if method:
+            setattr(self, method, lambda *args, **kwargs: self._fail(method))
+
+    def _fail(self, method):
+        raise FileNotFoundError(f"no file for {method}")
+
+
+class Given(Failing):
+    def train_dataloader(self):
+        return loader()
+
+    def val_dataloader(self):
+        return loader(2)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (None, "data: expected training data, got 'none'. Name a LightningDataModule"),
+        (Failing(), "data: expected training data, got 'none'"),
+        (Given("prepare_data"), "no file for prepare_data'. See test_arm.py, line"),
+        (Given("setup"), "data: expected Given.<lambda>.. to succeed, got 'FileNotFoundError: no"),
+        (Given("train_dataloader"), "in a file its arguments are data.init_args"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("call", [audit, plan_audit])
+def test_data_that_are_missing_or_fail_are_told_with_their_key(tmp_path, data, words, call):
+    def make_run(arm):
+        return arm.trainer(max_steps=6), Net(), data
+
+    with pytest.raises(ConfigError, match=words):
+        call(make_run, AuditConfig(mlflow=False), tmp_path)
 
 
 @pytest.mark.parametrize("sanity", [2, 0])

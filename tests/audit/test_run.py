@@ -64,8 +64,8 @@ def test_counts_of_every_arm(finished):
         counts = (run["full_steps"], run["predicted_steps"], run["steps"])
         assert counts == expected[run["arm"]]
         assert run["undone_steps"] == 0
-        corrected = run["ledger"]["corrected_steps"] if run["ledger"] else 0
-        assert (corrected > 0) == (run["arm"] in (CORRECTED, HYBRID))
+        assert (run["corrected_steps"] > 0) == (run["arm"] in (CORRECTED, HYBRID))
+        assert run["left_out"] == []
         assert run["seconds"] > 0
         assert math.isfinite(run["metric"])
         assert run["failure"] is None
@@ -238,8 +238,13 @@ def test_epochs_are_rounded_up_and_that_is_noted():
     assert any("times as long as the full arm" in note for note in results["notes"])
 
 
-def made_up(hybrid, seeds=5, mode="min", corrected=1.1, hybrid_steps=12, short_steps=12, idle=0):
+def made_up(
+    hybrid, seeds=5, mode="min", corrected=1.1, hybrid_steps=12, short_steps=12, idle=0,
+    plain=(FULL, SHORT), events=(),
+):  # fmt: skip
     """Results of runs that nobody trained."""
+    listed = [{"reason": reason, "step": 4, "count": 9} for reason in events]
+    ledger = {"events": listed} if events else None
     sign = 1 if mode == "min" else -1
     base = {
         FULL: (1.0, 18), SHORT: (1.2, short_steps), CORRECTED: (corrected, short_steps),
@@ -248,9 +253,10 @@ def made_up(hybrid, seeds=5, mode="min", corrected=1.1, hybrid_steps=12, short_s
     runs = [
         {
             "arm": arm, "seed": k, "full_steps": steps, "undone_steps": 0,
-            "predicted_steps": 18 - steps if arm == HYBRID and k >= idle else 0,
+            "predicted_steps": max(1, 18 - steps) if arm == HYBRID and k >= idle else 0,
             "steps": steps, "seconds": 1.0, "total_steps": 18, "threads": 1, "failure": None,
-            "metric": sign * (value + 0.001 * ((k + place) % 5 - 2)), "ledger": None,
+            "corrected_steps": 0 if arm in plain else steps, "left_out": [],
+            "metric": sign * (value + 0.001 * ((k + place) % 5 - 2)), "ledger": ledger,
         }
         for k in range(seeds) for place, (arm, (value, steps)) in enumerate(base.items())
     ]  # fmt: skip
@@ -291,6 +297,12 @@ def test_what_each_mechanism_earned(corrected, hybrid, readings, advised, mode):
     assert bool(advised) == ("HybridPredict(speedup=1) for 12 full" in " ".join(results["notes"]))
 
 
+def test_corrected_updates_that_were_not_made_earn_nothing():
+    gain = made_up(1.0, plain=(FULL, SHORT, CORRECTED))[0]["earned"]["corrected updates"]
+    assert (gain["n"], gain["mean"], gain["idle"]) == (0, None, 5)
+    assert gain["reading"] == "none was made, so there is no gain from them"
+
+
 @pytest.mark.parametrize("seeds", [1, 5])
 def test_predicted_steps_that_were_not_made_earn_nothing(seeds):
     """Whatever the hybrid arm gained, by full steps in their place."""
@@ -313,6 +325,15 @@ def test_seeds_without_predicted_steps_are_left_out_of_what_these_earned():
     sentence = sentences(results["earned"])[1]
     assert "(hybrid against corrected, after 1 more full step): too few seeds to tell." in sentence
     assert sentence.endswith("Seeds without any are left out: 2.")
+
+
+@pytest.mark.parametrize(("idle", "why"), [(0, "some predicted steps were"), (5, "no predicted")])
+def test_notes_tell_once_what_kept_predicted_steps_back(idle, why):
+    results, _ = made_up(0.9, seeds=2, hybrid_steps=18, idle=idle, events=["the reason"])
+    notes = [note for note in results["notes"] if "the reason" in note]
+    where = "full step 4 of seed 0, full step 4 of seed 1"
+    assert notes == [f"Hybrid arm: the reason (first at {where})."]
+    assert any(f"18 full steps instead of 12: {why}" in note for note in results["notes"])
 
 
 def test_seeds_that_miss_an_arm_are_left_out():

@@ -17,6 +17,7 @@ from hybrid_predict import cli
 from hybrid_predict.audit import AuditConfig, AuditOutcome, AuditResult, plan_audit
 from hybrid_predict.audit.verdict import AuditVerdict
 from hybrid_predict.cli.audit import COMMAND
+from hybrid_predict.cli.program import with_seeds
 from hybrid_predict.cli.screen import Screen
 from hybrid_predict.report.pages import plain_finding
 
@@ -40,13 +41,13 @@ def test_audit_of_a_file(work, capsys, refused):
     for words in (
         "4 runs",
         "1/4 full, seed 0",
-        "hint from 1 seed",
         "(corrected against short): too few seeds to tell.",
         "no full steps were saved, so there is no saving to prove",
         "Predicted steps: none was made, so there is no gain from them.",
         "hybrid-predict-audit/report.html",
     ):
         assert words in " ".join(out.split())
+    assert "For proof" not in out and "Verdict" not in out  # more seeds would prove nothing
     assert cli.main(["audit", "file.yaml"]) == 3
     assert "Nothing was trained" in capsys.readouterr().out
     controls = {"rate x2": {"optimizer.init_args.lr": 0.02}}
@@ -161,7 +162,7 @@ def test_exit_status_tells_the_outcome(work, monkeypatch, outcome, status, capsy
     ("hybrid", "seeds", "outcome", "saving", "words"),
     [
         (0.275, 2, "undecided", 0.33,
-         "hint: 45 % lower val_loss with 33 % fewer full steps; for proof: --seeds 5"),
+         "hint: 45 % lower val_loss with 33 % fewer full steps"),
         (0.6, 5, "undecided", 0.33, "not decided: 20 % higher val_loss with 33 %"),
         (0.49, 5, "verified", 0.33, "verified saving: 2 % lower val_loss with 33 %"),
         (1.915, 5, "no saving", 0.33, "no saving: 280 % higher val_loss"),
@@ -179,6 +180,86 @@ def test_the_finding_is_given_in_plain_words(hybrid, seeds, outcome, saving, wor
     ]
     results = {"config": {"metric": "val_loss"}, "verdict": verdict, "runs": runs}
     assert plain_finding(results).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["audit", "my file.yaml"], "audit 'my file.yaml' --seeds 5"),
+        (["audit", "f", "--seeds", "2", "--threads", "1"], "audit f --threads 1 --seeds 5"),
+        (["demo", "--seeds=1", "--overwrite", "--full"], "demo --full --seeds 5"),
+    ],
+)
+def test_a_command_is_given_again_with_more_seeds_and_keeps_finished_runs(typed, words):
+    assert with_seeds(typed, 5) == f"hybrid-predict {words}"
+
+
+def test_a_hint_ends_with_the_command_that_proves_it(work, capsys):
+    hybrid = {"predictors": {"hidden": {"class_path": "lines.Always"}}, "max_overhead": 100}
+    always = """
+from hybrid_predict import MomentumPredictor
+class Always(MomentumPredictor):
+    gated = False
+
+    def __init__(self):
+        super().__init__(gated=False)
+"""
+    deep = MODULE.replace(
+        "torch.nn.Linear(4, 8), ", "torch.nn.Linear(4, 8), torch.nn.Linear(8, 8), "
+    )
+    (work / "lines.py").write_text(deep + always)
+    arguments = ["audit", write(with_audit(hybrid=hybrid)), "--output-dir", "my results"]
+    assert cli.main(arguments) == 3
+    out = capsys.readouterr().out
+    assert "Verdict: not enough seeds to tell: 1 seed of at least 5." in out
+    assert (
+        "\nFor proof: hybrid-predict audit file.yaml --output-dir 'my results' --seeds 5\n" in out
+    )
+
+
+def test_loggers_of_a_file_are_not_built(work, capsys):
+    """They may write, or need a network, as soon as they are."""
+    logger = {"class_path": "lines.Loud"}
+    loud = """
+from lightning.pytorch.loggers import CSVLogger
+class Loud(CSVLogger):
+    def __init__(self):
+        raise AssertionError("it was built")
+"""
+    (work / "lines.py").write_text(MODULE + loud)
+    told = "Not used in the audit, which has a logger of its own: "
+    for given, names in ((logger, "Loud."), ([logger, logger], "Loud, Loud."), (True, "")):
+        file = write({**FILE, "trainer": {**FILE["trainer"], "logger": given}})
+        assert cli.main(["audit", file, "--plan"]) == 0
+        out = capsys.readouterr().out
+        assert (f"{told}{names}" in out) == bool(names)
+        assert cli.main(["doctor", file]) in (0, 4)
+
+
+@pytest.mark.parametrize("command", [["audit"], ["audit", "--plan"], ["doctor"]], ids=str)
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (r"(?<=class Data\(L.LightningDataModule\):\n)",
+         "    def __init__(self):\\n        open('no/such')\\n\\n",
+         "data: expected Data.__init__() to succeed, got \"FileNotFoundError: [Errno 2]"),
+        (r"super\(\).__init__\(\)", "open('no/such')",
+         "model: expected Line.__init__() to succeed, got \"FileNotFoundError: [Errno 2]"),
+        (r"return DataLoader.*", "raise OSError('gone')",
+         "data: expected Data.loader() to succeed, got 'OSError: gone'. See lines.py, line "),
+    ],
+)  # fmt: skip
+def test_what_a_file_names_and_fails_is_told_with_its_key(
+    work, refused, command, before, after, words
+):
+    (work / "lines.py").write_text(re.sub(before, after, MODULE, count=1))
+    line = refused(*command, write(FILE))
+    assert line.startswith(f"hybrid-predict: error: {words}")
+
+
+def test_a_file_without_data_is_told_where_to_name_them(work, refused):
+    line = refused("audit", write(without("data")))
+    assert "data: expected training data, got 'none'. Name a LightningDataModule, in a file" in line
 
 
 def test_failure_of_the_model_is_shown_and_is_not_taken_for_an_outcome(work, capsys):

@@ -235,7 +235,7 @@ def test_callbacks_of_a_file_may_be_classes_and_functions(work, examine):
     ("name", "status", "words"),
     [
         ("careless", 0, "corrected 2 hidden matrices"),
-        ("monitored", 0, "callbacks LearningRateMonitor, EarlyStopping: no part in this trial"),
+        ("monitored", 0, "the patience of EarlyStopping counts validations"),
         ("empty", doctor.REFUSED, "Training did not start"),
         ("refused", doctor.REFUSED, "works no. optimizer: expected"),
     ],
@@ -250,10 +250,11 @@ def test_a_budget_that_refuses_corrections_is_shown_with_what_to_type(work, monk
     monkeypatch.setattr(budget, "SMALLEST_STEP", 0.0)
     status, out = examine("threads_of_mine:wide")
     assert status == doctor.REFUSED
+    assert out.count("no predicted steps: batches are too small") == 1
     assert "works no, the run would be plain training: no predicted steps" in out
     assert "none is of a kind" not in out and "paste" not in out
     match = re.search(
-        r"change max_overhead=0.1 is too small; batches of at least ([\d,]+) samples \(now 8\), "
+        r"; set batches of at least ([\d,]+) samples \(now 8\), "
         r"or max_overhead=([\d.]+), or updates=\{\}",
         out,
     )
@@ -283,7 +284,7 @@ def test_a_step_that_is_stopped_is_no_error_of_the_model(capsys):
         ("threads_of_yours:build", "No module named 'threads_of_yours'"),
         ("threads_of_mine:nothing", "returns trainer, model"),
         ("threads_of_mine:leaving", "the model's own code raised SystemExit('no data here')"),
-        ("threads_of_mine:without_data", "CONFIG: expected a model and data to train on"),
+        ("threads_of_mine:without_data", "data: expected training data, got 'none'"),
         ("nowhere.yaml", "nowhere.yaml"),
     ],
 )

@@ -34,12 +34,12 @@ EXPENSIVE = row(140, 60, {}, full_seconds=1.0, correct_seconds=5.0, predict_seco
         (ROWS, {}, "30 % fewer full steps; by estimate 5.4 s saved of 20 s on the host"),
         ([], {}, "nothing was trained yet"),
         (ROWS[:1], {}, "no predicted steps: the warm-up is not over, so nothing was saved"),
-        (ROWS[:2], {}, "no predicted steps where they were planned; nothing was saved"),
+        (ROWS[:2], {}, "no predicted steps were made; nothing was saved"),
         (ROWS[:2], {"paced": True}, "no predicted steps while forecasts do not last"),
         (ROWS[:2], {"predicted": 0}, "60 full steps; no predicted steps were planned"),
         ([EXPENSIVE], {}, "by estimate 7 s on the host instead of 1.4 s"),
-        (ROWS[:2], {"event": "no predicted steps where they were planned: too short \x1b"},
-         "planned: too short ?; nothing was saved"),
+        (ROWS[:2], {"event": "no predicted steps while they would be too short \x1b"},
+         "while they would be too short ?; nothing was saved"),
     ],
 )  # fmt: skip
 def test_the_finding_claims_no_more_than_was_measured(tmp_path, rows, plan, words):

@@ -2,7 +2,9 @@
 
 import copy
 import logging
+import re
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from loops import Run, normal, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridConfig, MomentumPredictor, Phase, SpectralUpdate
+from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.rules import budget
 from hybrid_predict.updates import UPDATES
 
@@ -158,7 +161,6 @@ def test_small_models_are_corrected_in_full(monkeypatch):
     assert blocks(budgeted(max_overhead=0.0).train(3)) == {1}
 
 
-@pytest.mark.filterwarnings("ignore:.*predicted steps fit")
 @pytest.mark.parametrize(("speedup", "corrected"), [(1.5, 0), (1, 38)])
 def test_a_run_with_weak_corrections_alone_is_plain_from_its_first_step(speedup, corrected):
     run = budgeted(max_overhead=0.0, speedup=speedup).finish()
@@ -166,3 +168,31 @@ def test_a_run_with_weak_corrections_alone_is_plain_from_its_first_step(speedup,
     assert run.engine.ledger.corrected_steps == corrected
     assert (run.records[-1].phase is Phase.PLAIN) is (speedup > 1)
     assert same_bits(weights(run.model), weights(plain.model)) is (speedup > 1)
+
+
+@pytest.mark.parametrize("samples", [None, 24])
+def test_weak_corrections_are_told_with_what_to_type(samples, caplog):
+    run = budgeted(max_overhead=0.001)
+    run.engine.before_step = partial(run.engine.before_step, samples)
+    with caplog.at_level(logging.INFO):
+        (event,) = run.train(3).engine.ledger.events
+    match = re.search(
+        r"weak; for strong ones set batches (.*), or max_overhead=([\d.]+)$", event["reason"]
+    )
+    assert match is not None and event["reason"] in caplog.text
+    assert not blocks(budgeted(max_overhead=float(match[2])).train(3)) & blocks(run)
+    known = re.fullmatch(r"of at least ([\d,]+) samples \(now 24\)", match[1])
+    factor = re.fullmatch(r"([\d.e+]+) times as large", match[1])
+    assert (known is None) == (samples is None) == (factor is not None)
+    assert known is None or int(known[1].replace(",", "")) > 24
+
+
+def test_a_run_that_falls_back_is_told_its_reason_alone(caplog):
+    """What was planned before is not told: neither steps that do not fit nor blocks of rows."""
+    run = budgeted(max_overhead=0.001, speedup=1.5)
+    assert run.engine.schedule.shortfall
+    with caplog.at_level(logging.INFO, "hybrid_predict"):
+        (event,) = run.train(3).engine.ledger.events
+    assert event["reason"].endswith(", or updates={}")
+    warned = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(warned) == 1 and event["reason"].removeprefix(FELL_BACK) in warned[0]

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.memory import held
 from hybrid_predict import HybridConfig, HybridEngine, Phase
 from hybrid_predict.forecast import window
+from hybrid_predict.report.overview import overview
 
 SIDE, LAYERS = 64, 6
 HIDDEN = (LAYERS - 1) * SIDE**2
@@ -179,3 +180,21 @@ def test_kernels_need_no_more_than_documented_for_a_moment():
     most = {"before_step": 1, "before the update": 7, "after the update": 1}
     for moment, count in most.items():
         assert peaks[moment].bytes <= 4 * HIDDEN * count + FEW, moment
+
+
+@pytest.mark.parametrize("speedup", [1, 1.5, "auto"])
+def test_the_memory_that_a_run_is_told_is_the_most_that_it_keeps(speedup):
+    moments = Moments(steps=0, speedup=speedup, predictors=None)
+    told, kept = set(), []
+    for _ in range(50):
+        moments.step()
+        told.add(overview(moments.engine).held_bytes)
+        kept.append(sum(_kept(group.memory) for group in moments.engine._state.groups))
+    assert told == {max(kept)}  # also at the start, when no window of forecasts is open
+    assert (len(set(kept)) > 1) is (speedup != 1)
+
+
+def _kept(memory):
+    opened = memory.window.state_dict() if memory.window is not None else {}
+    samples = [opened.get(name, []) for name in ("drift", "moved", "frozen", "before")]
+    return sum(x.nbytes for x in tree_leaves([memory.arrays(), samples]))
