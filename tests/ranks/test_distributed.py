@@ -72,8 +72,8 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
     unknown = {"flops_per_correction", "estimated_flops_saved", "skills", *MEASURED}
     if "tensor" in name:
         unknown.add("flops_per_step")
-    else:  # both ranks flatten whole matrices
-        assert counted[0] == 2 * counted[1]
+    else:  # each matrix is flattened on one rank, and the other waits
+        assert counted[1] <= counted[0] < 1.2 * counted[1] + ("shadow" in name)
         assert (counted[1] > 0) is ("shadow" not in name)
     # Averages in half precision, and forecasts of them, are rounded more often.
     rough = 1e-2 if "bfloat16" in name else 1e-3
