@@ -99,8 +99,11 @@ class Group:
     @cached_property
     def memory(self) -> Memory:
         """Arrays that are kept between full steps; allocated when first needed."""
+        owned_by = self._owners
+        if owned_by is not None:
+            owners.check_equal(self.parameters)
         memory = allocate(
-            self.treatment, self.names, self.parameters, self._type, self._momentum, self._owners
+            self.treatment, self.names, self.parameters, self._type, self._momentum, owned_by
         )
         if memory.update is not None:
             memory.update.block = self._block

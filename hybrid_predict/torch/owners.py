@@ -89,6 +89,17 @@ def owners(tensors: Sequence[Tensor], work: Sequence[int], first: int) -> list[i
     return found
 
 
+def check_equal(tensors: Sequence[Tensor]) -> None:
+    """Check that unsharded tensors are equal on all ranks; every rank has to call it.
+
+    Raises:
+        UnsupportedSetupError: On every rank, if they differ: an owner would correct the others.
+    """
+    plain = [t.detach().contiguous() for t in tensors if not shards.is_sharded(t)]
+    if plain:  # sums of bytes are exact in any order
+        ranks.check_same([int(x.view(torch.uint8).sum(dtype=torch.int64)) for x in plain])
+
+
 def fetch(array: Tensor, owner: int, tensor: Tensor) -> Tensor:
     """Return what the owner of a parameter keeps about it; every rank of its team has to call it.
 
