@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import RESULTS, house, load, seconds
+from benchmarks import RESULTS, house, load, ranks, seconds
 from benchmarks import table as bench
 from benchmarks.blocks import fill, names
 from benchmarks.clients import table as clients
@@ -165,6 +165,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "first output": first_output,
     "house": partial(house.table, load("house.json")),
     **gpu.blocks(),
+    **ranks.BLOCKS,
     "import time": import_time,
     "step cost": step_cost,
     **{

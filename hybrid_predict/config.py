@@ -104,7 +104,8 @@ class HybridConfig:
             whether a rising loss ends them. ``False`` is for non-stationary objectives, as in
             reinforcement or adversarial learning: the loss then only has to be finite.
         max_overhead: Largest number of operations that corrected updates may add, as a share of the
-            operations of a full step; at least 0. A full step counts as at least 1e8 operations. If
+            operations of a full step; at least 0. A full step counts as at least 1e8 operations. On
+            several ranks it is the share of the rank that has most to correct. If
             the full correction costs more, it treats fewer rows of a matrix together; if too few
             rows are left, predicted steps that need skill are not taken. 1e9 means no limit.
         history_dtype: Dtype in which averages are stored: ``float32``, or ``bfloat16`` in half the

@@ -42,7 +42,7 @@ class SavingsLedger:
         predict_seconds: Seconds on the host for predicted steps and their verdicts.
         flops_per_step: Floating point operations of one plain full step, or None if not counted.
         flops_per_correction: Floating point operations that correcting adds to a full step, or None
-            if not counted.
+            if not counted. On several ranks each counts as many as the one that has most.
         events: Events that a user should know about: ``reason``, number of the full ``step`` at
             which it first happened, and ``count``.
     """

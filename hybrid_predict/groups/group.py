@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from typing import Any, final
 
 import torch
@@ -16,7 +18,7 @@ from hybrid_predict.groups.memory import Memory, Treatment, allocate
 from hybrid_predict.rules.skill import window_length
 from hybrid_predict.rules.verdict import AVERAGE
 from hybrid_predict.saved import check_numbers, damaged
-from hybrid_predict.torch import lists, shards
+from hybrid_predict.torch import lists, owners, ranks, shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts, upcast
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
@@ -97,7 +99,12 @@ class Group:
     @cached_property
     def memory(self) -> Memory:
         """Arrays that are kept between full steps; allocated when first needed."""
-        memory = allocate(self.treatment, self.names, self.parameters, self._type, self._momentum)
+        owned_by = self._owners
+        if owned_by is not None:
+            owners.check_equal(self.parameters)
+        memory = allocate(
+            self.treatment, self.names, self.parameters, self._type, self._momentum, owned_by
+        )
         if memory.update is not None:
             memory.update.block = self._block
         return memory
@@ -110,6 +117,15 @@ class Group:
         """Take other tensors in place of the parameters, and keep everything known about them."""
         self.parameters = list(parameters)
         self._sharded = any(map(shards.is_sharded, parameters))
+
+    @property
+    def _owners(self) -> list[int] | None:
+        """The rank that owns each tensor; None for a single rank, and without an update."""
+        update = self.treatment.update
+        if update is None or ranks.size() == 1:
+            return None
+        work = [update.operations([p], None) + p.numel() for p in self.parameters]
+        return owners.owners(self.parameters, work, self.treatment.owner)
 
     @property
     def size(self) -> int:
@@ -186,8 +202,9 @@ class Group:
         corrected, examined = None, {}
         if update is not None and memory.update is not None:
             named = {self.names[k]: self.parameters[k] for k in members}
+            owned_by = None if memory.owners is None else [memory.owners[k] for k in members]
             corrected = correction(
-                update, memory.update, members, average, gradients, cosines, named
+                update, memory.update, members, average, gradients, cosines, named, owned_by
             )
             examined = memory.examination.copies(self.names, members, gradients)
         before = [v.clone() for v in values]
@@ -321,9 +338,15 @@ class Group:
         return predictor.fit(history, reading)
 
     def operations(self, block: int | None) -> int:
-        """Return the operations of the directions in a full step, with ``block`` rows at a time."""
-        update = self.treatment.update
-        return update.operations(self.parameters, block) if update else 0
+        """Return the operations of the directions in a full step, on the rank that has most.
+
+        Args:
+            block: Number of rows that are treated together; None for all.
+        """
+        update, owned = self.treatment.update, defaultdict[int, list[Tensor]](list)
+        for p, owner in zip(self.parameters, self._owners or repeat(0), strict=False):
+            owned[owner].append(p)
+        return max(update.operations(own, block) for own in owned.values()) if update else 0
 
     def set_block(self, block: int | None) -> None:
         """Treat at most ``block`` rows of a matrix together from now on; None for all."""
@@ -334,7 +357,7 @@ class Group:
     def inherit(self, other: Group) -> None:
         """Copy the state of tensors that were in another group with the same treatment."""
         if other.treatment == self.treatment and other._allocated:
-            self.memory.inherit(other.memory, self.names, other.names)
+            self.memory.inherit(other.memory, self.names, other.names, self.parameters)
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
         """Return the state of the group; see `Memory.save`."""

@@ -12,7 +12,7 @@ from hybrid_predict.forecast.base import AbstractPredictor, PredictorState
 from hybrid_predict.forecast.window import Window
 from hybrid_predict.rules.skill import window_length
 from hybrid_predict.saved import check_count, check_numbers, damaged
-from hybrid_predict.torch import lists, ranks, shards
+from hybrid_predict.torch import lists, owners, ranks, shards
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.projection import Examination
 
@@ -51,6 +51,7 @@ class Memory:
         update: State of the corrected update, or None.
         history: State of the predictor, or None.
         window: The open window of displacements, or None.
+        owners: The rank that has the arrays of the update, by tensor; None for a single rank.
         examination: Whether the optimizer projects its updates.
     """
 
@@ -59,24 +60,40 @@ class Memory:
     update: UpdateState | None
     history: PredictorState | None
     window: Window | None
+    owners: list[int] | None = None
     examination: Examination = field(default_factory=Examination)
 
     def arrays(self) -> dict[str, list[Tensor]]:
-        """Return all lists of tensors by name, as in a saved state."""
+        """Return lists of local shards by name, as in a saved state."""
         arrays = {"average": self.average, "carry": self.carries}
-        if self.update is not None:
-            arrays.update({f"update.{n}": a for n, a in self.update.arrays.items()})
         if self.history is not None:
             arrays.update({f"history.{n}": a for n, a in self.history.arrays.items()})
         return arrays
 
+    def owned(self) -> dict[str, list[Tensor]]:
+        """Return lists of whole tensors that each owner has, named as in a saved state."""
+        arrays = self.update.arrays if self.update is not None else {}
+        return {f"update.{name}": values for name, values in arrays.items()}
+
+    def fetch(self, name: str, k: int, tensor: Tensor) -> Tensor:
+        """Return a tensor of :meth:`owned` on every rank; all of them have to call it."""
+        value = self.owned()[name][k]
+        alike = self.owners is None or not owners.stays(value, tensor)
+        return value if alike else owners.fetch(value, self.owners[k], tensor)  # type: ignore[index]
+
     def held_bytes(self, *, fitted: bool) -> int:
         """Return the memory in bytes, while a window is open; ``fitted`` as for `Window`."""
-        kept = sum(x.nbytes for arrays in self.arrays().values() for x in arrays)
+        lists_of = [*self.arrays().values(), *self.owned().values()]
+        kept = sum(x.nbytes for arrays in lists_of for x in arrays if not x.is_meta)
         return kept + (self.window.held_bytes(fitted=fitted) if self.window is not None else 0)
 
-    def inherit(self, other: Memory, names: Sequence[str], others: Sequence[str]) -> None:
-        """Copy the state of tensors that another group with the same treatment has."""
+    def inherit(
+        self, other: Memory, names: Sequence[str], others: Sequence[str], tensors: Sequence[Tensor]
+    ) -> None:
+        """Copy the state of tensors that another group with the same treatment has.
+
+        Every rank has to call it, because owners may change.
+        """
         places = {name: k for k, name in enumerate(others)}
         pairs = [(k, places[name]) for k, name in enumerate(names) if name in places]
         known = other.arrays()
@@ -84,6 +101,11 @@ class Memory:
             for k, source in pairs if known[name] else ():
                 if arrays and arrays[k].shape == known[name][source].shape:
                     arrays[k].copy_(known[name][source])
+        before = other.owned()
+        for name, arrays in self.owned().items():
+            for k, source in pairs:
+                if arrays[k].shape == before[name][source].shape:
+                    arrays[k].copy_(other.fetch(name, source, tensors[k]))
         projected = other.examination.projected.items()
         self.examination.projected.update({n: seen for n, seen in projected if n in names})
         if len(pairs) == len(names):  # else there are tensors to examine
@@ -102,9 +124,9 @@ class Memory:
 
         Args:
             tensors: The parameters.
-            whole: If they are sharded, whether to gather full tensors on the host of rank 0. Every
-                rank has to call it then, and all other ranks get None. Otherwise each rank gets its
-                local shards.
+            whole: Whether to get full tensors, and arrays of other owners; every rank has to call
+                it. If parameters are sharded, rank 0 gets them on its host, and all other ranks get
+                None. Otherwise each rank gets what it has.
         """
         fitted = self.history.numbers if self.history else {}
         state = {
@@ -114,11 +136,17 @@ class Memory:
             "examined": [dict(self.examination.projected), self.examination.attempts],
             **self.arrays(),
         }
+        owned = self.owned()
+        if whole:
+            owned = {
+                name: [self.fetch(name, k, tensor) for k, tensor in enumerate(tensors)]
+                for name in owned
+            }
         # The samples of local shards differ between ranks.
         sharded = whole and any(map(shards.is_sharded, tensors))
         window = self.window.state_dict() if self.window is not None else None
         windows = ranks.gather(window) if sharded else [window]
-        collected = shards.gather_state(state, tensors) if whole else state
+        collected = shards.gather_state(state, owned, tensors) if whole else {**state, **owned}
         return None if collected is None else {**collected, "windows": windows}
 
     def load(self, saved: dict[str, Any], tensors: Sequence[Tensor]) -> None:
@@ -127,8 +155,10 @@ class Memory:
         Raises:
             CheckpointError: If an array is missing or has another shape, or a number cannot be.
         """
-        state = shards.shard_state(saved, tensors)
-        for name, arrays in self.arrays().items():
+        owned = self.owned()
+        parts = {name: value for name, value in saved.items() if name not in owned}
+        state = {**saved, **shards.shard_state(parts, tensors)}
+        for name, arrays in [*self.arrays().items(), *owned.items()]:
             _load_arrays(name, arrays, state.get(name))
         projected, attempts = state["examined"]
         self.examination.projected = {str(name): bool(seen) for name, seen in projected.items()}
@@ -153,6 +183,7 @@ def allocate(
     tensors: Sequence[Tensor],
     history: str,
     momentum: float,
+    owned_by: list[int] | None,
 ) -> Memory:
     """Return the memory of a group that has seen no full step."""
     values = [shards.local(p) for p in tensors]
@@ -160,9 +191,34 @@ def allocate(
     return Memory(
         average=lists.zeros(values, history),
         carries=lists.zeros(values) if any(map(lists.is_half, values)) else [],
-        update=update.init([p.detach() for p in tensors], history) if update else None,
+        update=_update_state(update, tensors, history, owned_by) if update else None,
         history=predictor.init(names, values, history) if predictor else None,
         window=Window(length, values, paced=treatment.paced) if predictor else None,
+        owners=owned_by if update else None,
+    )
+
+
+def _update_state(
+    update: AbstractUpdate, tensors: Sequence[Tensor], history: str, owned_by: list[int] | None
+) -> UpdateState:
+    """Return the state of an update, with the arrays of the tensors that this rank owns."""
+    like = [p.detach() for p in tensors]
+    if owned_by is None:
+        return update.init(like, history)
+    # One by one, so that a rank does not hold what others own, not even for a moment.
+    states = []
+    for x, owner in zip(like, owned_by, strict=True):
+        states.append(update.init([x], history))
+        if owner != ranks.rank():
+            held = states[-1].arrays
+            states[-1].arrays = {
+                n: [a.to("meta") if owners.stays(a, x) else a for a in each]
+                for n, each in held.items()
+            }
+    return UpdateState(
+        {name: [x for s in states for x in s.arrays[name]] for name in states[0].arrays},
+        states[0].numbers,
+        tuple(shape for s in states for shape in s.shapes),
     )
 
 

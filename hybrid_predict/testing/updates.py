@@ -75,7 +75,8 @@ def check_update(update: AbstractUpdate, history: str = "float32") -> None:
     require(bounded, update, "a bound of at least 1, or None", update.bound)
     for check in (_check_directions, _check_lengths, _check_absent):
         check(update, Corrected(update, history))
-    _check_saving(update, Corrected(update, history), Corrected(update, history))
+    for compare in (_check_saving, _check_owners):
+        compare(update, Corrected(update, history), Corrected(update, history))
 
 
 def _check_directions(update: AbstractUpdate, corrected: Corrected) -> None:
@@ -134,3 +135,18 @@ def _check_saving(update: AbstractUpdate, original: Corrected, restored: Correct
     for gradients in steps(SHAPES, seed=1):
         alike = same(step(original, gradients), step(restored, gradients))
         require(alike, update, "a state that survives being saved")
+
+
+def _check_owners(update: AbstractUpdate, owner: Corrected, other: Corrected) -> None:
+    """Lengths need no direction and no array, which another rank may have."""
+    arrays = other.state.arrays.items()
+    other.state.arrays = {name: [x.to("meta") for x in values] for name, values in arrays}
+    own = [0.5] * len(SHAPES)
+    for gradients in steps(SHAPES):
+        owner.directions(gradients)
+        try:
+            left, right = ([x.lengths(own), *x.state.numbers.values()] for x in (owner, other))
+            alike = same(left, right)
+        except RuntimeError:  # numbers of the meta device cannot be read
+            alike = False
+        require(alike, update, "lengths from numbers that direction() does not write")

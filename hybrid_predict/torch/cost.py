@@ -125,8 +125,8 @@ class OperationCounter:
         """Write the counts of a finished full step to the ledger; return whether there were any."""
         if not (self.stop() and self.report()):
             return False
-        # Every rank does the same work, so nothing has to be reduced.
-        self._ledger.flops_per_correction = self._added * ranks.size()
+        # The others wait for the rank that has most to do.
+        self._ledger.flops_per_correction = max(ranks.gather(self._added)) * ranks.size()
         return True
 
     def _count(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:

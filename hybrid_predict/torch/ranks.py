@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -63,6 +65,73 @@ def gather(value: Any) -> list[Any]:
     return values
 
 
+def group_of(members: tuple[int, ...]) -> Any:
+    """Return the process group of some ranks, None for that of all; all of them have to call it."""
+    return None if len(members) == size() else _new_group(members, dist.group.WORLD)
+
+
+@lru_cache(maxsize=64)
+def _new_group(members: tuple[int, ...], world: Any) -> Any:
+    return dist.new_group(list(members), use_local_synchronization=True)
+
+
+def broadcast(value: Tensor, source: int, group: Any) -> Tensor:
+    """Return the value of one rank; every rank of the group has to call it."""
+    reducible = _reducible(value.contiguous())
+    dist.broadcast(reducible, source, group=group)
+    return reducible.to(value.device)
+
+
+def exchange(
+    parts: Sequence[Sequence[Tensor]], sizes: Sequence[int], like: Tensor, group: Any
+) -> Sequence[Tensor]:
+    """Send tensors to each rank of a group, and return the elements that each one sends, flat.
+
+    Args:
+        parts: Tensors for each rank.
+        sizes: Number of elements from each rank.
+        like: A tensor of their type and device.
+        group: The process group.
+    """
+    counts = [sum(x.numel() for x in each) for each in parts]
+    sent = _reducible(_packed([x for each in parts for x in each], like))
+    received = sent.new_empty(sum(sizes))
+    dist.all_to_all_single(received, sent, list(sizes), counts, group=group)
+    return received.to(like.device).split(list(sizes))
+
+
+def share(
+    own: Sequence[Tensor], position: int, sizes: Sequence[int], like: Tensor
+) -> Sequence[Tensor]:
+    """Return the elements of the tensors of each rank, flat, the same bits on all ranks.
+
+    Ranks may have different numbers of elements. They are gathered padded to the largest, or summed
+    with zeros if that is less traffic, as when only a few ranks have any.
+
+    Args:
+        own: Tensors of this rank.
+        position: Number of this rank.
+        sizes: Number of elements of each rank.
+        like: A tensor of their type and device.
+    """
+    most, sent = max(sizes), _packed(own, like)
+    if len(sizes) * most <= 2 * sum(sizes):
+        sent = _reducible(torch.cat([sent, like.new_zeros(most - len(sent))]))
+        received = sent.new_empty(len(sizes) * most)
+        # Renamed in torch 2.13.
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        gather(received, sent)
+        rows = received.to(like.device).split(most)
+        return [row[:length] for row, length in zip(rows, sizes, strict=True)]
+    values = like.new_zeros(sum(sizes))
+    values.split(list(sizes))[position].copy_(sent)
+    return _all_reduced(values).split(list(sizes))
+
+
+def _packed(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
+    return torch.cat([like.new_empty(0), *(x.reshape(-1) for x in tensors)])
+
+
 def fail_together(error: BaseException | None) -> None:
     """Tell the other ranks why this rank fails, unless another rank has failed before.
 
@@ -112,9 +181,13 @@ def check_same(*described: Any) -> None:
 
 
 def _all_reduced(values: Tensor) -> Tensor:
-    """Sum over the ranks, on the GPU if the process group cannot reduce on the CPU."""
-    device = values.device
-    if device.type == "cpu" and dist.get_backend() == "nccl":
-        values = values.cuda()
-    dist.all_reduce(values)
-    return values.to(device)
+    """Sum over the ranks."""
+    reducible = _reducible(values)
+    dist.all_reduce(reducible)
+    return reducible.to(values.device)
+
+
+def _reducible(values: Tensor) -> Tensor:
+    """Return the values on the GPU if the process group cannot communicate on the CPU."""
+    alone = values.device.type == "cpu" and dist.get_backend() == "nccl"
+    return values.cuda() if alone else values

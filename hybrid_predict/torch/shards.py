@@ -115,16 +115,19 @@ def local_shard(full: Tensor, tensor: Any) -> Tensor:
     return copies.redistribute(placements=tensor.placements).to_local()
 
 
-def gather_state(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any] | None:
+def gather_state(
+    state: dict[str, Any], whole: dict[str, Any], tensors: Sequence[Tensor]
+) -> dict[str, Any] | None:
     """Replace the local shards in a state by full tensors on the host of rank 0, None elsewhere.
 
     Gathered are lists of tensors that go with the parameters ``tensors`` one by one, where they
-    have a local shard's shape. If no parameter is sharded, every rank gets the state unchanged.
+    have a local shard's shape; what is ``whole`` is added. If no parameter is sharded, every rank
+    gets the state unchanged.
     """
     if not any(is_sharded(t) for t in tensors):
-        return state
+        return {**state, **whole}
     gathered = {name: _convert_each(value, tensors, _to_host) for name, value in state.items()}
-    return _on_host(gathered) if rank() == 0 else None
+    return _on_host({**gathered, **whole}) if rank() == 0 else None
 
 
 def shard_state(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
@@ -144,6 +147,8 @@ def _convert_each(
 def _on_host(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _on_host(x) for name, x in value.items()}
+    if isinstance(value, list):
+        return [_on_host(x) for x in value]
     return value.cpu() if isinstance(value, Tensor) else value
 
 

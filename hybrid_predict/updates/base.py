@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +17,8 @@ class UpdateState:
     """The state of a corrected update for one group of tensors, besides the averaged gradients.
 
     Args:
-        arrays: Lists of tensors by name, one per parameter.
+        arrays: Lists of tensors by name, one per parameter; on several ranks, others than the
+            owner of a parameter may have a tensor on the meta device, see `torch.owners.stays`.
         numbers: 0-dim tensors by name, equal on all ranks.
         shapes: Rows and columns of each full tensor, read as a matrix; not saved.
         constants: Tensors that depend on the shapes and on the members alone; not saved.
@@ -41,6 +42,10 @@ class AbstractUpdate(ABC):
     direction of unit length, and :math:`\ell` its length. Subclasses are frozen dataclasses, and
     should be final. All memory is in the averaged gradients, which the caller stores, and in the
     :class:`UpdateState`.
+
+    On several ranks each matrix has an owner: :meth:`direction` gets the matrices that its rank
+    owns. So it writes to arrays of its members and to no numbers, and :meth:`lengths`, which every
+    rank calls for all members, reads and writes numbers and no arrays.
     """
 
     share: float = 1.0
@@ -55,11 +60,15 @@ class AbstractUpdate(ABC):
     newest: float = 0.0
     r""":math:`\nu`, the share of the newest gradient if it is orthogonal to the average."""
 
+    reads_gradients: ClassVar[bool] = True
+    """Whether :meth:`direction` reads gradients; sharded ones take as much traffic as averages."""
+
     def init(self, like: Sequence[Tensor], history: str) -> UpdateState:
         """Return the state before the first full step; an empty one by default.
 
         Args:
-            like: The parameters, which may be sharded; their shapes are those of full tensors.
+            like: The parameters, which may be sharded; their shapes are those of full tensors. On
+                several ranks it is called for one parameter at a time.
             history: Type in which averages are stored, ``float32`` or ``bfloat16``.
         """
         return UpdateState()
@@ -76,12 +85,12 @@ class AbstractUpdate(ABC):
 
         Args:
             state: The state, changed in place.
-            members: Positions of the K tensors that have a gradient.
+            members: Positions of the K tensors that have a gradient and that this rank owns.
             matrices: Averaged gradients :math:`(1 - \nu_t) m + \nu_t g` of these tensors with
                 :math:`\nu_t = \nu (1 + \cos(g, m))`, as full tensors of at least 32 bits; may be
                 overwritten.
-            gradients: The newest gradients g, as full tensors; not to be written to. With sharded
-                parameters an item is gathered when it is read, so every rank has to read the same.
+            gradients: The newest gradients g, as full tensors; not to be written to. Empty unless
+                :attr:`reads_gradients`.
         """
 
     def lengths(self, state: UpdateState, members: Sequence[int], own: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import PredictorError
-from hybrid_predict.torch import lists, shards
+from hybrid_predict.torch import lists
 from hybrid_predict.torch.deltas import write
 from hybrid_predict.torch.lists import Counts, upcast
 from hybrid_predict.torch.optimizer import Options
+from hybrid_predict.torch.owners import exchanges, stays
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.masks import either
 
@@ -104,47 +105,50 @@ def correction(
     gradients: Sequence[Tensor],
     cosines: Tensor,
     parameters: Mapping[str, Tensor],
+    owned_by: Sequence[int] | None = None,
 ) -> Correction:
     """Find the directions of corrected updates, right before the optimizer updates.
 
-    Averages, gradients and parameters are those of ``members``, the K tensors that have a gradient.
-    Of sharded ones, these are local shards, and one full matrix at a time is gathered. ``cosines``
-    are those of each gradient with its average before, shape (K,).
+    Averages, gradients and parameters are those of ``members``, the K tensors that have a gradient;
+    of sharded ones, they are local shards. Each direction is found by the rank in ``owned_by``,
+    which gets the whole matrix if it is sharded; None if this rank is the only one. ``cosines`` are
+    those of each gradient with its average before, shape (K,).
 
     Raises:
         PredictorError: If the update returns directions of the wrong form.
     """
     # Rounded as 1 - (1 - share), so that runs stay equal bit for bit to those of earlier versions.
-    keep = torch.rsub(update.newest * (1.0 + cosines), 1.0)
-    rows = zip(average, gradients, torch.rsub(keep, 1.0).unbind(), strict=True)
-    blends: Iterator[Tensor] = (lists.lerp(m, g, share) for m, g, share in rows)
-    if not any(map(shards.is_sharded, parameters.values())):
-        directions = update.direction(state, members, list(blends), gradients)
-        like = dict(zip(parameters, average, strict=True))
-        return Correction(update, state, members, _checked(update, directions, like))
-    parts, columns = [], zip(members, blends, gradients, parameters.items(), strict=True)
-    for k, blend, gradient, (name, parameter) in columns:
-        full = shards.full_tensor(blend, parameter).contiguous()
-        newest = _Gathered(gradient, parameter)
-        directions = _checked(update, update.direction(state, [k], [full], newest), {name: full})
-        parts.append(shards.local_shard(directions[0], parameter).clone())
-    return Correction(update, state, members, parts)
+    shares = torch.rsub(torch.rsub(update.newest * (1.0 + cosines), 1.0), 1.0).unbind()
+    named = list(parameters.items())
+
+    def blend(k: int) -> Tensor:
+        return lists.lerp(average[k], gradients[k], shares[k])
+
+    def directions(
+        own: list[int], matrices: list[Tensor], newest: Sequence[Tensor]
+    ) -> list[Tensor]:
+        found = update.direction(state, [members[k] for k in own], matrices, newest)
+        return _checked(update, found, dict(named[k] for k in own))
+
+    if owned_by is None:
+        own = list(range(len(members)))
+        newest = gradients if update.reads_gradients else []
+        found = directions(own, [blend(k) for k in own], newest)
+        return Correction(update, state, members, found)
+    parts: dict[int, Tensor] = {}
+    for each in exchanges(list(parameters.values()), owned_by, average):
+        newest = each.whole(gradients.__getitem__) if update.reads_gradients else []
+        matrices = each.whole(blend)
+        found = directions(each.own, matrices, newest) if each.own else []
+        parts.update(zip(each.positions, each.parts(found), strict=True))
+        each.spread([_shared(state, members[k], named[k][1]) for k in each.positions])
+    return Correction(update, state, members, [parts[k] for k in range(len(members))])
 
 
-@final
-class _Gathered(Sequence[Tensor]):
-    """One full tensor, which is gathered from its shards when it is read."""
-
-    def __init__(self, shard: Tensor, parameter: Tensor) -> None:
-        self._shard, self._parameter = shard, parameter
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, k: Any) -> Any:
-        if k != 0:
-            raise IndexError(k)
-        return shards.full_tensor(self._shard, self._parameter)
+def _shared(state: UpdateState, member: int, parameter: Tensor) -> list[Tensor]:
+    """Return the arrays about a parameter that all ranks have."""
+    arrays = (values[member] for values in state.arrays.values())
+    return [x for x in arrays if not stays(x, parameter)]
 
 
 def _checked(update: object, directions: Any, like: Mapping[str, Tensor]) -> list[Tensor]:

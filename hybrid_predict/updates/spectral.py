@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.rules.budget import as_matrix, flatten_operations
@@ -64,6 +64,8 @@ class SpectralUpdate(AbstractUpdate):
         Scales of rows and columns before and after the orthogonal factor: IsoMuon, pull request 370
         of https://github.com/KellerJordan/modded-nanogpt (2026), from the noise of gradients
     """
+
+    reads_gradients: ClassVar[bool] = False
 
     share: float = 1.0
     bound: float | None = 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.rules.budget import as_matrix
@@ -44,7 +44,7 @@ class WhitenedUpdate(SpectralUpdate):
     Operations grow with the weights, not with the batch, so they are affordable where batches are
     large. With fewer rows in a block than twice a side, ``max_overhead`` leaves out the
     covariance of that side. Memory for a matrix of m rows and n columns is 2 (m² + n²) numbers of
-    32 bits, of 64 for weights of 64 bits; every rank stores all of them if the matrix is sharded.
+    32 bits, of 64 for weights of 64 bits; on several ranks only the owner of the matrix has them.
 
     Args:
         longest: Longest side that has a covariance, at least 1.
@@ -55,6 +55,8 @@ class WhitenedUpdate(SpectralUpdate):
     References: Roots of covariances: Gupta, Koren and Singer, Shampoo (2018),
     https://arxiv.org/abs/1802.09568 Orthogonalization after whitening: decisions 26 and 27.
     """
+
+    reads_gradients: ClassVar[bool] = True
 
     longest: int = 8192
 

@@ -267,7 +267,8 @@ def same_bits(left: Any, right: Any) -> bool:
         return (
             left.shape == right.shape
             and left.dtype == right.dtype
-            and torch.equal(_bytes(left), _bytes(right))
+            and left.device.type == right.device.type
+            and (left.is_meta or torch.equal(_bytes(left), _bytes(right)))
         )
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(same_bits(left[k], right[k]) for k in left)

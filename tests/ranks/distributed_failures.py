@@ -110,7 +110,7 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
         ddp(),
         predictors={"hidden": FailingThere(error=torch.OutOfMemoryError, rank=0, gated=False)},
     ),
-    "sharded": in_a_loop(sharded, updates={"hidden": FailingUpdateThere(after=20)}),
+    "sharded": in_a_loop(sharded, updates={"hidden": FailingUpdateThere(after=8)}),
     "loader": loader,
     "trainer": in_a_trainer,
 }

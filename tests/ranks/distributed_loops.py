@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from loops import hurry, same_bits
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -34,9 +35,43 @@ from hybrid_predict import (
     WhitenedUpdate,
 )
 from hybrid_predict.torch import ranks, shards
+from hybrid_predict.updates import AbstractUpdate, UpdateState
 
 STEPS, SPOILED = 24, 12
 WHITENED = {"hidden": WhitenedUpdate(decay=0.8)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnUpdate(AbstractUpdate):
+    """A user's update with arrays as large as the parameters, a number, and the newest gradient."""
+
+    decay: float = 0.8
+
+    def init(self, like: Sequence[Tensor], history: str) -> UpdateState:
+        squares = [torch.zeros(x.shape) for x in like]
+        return UpdateState({"squares": squares}, {"steps": torch.zeros(())})
+
+    def direction(
+        self,
+        state: UpdateState,
+        members: Sequence[int],
+        matrices: list[Tensor],
+        gradients: Sequence[Tensor],
+    ) -> list[Tensor]:
+        found = []
+        for k, matrix, gradient in zip(members, matrices, gradients, strict=True):
+            squares = state.arrays["squares"][k]
+            squares.lerp_(gradient.square(), 0.1)
+            scaled = matrix / squares.sqrt().add(1e-3)
+            found.append(-scaled / scaled.norm().clamp_min(1e-12))
+        return found
+
+    def lengths(self, state: UpdateState, members: Sequence[int], own: Tensor) -> Tensor:
+        state.numbers["steps"] = state.numbers["steps"] + 1
+        return own / state.numbers["steps"].sqrt()
+
+
+OWN = {"hidden": OwnUpdate()}
 
 
 def make_config(**changes: Any) -> HybridConfig:
@@ -99,6 +134,7 @@ class Loop:
         shared: bool = False,
         fused: bool = False,
         steps: int = STEPS,
+        frozen: int | None = None,
     ) -> None:
         self.model = wrap(build())
         parameters = self.model.parameters()
@@ -107,7 +143,7 @@ class Loop:
         if self.engine.config.paced:
             hurry(self.engine)
         self.window, self.skips, self.shared, self.steps = window, skips, shared, steps
-        self.taken = 0
+        self.taken, self.frozen = 0, frozen
 
     def loss(self) -> Tensor:
         x = batch(self.taken, self.shared).to(next(self.model.parameters()).dtype)
@@ -117,6 +153,8 @@ class Loop:
 
     def step(self, spoil: Spoil | None = None) -> StepRecord:
         bad = spoil if spoil and ranks.rank() == ranks.size() - 1 else Spoil()
+        if self.taken == self.frozen:
+            shards.unwrapped(self.model).middle.weight.requires_grad_(False)
         self.engine.before_step()
         for k in range(self.window):
             waits = k + 1 < self.window and isinstance(self.model, DistributedDataParallel)
@@ -176,6 +214,18 @@ def sharded(net: Net) -> Net:
     for child in (net.first, net.branch):
         fully_shard(child)
     return fully_shard(net)
+
+
+def wide(net: Net) -> Net:
+    """Sharded along the columns where they can be."""
+    return fully_shard(net, shard_placement_fn=lambda p: Shard(1) if p.shape == (15, 16) else None)
+
+
+def hybrid_sharded(net: Net) -> Net:
+    """Sharded over half of the ranks, and the same on both halves."""
+    shape = (2, dist.get_world_size() // 2)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copies", "parts"))
+    return fully_shard(net, mesh=mesh)
 
 
 def tensor_parallel(net: Net) -> Net:
@@ -303,6 +353,16 @@ SETUPS: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
     "fsdp2, bfloat16": (sharded, {"config": make_config(history_dtype="bfloat16")}),
     "fsdp2, two in a row": (sharded, {"config": make_config(predict_steps=2)}),
     "fsdp2, whitened": (sharded, {"config": make_config(updates=WHITENED)}),
+    "fsdp2, columns": (wide, {}),
+    "hsdp, whitened": (hybrid_sharded, {"config": make_config(updates=WHITENED)}),
+    "ddp, whitened": (ddp(), {"config": make_config(updates=WHITENED)}),
+    "ddp, regrouped": (
+        ddp(find_unused_parameters=True),
+        {"config": make_config(updates=WHITENED), "frozen": 9},
+    ),
+    "fsdp2, regrouped": (sharded, {"config": make_config(updates=WHITENED), "frozen": 9}),
+    "ddp, own update": (ddp(), {"config": make_config(updates=OWN)}),
+    "fsdp2, own update": (sharded, {"config": make_config(updates=OWN)}),
     "tensor parallelism": (tensor_parallel, {"shared": True}),
     "ddp, auto": (ddp(), {"config": AUTO, "steps": 70}),
     "fsdp2, auto": (sharded, {"config": AUTO, "steps": 70}),

@@ -122,11 +122,11 @@ def uneven(folder: Path) -> dict[str, Any]:
     return {"seen": [before, after], **outcome(loop, loop.train(4))}
 
 
-def other(saved: dict[str, Any]) -> dict[str, Any]:
+def other(saved: dict[str, Any], wrap: Callable[[Net], Any] = sharded) -> dict[str, Any]:
     """A run that another number of ranks has saved."""
-    loop = Loop(sharded, make_config(updates=WHITENED))
+    loop = Loop(wrap, make_config(updates=WHITENED))
     with torch.no_grad():
-        for name, p in loop.model.named_parameters():
+        for name, p in shards.unwrapped(loop.model).named_parameters():
             shards.local(p).copy_(shards.local_shard(saved["whole"][name], p))
     with Log() as log:
         loop.engine.load_state_dict(saved["engine"])
@@ -161,5 +161,6 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "tensor parallelism, read inside a step": read_inside(tensor_parallel),
     "fsdp2, uneven": uneven,
     "more": lambda folder: other(torch.load(folder / "single.pt")),
+    "more, ddp": lambda folder: other(torch.load(folder / "single.pt"), DistributedDataParallel),
     "alone": alone,
 }

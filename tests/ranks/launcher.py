@@ -1,4 +1,4 @@
-"""Runs the checks of a module on two processes that talk through gloo, in one start."""
+"""Runs the checks of a module on processes that talk through gloo, in one start."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ ADVICE = (
 """Of Lightning; every rank logs what it sees, and a resumed run saves elsewhere."""
 
 
-def launch(modules: Sequence[str], folder: Path) -> dict[str, list[Any]]:
+def launch(modules: Sequence[str], folder: Path, count: int = 2) -> dict[str, list[Any]]:
     """What every check in ``CHECKS`` of these modules returned, by name and then by rank.
 
-    ``module:check`` runs one check alone. Checks get the folder.
+    ``module:check`` runs one check alone. Checks get the folder; there are ``count`` ranks.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     end = time.monotonic() + SECONDS
-    workers = multiprocessing.spawn(work, (port, folder, modules), nprocs=2, join=False)
+    workers = multiprocessing.spawn(work, (port, count, folder, modules), nprocs=count, join=False)
     try:
         while not workers.join(timeout=1.0):
             assert time.monotonic() < end, "the ranks hang"
     finally:
         for worker in workers.processes:
             worker.kill()
-    results = [torch.load(folder / f"{k}.pt", weights_only=False) for k in range(2)]
+    results = [torch.load(folder / f"{k}.pt", weights_only=False) for k in range(count)]
     return {name: [r[name] for r in results] for name in results[0]}
 
 
-def work(rank: int, port: int, folder: Path, modules: Sequence[str]) -> None:
+def work(rank: int, port: int, count: int, folder: Path, modules: Sequence[str]) -> None:
     """Run the checks on this rank; the first failure ends it, and with it the other rank."""
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "GROUP_RANK": "0",

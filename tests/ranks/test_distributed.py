@@ -72,9 +72,9 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
     unknown = {"flops_per_correction", "estimated_flops_saved", "skills", *MEASURED}
     if "tensor" in name:
         unknown.add("flops_per_step")
-    else:  # both ranks flatten whole matrices
-        assert counted[0] == 2 * counted[1]
-        assert (counted[1] > 0) is ("shadow" not in name)
+    else:  # each matrix is flattened on one rank, and the other waits
+        assert counted[1] <= counted[0] <= 1.2 * counted[1]
+        assert (counted[1] > 0) is ("shadow" not in name and "own" not in name)
     # Averages in half precision, and forecasts of them, are rounded more often.
     rough = 1e-2 if "bfloat16" in name else 1e-3
     assert measured(ours) == pytest.approx(measured(theirs), rel=rough)
@@ -186,7 +186,10 @@ def test_samples_that_do_not_fit_on_one_rank_are_dropped_on_all(results: Results
         assert set(after) == {0}
 
 
-@pytest.mark.parametrize(("name", "change"), [("more", "from 1 to 2"), ("alone", "from 2 to 1")])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("more", "from 1 to 2"), ("more, ddp", "from 1 to 2"), ("alone", "from 2 to 1")],
+)
 def test_a_run_goes_on_with_another_number_of_ranks(
     results: Results, name: str, change: str
 ) -> None:

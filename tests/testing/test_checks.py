@@ -122,6 +122,8 @@ class Short(SpectralUpdate):
 
 
 class Careless(SpectralUpdate):
+    reads_gradients = True
+
     def direction(self, state, members, matrices, gradients):
         gradients[0].zero_()
         return super().direction(state, members, matrices, gradients)
@@ -149,6 +151,19 @@ class Dice(SpectralUpdate):
         return super().lengths(state, members, own) * random.random()
 
 
+class Telling(SpectralUpdate):
+    """Its lengths follow what the owner of a matrix has found."""
+
+    def lengths(self, state, members, own):
+        return super().lengths(state, members, own) * (1.0 + state.arrays["levels"][0].mean())
+
+
+class Counting(SpectralUpdate):
+    def direction(self, state, *rest):
+        state.numbers["longest"] = state.numbers["longest"] + 1.0
+        return super().direction(state, *rest)
+
+
 BROKEN = {
     MutablePredictor: (ContractError, "frozen dataclass"),
     Eager: (ContractError, "zero before any step"),
@@ -168,6 +183,8 @@ BROKEN = {
     Undefined: (ContractError, "finite directions"),
     Restless: (ContractError, "a length of 0"),
     Meddling: (ContractError, "without a gradient"),
+    Telling: (ContractError, "lengths from numbers"),
+    Counting: (ContractError, "lengths from numbers"),
     Dice: (ContractError, "survives being saved"),
 }
 

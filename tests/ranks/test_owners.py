@@ -1,0 +1,127 @@
+"""Each matrix is whole on one rank, which corrects it, and no more is sent than that needs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from loops import same_bits
+from torch import distributed as dist
+
+from distributed_loops import SETUPS, Loop, outcome
+from launcher import launch, same
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo"),
+]
+
+Results = dict[str, list[Any]]
+
+SHARDED = ("fsdp2", "fsdp2, columns", "fsdp2, rounds")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return launch(["distributed_owners"], tmp_path_factory.mktemp("owners"))
+
+
+@pytest.mark.parametrize("name", ["ddp", *SHARDED, "hsdp"])
+def test_each_matrix_is_corrected_on_its_owner_alone(results: Results, name: str) -> None:
+    ranks = results[f"owners, {name}"]
+    shapes, owners = ranks[0]["shapes"], ranks[0]["owners"]
+    assert [found["owners"] for found in ranks] == [owners] * 2
+    assert set(owners) == {0, 1}
+    for rank, found in enumerate(ranks):
+        own = [shape for shape, owner in zip(shapes, owners, strict=True) if owner == rank]
+        assert found["seen"] == own
+        # Vectors about unsharded matrices are kept on all ranks.
+        assert found["arrays"] == [owner == rank or name == "ddp" for owner in owners]
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_no_rank_holds_a_whole_matrix_of_another(results: Results, name: str) -> None:
+    for rank, found in enumerate(results[f"owners, {name}"]):
+        for shape, owner in zip(found["shapes"], found["owners"], strict=True):
+            if len(set(shape)) > 1:  # a square could be the Gram matrix of another
+                assert (shape in found["held"]) is (owner == rank)
+
+
+@pytest.mark.parametrize(
+    ("name", "copies"),
+    [*((name, 2) for name in SHARDED), ("fsdp2, whitened", 3), ("fsdp2, own", 3)],
+)
+def test_sharded_matrices_travel_once_to_the_owner_and_once_back(
+    results: Results, name: str, copies: int
+) -> None:
+    ranks = results[f"owners, {name}"]
+    columns = list(zip(*(found["parts"] for found in ranks), strict=True))
+    elsewhere = [
+        sum(parts) - parts[o] for parts, o in zip(columns, ranks[0]["owners"], strict=True)
+    ]
+    assert sum(found["received"]["all_to_all_single"] for found in ranks) == copies * sum(elsewhere)
+    assert all(set(found["received"]) == {"all_to_all_single"} for found in ranks)
+
+
+def test_directions_of_full_matrices_are_gathered_once(results: Results) -> None:
+    ranks = results["owners, ddp"]
+    rows = list(zip(ranks[0]["shapes"], ranks[0]["owners"], strict=True))
+    sizes = [sum(math.prod(shape) for shape, o in rows if o == rank) for rank in range(2)]
+    vectors = [sum(2 * m + n for (m, n), o in rows if o == rank) for rank in range(2)]
+    for found in ranks:
+        (number,) = found["received"].values()
+        assert number == max(sizes) + max(vectors)
+
+
+def test_only_the_owner_keeps_covariances(results: Results) -> None:
+    ranks = results["owners, fsdp2, whitened"]
+    rows = list(zip(ranks[0]["shapes"], ranks[0]["owners"], strict=True))
+    whole = [4 * 2 * (m * m + n * n) for (m, n), _ in rows]
+    for rank, found in enumerate(ranks):
+        own = sum(size for size, (_, owner) in zip(whole, rows, strict=True) if owner == rank)
+        assert own < found["bytes"] < own + min(whole)
+
+
+def test_a_frozen_matrix_changes_the_owners_of_others(results: Results) -> None:
+    (before, after), other = results["owners, frozen"]
+    assert [before, after] == other
+    assert len(after) == len(before) - 1
+    assert any(before[name] != owner for name, owner in after.items())
+
+
+def test_under_ddp_the_state_of_any_rank_goes_on(results: Results) -> None:
+    for found in results["ddp, resumed from any rank"]:
+        assert found["alike"]
+        assert same(found["left"], found["right"])
+
+
+def test_under_ddp_one_rank_can_save_alone(results: Results) -> None:
+    first, second = results["ddp, saved alone"]
+    assert first["alike"] and not second["alike"]
+    assert same_bits(first["groups"], second["groups"])
+
+
+def test_matrices_that_differ_between_ranks_are_refused(results: Results) -> None:
+    assert all("ranks that differ" in told for told in results["unequal"])
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    checks = ["distributed_loops:hsdp, whitened", "distributed_owners:owners, ddp, one matrix"]
+    return launch(checks, tmp_path_factory.mktemp("four"), count=4)
+
+
+def test_one_matrix_is_corrected_on_one_rank_and_not_padded(four: Results) -> None:
+    ranks = four["owners, ddp, one matrix"]
+    assert [len(found["seen"]) for found in ranks] == [1, 0, 0, 0]
+    assert all(found["received"] == {"all_reduce": 15 * 15 + 3 * 15} for found in ranks)
+
+
+def test_four_ranks_in_two_copies_do_what_one_does(four: Results) -> None:
+    loop = Loop(**SETUPS["hsdp, whitened"][1])
+    single = outcome(loop, loop.train())["weights"]
+    first, *others = four["hsdp, whitened"]
+    assert all(same(first, found) for found in others)
+    for key, weight in single.items():
+        assert first["weights"][key] == pytest.approx(weight, abs=1e-4, rel=1e-4)
