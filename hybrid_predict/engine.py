@@ -86,6 +86,7 @@ class HybridEngine(Uncopied):
         self._model = model
         self._buffers = BufferTracker(model)
         self._state = State(self.mapper, optimizer, self._buffers, self.config)
+        self._state.log_shortfall()
         self._open: dict[str, Step] = {}
         self._operations = OperationCounter(self.ledger)
         self._handles: list[Any] = []
@@ -229,8 +230,6 @@ class HybridEngine(Uncopied):
                 self._state.read(drain=self._position + 1 >= self.schedule.total)
                 if not self._state.plain and (reason := self._state.futile):
                     self._fall_back(reason)
-                elif step.number == 1:
-                    self._state.log_shortfall()
         elif self._state.unread:  # of a saved state, or after an error
             with self._contained(step):
                 self._state.read(drain=True)

