@@ -78,8 +78,9 @@ class Memory:
     def fetch(self, name: str, k: int, tensor: Tensor) -> Tensor:
         """Return a tensor of :meth:`owned` on every rank; all of them have to call it."""
         value = self.owned()[name][k]
-        alike = self.owners is None or not owners.stays(value, tensor)
-        return value if alike else owners.fetch(value, self.owners[k], tensor)  # type: ignore[index]
+        if self.owners is None or not owners.stays(value, tensor):
+            return value
+        return owners.fetch(value, self.owners[k], tensor)
 
     def held_bytes(self, *, fitted: bool) -> int:
         """Return the memory in bytes, while a window is open; ``fitted`` as for `Window`."""
