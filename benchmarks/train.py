@@ -43,16 +43,7 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
     run.train()
     seconds = clock() - started
     used = memory.used()
-    run.show_final_weights()
-    loss = task.final_loss(run.model)
-    return {
-        "loss": loss if run.finite and math.isfinite(loss) else None,
-        **run.counts(),
-        "mean_length": run.engine.ledger.mean_length if run.engine else None,
-        "advance": run.engine.ledger.advanced / run.full_steps if run.engine else None,
-        "seconds": seconds,
-        "memory": used,
-    }
+    return {**run.result(), "seconds": seconds, "memory": used}
 
 
 class Training:
@@ -118,13 +109,54 @@ class Run(Training):
         factors = [factor] * len(self._optimizers)
         super().__init__(model, self._optimizers, factors, arm.config(cell.steps), updates)
 
-    def train(self) -> None:
-        """Train to the end of the schedule, or until a weight is not finite."""
-        while self.finite and not self.done:
+    @property
+    def done(self) -> bool:
+        """Whether all steps are made, or a weight was not finite."""
+        return not self.finite or super().done
+
+    def train(self, until: float = math.inf) -> None:
+        """Train to the end of the schedule, or until so many full steps are made."""
+        while not self.done and self.full_steps < until:
             self.step(self._full_step)
             if self.full_steps % _CHECK_EVERY == 0:
                 self.finite = all(bool(p.isfinite().all()) for p in self.model.parameters())
-        self.close()
+        if self.done:
+            self.close()
+
+    def result(self) -> dict[str, Any]:
+        """Evaluate the trained model; return the loss, None if the run diverged, and counts."""
+        self.show_final_weights()
+        loss = self._task.final_loss(self.model)
+        ledger = self.engine.ledger if self.engine else None
+        return {
+            "loss": loss if self.finite and math.isfinite(loss) else None,
+            **self.counts(),
+            "mean_length": ledger.mean_length if ledger else None,
+            "advance": ledger.advanced / self.full_steps if ledger else None,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state to go on from, for arms with nothing around their optimizers."""
+        return {
+            "full_steps": self.full_steps,
+            "finite": self.finite,
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
+            "engine": self.engine.state_dict() if self.engine else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a state of :meth:`state_dict` into a new run of the same cell."""
+        self.full_steps, self.finite = state["full_steps"], state["finite"]
+        self.model.load_state_dict(state["model"])
+        for kind in ("optimizers", "schedulers"):
+            for part, saved in zip(getattr(self, f"_{kind}"), state[kind], strict=True):
+                part.load_state_dict(saved)
+        if self.engine is not None:
+            self.engine.load_state_dict(state["engine"])
+        for _ in range(self.full_steps):
+            next(self._batches)
 
     def _full_step(self) -> Tensor:
         return self._task.full_step(self.model, next(self._batches), self._stepper)

@@ -15,6 +15,7 @@ from benchmarks.measure import without_advice
 from benchmarks.plan import as_cell
 from benchmarks.plot import save_figure
 from benchmarks.run import tell
+from benchmarks.scale.sizes import TASKS, Sizes
 from benchmarks.scale.study import CASES, Study, measure
 from hybrid_predict.cli.program import positive
 from hybrid_predict.runs.rows import Rows
@@ -23,10 +24,10 @@ from hybrid_predict.runs.runtime import environment, threads, write_json
 
 def main(argv: list[str] | None = None) -> None:
     """Read the arguments, and run."""
-    parts = {"runs": _runs, "cost": _cost, "plot": _plot}
+    parts = {"runs": _runs, "sizes": _sizes, "cost": _cost, "plot": _plot}
     parser = argparse.ArgumentParser("python -m benchmarks.scale", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", type=one_of(parts),
-                        help="of runs, cost, plot; or all")  # fmt: skip
+                        help="of runs, sizes, cost, plot; or all")  # fmt: skip
     parser.add_argument("--seeds", type=positive, help="paired seeds of a case (default: 1 or 2)")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results files")
     asked = parser.parse_args(argv)
@@ -39,6 +40,13 @@ def _runs(asked: argparse.Namespace) -> None:
     study = Study(Rows(asked.folder / "scale.jsonl", as_cell), tell)
     for case in CASES:
         study.run(replace(case, seeds=asked.seeds or case.seeds))
+
+
+def _sizes(asked: argparse.Namespace) -> None:
+    store = Rows(asked.folder / "sizes.jsonl", as_cell)
+    study = Sizes(asked.folder / "unfinished", store, tell)
+    for task in TASKS:
+        study.run(task, asked.seeds or 1)
 
 
 def _cost(asked: argparse.Namespace) -> None:

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from benchmarks.plan import TUNING, TUNING_SEED, as_cell
+from benchmarks.plan import TUNING, TUNING_SEED, Cell, as_cell
 from benchmarks.scale import __main__ as program
-from benchmarks.scale import study, table
+from benchmarks.scale import sizes, study, table
 from benchmarks.scale.plot import plot
 from benchmarks.scale.study import PLAIN, UNBOUNDED, Case, Study, sized
 from benchmarks.scale.table import points
@@ -149,3 +149,48 @@ def test_the_program_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     assert "gpt-width-32, corrected, T = 12" in capsys.readouterr().out
     program.main(["runs", "plot", "--seeds", "1", "--folder", str(tmp_path)])
     assert capsys.readouterr().out == f"{tmp_path / 'scale.png'}\n"
+
+
+TINY = sizes.TASKS[0].tiny()
+
+
+@pytest.mark.parametrize("arm", ["plain", "hybrid", "muon"])
+def test_a_long_run_that_is_stopped_goes_on_to_the_same_result(arm, tmp_path, monkeypatch):
+    task = replace(TINY, steps=60)
+    rate = task.recipe.learning_rate
+    cell = Cell(task.name, "two rates", arm, 0, rate, 1.0, True, task.steps, "recipe")
+    whole = sizes.trained(cell, task, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+    class Stopped(Exception):
+        pass
+
+    def stop(state, path, save=sizes._save):
+        save(state, path)
+        raise Stopped
+
+    monkeypatch.setattr(sizes, "_save", stop)
+    stops = 0
+    while True:
+        try:
+            again = sizes.trained(cell, task, tmp_path, every=17)
+            break
+        except Stopped:
+            stops += 1
+    assert stops == again["parts"] - 1 == (whole["full_steps"] - 1) // 17 > 1
+    uneven = ("seconds", "parts")
+    kept = [{k: v for k, v in row.items() if k not in uneven} for row in (whole, again)]
+    assert kept[0] == kept[1]
+
+
+def test_sizes_compare_arms_at_the_better_of_two_rates(tmp_path):
+    made = []
+    store = Rows(tmp_path / "sizes.jsonl", as_cell)
+    sizes.Sizes(tmp_path / "unfinished", store, made.append).run(TINY, 1)
+    plain = [row for row in made if row["arm"] == PLAIN]
+    assert [row["rate"] for row in plain] == list(TINY.recipe.rates)
+    best = min(plain, key=lambda row: row["loss"])["rate"]
+    others = {row["arm"]: row["rate"] for row in made if row["arm"] != PLAIN}
+    assert others == dict.fromkeys(sizes.COMPARED, best)
+    sizes.Sizes(tmp_path / "unfinished", store, made.append).run(TINY, 1)
+    assert len(made) == 2 + len(sizes.COMPARED)
