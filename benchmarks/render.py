@@ -21,6 +21,7 @@ from benchmarks.gpu import table as gpu
 from benchmarks.plan import Row, as_cell
 from benchmarks.rates import learned, published, signals
 from benchmarks.rates import table as rates
+from benchmarks.scale import sizes_table
 from benchmarks.scale import table as scale
 from benchmarks.search import table as searched
 from hybrid_predict.runs.rows import Rows
@@ -154,6 +155,7 @@ STUDY = rows("rates.jsonl", as_cell)
 BLOCKS: dict[str, Callable[[], str]] = {
     **clients.blocks(load("clients.json")),
     **scale.blocks(rows("scale.jsonl", as_cell), load("scale-cost.json")),
+    "scale sizes": lambda: sizes_table.table(rows("sizes.jsonl", as_cell)),
     **rates.blocks(STUDY),
     "pace rules": lambda: learned.rules(rows(signals.FILE, signals.key_of), STUDY),
     "rates published": lambda: published.table(rows(published.FILE, published.key_of)),

@@ -6,12 +6,14 @@ from functools import partial
 
 import pytest
 
+from benchmarks.arms import ARMS
 from benchmarks.plan import TUNING, TUNING_SEED, Cell, as_cell
 from benchmarks.scale import __main__ as program
-from benchmarks.scale import sizes, study, table
+from benchmarks.scale import sizes, sizes_table, study, table
 from benchmarks.scale.plot import plot
 from benchmarks.scale.study import PLAIN, UNBOUNDED, Case, Study, sized
 from benchmarks.scale.table import points
+from benchmarks.table import NONE
 from hybrid_predict.runs.rows import Rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -194,3 +196,13 @@ def test_sizes_compare_arms_at_the_better_of_two_rates(tmp_path):
     assert others == dict.fromkeys(sizes.COMPARED, best)
     sizes.Sizes(tmp_path / "unfinished", store, made.append).run(TINY, 1)
     assert len(made) == 2 + len(sizes.COMPARED)
+    lines = sizes_table.table(made).splitlines()[2:]
+    assert len(lines) == len(made)
+    for line in lines:
+        arm, gain, time = (line.split(" | ")[i] for i in (2, 7, 8))
+        curve = arm in {ARMS[name].title for name in sizes_table.CURVE}
+        assert (gain == NONE) == curve, line
+        assert float(time) > 0
+    half = [row for row in made if row["arm"] != "plain-double"]
+    assert all(line.split(" | ")[7] == NONE for line in sizes_table.table(half).splitlines()[2:])
+    assert "Not measured" in sizes_table.table([])
