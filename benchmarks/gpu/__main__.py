@@ -163,8 +163,8 @@ def _record_options(add: Any) -> None:
     add("--val", required=True, metavar="PATTERN", help="Shards of validation tokens.")
     add("--arm", default="hybrid", metavar="NAME", help=f"One of {', '.join(record.ARMS)} "
         "(hybrid).")  # fmt: skip
-    add("--steps", type=int, default=3375, metavar="N", help="Steps of the run (3375, as in "
-        "the track's baseline). What counts is its full steps.")  # fmt: skip
+    add("--steps", type=int, default=record.ADAMW_STEPS, metavar="N", help="Steps of the run "
+        f"({record.ADAMW_STEPS}, of the tuned AdamW). What counts is its full steps.")  # fmt: skip
     add("--seed", type=int, default=0, metavar="N", help="Decides initial weights (0).")
     add("--rows", type=int, metavar="N", help="Windows that go through the model together "
         "(16); fewer need less memory.")  # fmt: skip
