@@ -16,6 +16,7 @@ TOO_EXPENSIVE = (
     "no predicted steps: batches are too small for layers this wide, so max_overhead leaves "
     "corrected updates too weak to make up for them"
 )
+NO_BUDGET = "no predicted steps: max_overhead=0 allows no corrected updates to go with them"
 TOO_FEW = (
     "no predicted steps: they would move less than a quarter of the trained weights outside "
     "embeddings; predictors for more kinds help"
@@ -52,6 +53,11 @@ def suffice(parts: Sequence[Part], trained: int) -> Any:
     moved = sum(part.ready * part.size for part in gated if not part.table)
     moved = sum((part.size for part in parts if not (part.gated or part.table)), moved)
     return most & (LEAST_MOVED * moved >= trained)
+
+
+def too_expensive(budget: float | None) -> str:
+    """Return why corrections are weak, from their budget of operations."""
+    return TOO_EXPENSIVE if budget else NO_BUDGET
 
 
 def too_few(parts: Sequence[Part], trained: int) -> bool:
