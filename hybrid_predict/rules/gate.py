@@ -24,6 +24,15 @@ TOO_FEW = (
 NOT_LASTING = "no predicted steps while forecasts do not last"
 """Events of the ledger; with ``speedup="auto"`` the last one, where no kind has an advance."""
 
+_INSTEAD = "full steps took the place of some predicted steps, while "
+AFTERWARDS = {
+    NO_SKILL: f"{_INSTEAD}forecasts had not shown enough skill",
+    TOO_SHORT: f"{_INSTEAD}forecasts were too short: less than {SHORTEST:g} of the way that the "
+    "weights moved in an average full step",
+    NOT_LASTING: f"{_INSTEAD}forecasts did not last",
+}
+"""What these events say of a run that has ended, and made predicted steps at other times."""
+
 NOTHING = "there is nothing to predict: no trained parameter is of a kind in predictors"
 """Event of the ledger: predicted steps are planned, but there is nothing to forecast."""
 
