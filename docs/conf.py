@@ -63,9 +63,8 @@ PAGES = {
     ROOT / "CONTRIBUTING.md": DOCS / "contributing" / "index.md",
     ROOT / "examples" / "README.md": DOCS / "examples.md",
     ROOT / "examples" / "by_feature": DOCS / "examples.md",
-    ROOT / "examples" / "tutorial.ipynb": DOCS / "notebook.ipynb",
 }
-"""Pages of the repository that stand outside this folder, and the page that shows each."""
+"""Pages of the repository that stand outside this folder, and the page that includes each."""
 
 LINK = re.compile(r"\[([^\]\[]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -101,7 +100,7 @@ def read(app: Sphinx, page: str, content: list[str]) -> None:
     They stand in the order in which the README links to them, others after them.
     """
     path = DOCS / f"{page}.md"
-    if not path.exists():  # the notebook, whose links hold here as they do in its own folder
+    if not path.exists():  # the notebook, whose links are those of this folder
         return
     content[0] = rebased(content[0], path, path)
     if path.name in ("README.md", "index.md") and path.parent != DOCS:

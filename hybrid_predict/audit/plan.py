@@ -24,7 +24,7 @@ from hybrid_predict.report.overview import steps_until_skill
 from hybrid_predict.rules.budget import WEAK
 from hybrid_predict.rules.schedule import Schedule, schedule
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
-from hybrid_predict.runs.runtime import quiet
+from hybrid_predict.runs.runtime import collected, quiet
 
 TRIED_STEPS = 12
 """Full steps of the trial."""
@@ -220,7 +220,7 @@ def _plan(
 def _too_dear(make_run: MakeRun, config: AuditConfig) -> str:
     """Return what the hybrid arm says of its budget, after one full step in a temporary folder."""
     meter = Meter(config.metric, 0, limit=1)
-    with quiet(), tempfile.TemporaryDirectory() as folder:
+    with quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
         arm = AuditArm(HYBRID, 0, config, Path(folder), meter)
         fit_arm(arm, make_run, meter)
     assert arm.hybrid is not None  # this arm has it

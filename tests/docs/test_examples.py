@@ -18,6 +18,7 @@ from torch import distributed as dist
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FEATURES = EXAMPLES / "by_feature"
+DOCS = EXAMPLES.parent / "docs"
 
 SHARED = {"waves"}
 """What others train, and what no example alone is about."""
@@ -123,7 +124,7 @@ def run(*command: str, cwd: Path) -> str:
 
 
 def test_what_needs_more_than_its_extras_says_so() -> None:
-    texts = {p.name: p.read_text() for p in EXAMPLES.iterdir() if p.suffix in (".py", ".ipynb")}
+    texts = {path.name: path.read_text() for path in EXAMPLES.glob("*.py")}
     needy = re.compile(r"from sklearn\b")
     readers = {name for name, text in texts.items() if needy.search(text)}
     assert readers == {"jax_loop.py", "sklearn_mlp.py"}
@@ -169,8 +170,8 @@ def test_the_first_example_compares_two_runs(
 def test_the_tutorial_and_the_notebook_train_the_first_example() -> None:
     text = (EXAMPLES / "base.py").read_text()
     code = text[text.index("import sysconfig") :]
-    assert f"```python\n{code}```" in (EXAMPLES.parent / "docs" / "tutorial.md").read_text()
-    cells = json.loads((EXAMPLES / "tutorial.ipynb").read_text())["cells"]
+    assert f"```python\n{code}```" in (DOCS / "tutorial.md").read_text()
+    cells = json.loads((DOCS / "notebook.ipynb").read_text())["cells"]
     classes = code[code.index("CONTEXT =") : code.index("def build")].strip()
     assert classes in ["".join(cell["source"]) for cell in cells]
 

@@ -11,7 +11,7 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "tutorial.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 
 
 def tables(notebook: Any) -> list[str]:

@@ -103,6 +103,13 @@ def test_the_figure_is_what_its_script_draws(tmp_path: Path) -> None:
     assert words.findall(committed) == words.findall(target.read_text()) != []
 
 
+def test_the_first_picture_fits_on_a_phone() -> None:
+    rule = re.search(r"p > img([^{]*){ min-width", (DOCS / "static" / "site.css").read_text())
+    picture = re.search(r"!\[[^]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    assert rule is not None and picture is not None
+    assert f'[src$="{Path(picture[1]).name}"]' in rule[1]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as a command does it, with warnings as errors."""
