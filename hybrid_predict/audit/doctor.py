@@ -152,11 +152,9 @@ def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridCon
         raise ConfigError("CONFIG", expected, type(built).__name__)
     trainer, model, data = (*built, None)[:3]
     if not (hasattr(trainer, "fit") and hasattr(model, "training_step")):
-        expected, got = (
-            "a Trainer and a LightningModule from the function, in this order",
-            built[:2],
-        )
-        raise ConfigError("CONFIG", expected, " and ".join(type(x).__name__ for x in got))
+        expected = "a Trainer and a LightningModule from the function, in this order"
+        got = f"{type(trainer).__name__} and {type(model).__name__}"
+        raise ConfigError("CONFIG", expected, got)
     place = str(event_folder(trainer, "auto") or "none: set HybridPredict(log_dir=...) for one")
     configs = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
     # Lightning accepts a LightningDataModule in this place too.
