@@ -97,7 +97,7 @@ def plot() -> Figure:
     """Draw final losses against full steps, and against seconds; a point is a run's end."""
     summary = Summary(results := load(SOURCE))
     setting, steps = main_setting(summary), results["steps"][TASK]
-    figure = new_figure(figsize=(8.4, 3.3))
+    figure = new_figure(figsize=(6.0, 3.2))  # letters that a phone can show
     for axes, in_seconds in zip(figure.subplots(1, 2, sharey=True), (False, True), strict=True):
         for arms, (label, color, marker) in (
             (_LINE, ("plain training", PLAIN_COLOR, "o")),
@@ -117,7 +117,7 @@ def plot() -> Figure:
         axes.set_xlim(left=0)
         tidy(axes)
     figure.axes[0].set_ylabel("final validation loss")
-    figure.axes[0].legend(frameon=False)
+    figure.axes[0].legend(frameon=False, fontsize=9, handlelength=1.2)
     figure.suptitle(f"{TASK}, {SETTINGS[setting].title}, {results['seeds']} seeds", fontsize=10)
     return figure
 

@@ -30,10 +30,14 @@ project = "hybrid_predict"
 author = copyright = "The hybrid_predict authors"
 release = version = hybrid_predict.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-source_suffix = {".md": "markdown"}
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 exclude_patterns = ["results", "_build"]
 highlight_language = "none"  # pages name the language of every block that has one
+
+nb_execution_mode = "force"  # what the notebook shows is always what the code does now
+nb_execution_raise_on_error = True
+nb_execution_timeout = 1800  # seconds; a busy machine is slow
 
 myst_heading_anchors = 4
 myst_disable_syntax = ["myst_line_comment", "myst_block_break", "myst_target"]
@@ -96,6 +100,8 @@ def read(app: Sphinx, page: str, content: list[str]) -> None:
     They stand in the order in which the README links to them, others after them.
     """
     path = DOCS / f"{page}.md"
+    if not path.exists():  # the notebook, whose links are those of this folder
+        return
     content[0] = rebased(content[0], path, path)
     if path.name in ("README.md", "index.md") and path.parent != DOCS:
         linked = [target for _, target, _ in LINK.findall(content[0])]

@@ -1,6 +1,6 @@
 """The audit of audit.yaml from Python: does the callback save full steps on this model?
 
-Run with: pip install scikit-learn && python examples/audit.py (about three minutes on one core)
+Run with: python examples/audit.py (about five minutes on one core)
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from digits import Digits, DigitsNet
+from base import ByteGPT, PythonText
 
 from hybrid_predict.audit import AuditConfig, audit
 
 
-def make_run(arm: Any, max_steps: int = 600) -> tuple[Any, DigitsNet, Digits]:
+def make_run(arm: Any, max_steps: int = 300) -> tuple[Any, ByteGPT, PythonText]:
     """Return Trainer, model and data; called for each arm and seed, after seeding."""
     trainer = arm.trainer(max_steps=max_steps, accelerator="cpu", log_every_n_steps=20)
-    return trainer, DigitsNet(learning_rate=3e-3), Digits()
+    return trainer, ByteGPT(learning_rate=4e-3), PythonText()
 
 
 def main(folder: str | Path = "hybrid-predict-audit") -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +26,7 @@ from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.report.overview import Overview, added_cost, overview
 from hybrid_predict.report.slow_run import StepSeconds, describe_duration
 from hybrid_predict.runs.evidence import FULL
-from hybrid_predict.runs.runtime import quiet
+from hybrid_predict.runs.runtime import collected, quiet
 
 _SILENT = (
     known.ProgressBar, known.ModelSummary, known.Checkpoint, known.OnExceptionCheckpoint,
@@ -54,7 +51,7 @@ def examine(
         ConfigError: If nothing can be built from it.
     """
     messages: list[str] = []
-    with tempfile.TemporaryDirectory() as folder, preserved(), quiet(), _collected(messages):
+    with tempfile.TemporaryDirectory() as folder, preserved(), quiet(), collected(messages):
         trainer, model, data, config, run_log = _built(name, Path(folder))
         if speedup is not None:
             config = config.with_speedup(speedup)
@@ -154,6 +151,10 @@ def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridCon
         expected = "a function that returns trainer, model and, if need be, the data"
         raise ConfigError("CONFIG", expected, type(built).__name__)
     trainer, model, data = (*built, None)[:3]
+    if not (hasattr(trainer, "fit") and hasattr(model, "training_step")):
+        expected = "a Trainer and a LightningModule from the function, in this order"
+        got = f"{type(trainer).__name__} and {type(model).__name__}"
+        raise ConfigError("CONFIG", expected, got)
     place = str(event_folder(trainer, "auto") or "none: set HybridPredict(log_dir=...) for one")
     configs = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
     # Lightning accepts a LightningDataModule in this place too.
@@ -173,21 +174,3 @@ def _function(name: str) -> Any:
         remedy = did_you_mean(attribute, vars(imported))
         raise ConfigError("CONFIG", f"a function of {module}", attribute, remedy)
     return function
-
-
-@contextmanager
-def _collected(messages: list[str]) -> Iterator[None]:
-    """Collect the plug-in's warnings inside the block instead of showing them."""
-    package, listener = logging.getLogger("hybrid_predict"), logging.Handler(logging.WARNING)
-    listener.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    propagate, package.propagate = package.propagate, False
-    package.addHandler(listener)
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            yield
-        texts = (str(warning.message) for warning in caught)
-        messages += [text for text in texts if "HybridPredict" in text]
-    finally:
-        package.removeHandler(listener)
-        package.propagate = propagate

@@ -19,10 +19,12 @@ from hybrid_predict.audit.training import fit_arm, short_steps
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.config import Speedup
 from hybrid_predict.engine import HybridEngine
+from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.report.overview import steps_until_skill
+from hybrid_predict.rules.budget import WEAK
 from hybrid_predict.rules.schedule import Schedule, schedule
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
-from hybrid_predict.runs.runtime import quiet
+from hybrid_predict.runs.runtime import collected, quiet
 
 TRIED_STEPS = 12
 """Full steps of the trial."""
@@ -45,6 +47,7 @@ class AuditPlan:
         tests: Largest number of candidates that a search tests; 0 for an audit.
         auto: Whether the hybrid arm decides how many full steps it and the short arms take.
         left_out: What of the user's Trainer is not used, in sentences.
+        too_dear: That corrections do not fit into the budget, and what to type, or empty.
     """
 
     seeds: int
@@ -58,6 +61,7 @@ class AuditPlan:
     tests: int = 0
     auto: bool = False
     left_out: tuple[str, ...] = ()
+    too_dear: str = ""
 
     def __str__(self) -> str:
         """Return the plan in a few lines."""
@@ -77,6 +81,7 @@ class AuditPlan:
         lines = [
             *runs,
             *self.left_out,
+            f"{self.too_dear} (in a file, under audit.hybrid)." * bool(self.too_dear),
             f"About {_duration(self.seconds)} of training to come{' at most' * bool(self.tests)}, "
             f"at {1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, corrected "
             "updates, predicted steps and start-up are not included; on small models they take "
@@ -105,7 +110,7 @@ def plan_audit(
     Trains in a temporary folder and writes nothing anywhere else.
 
     Args:
-        make_run: As for :func:`audit`; called once.
+        make_run: As for :func:`audit`; called twice.
         config: As for :func:`audit`.
         folder: The audit's folder, whose finished runs count as done; None counts none.
         source: As for :func:`audit`.
@@ -209,7 +214,21 @@ def _plan(
     each = trial.meter.seconds_per_step
     runs, remaining = max(map(len, paths)), max(map(len, left))
     plan = AuditPlan(config.seeds, {}, len(done), runs, remaining, each, each * most)
-    return replace(plan, left_out=trial.left_out), trial
+    return replace(plan, left_out=trial.left_out, too_dear=_too_dear(make_run, config)), trial
+
+
+def _too_dear(make_run: MakeRun, config: AuditConfig) -> str:
+    """Return what the hybrid arm says of its budget, after one full step in a temporary folder."""
+    meter = Meter(config.metric, 0, limit=1)
+    with quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
+        arm = AuditArm(HYBRID, 0, config, Path(folder), meter)
+        fit_arm(arm, make_run, meter)
+    assert arm.hybrid is not None  # this arm has it
+    ledger = arm.hybrid.ledger
+    if ledger.fell_back:
+        return f"The hybrid arm would be plain training: {ledger.fell_back.removeprefix(FELL_BACK)}"
+    weak = (event["reason"] for event in ledger.events if WEAK in event["reason"])
+    return next((f"Hybrid arm: {reason}" for reason in weak), "")
 
 
 class _Trial:

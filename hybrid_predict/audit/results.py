@@ -13,6 +13,7 @@ from hybrid_predict.audit.config import AUTO, AuditConfig
 from hybrid_predict.audit.meter import NOT_FINITE
 from hybrid_predict.audit.store import SCHEMA, FinishedRun
 from hybrid_predict.audit.verdict import AuditVerdict, PairedSeed, judge_audit, percent, signed
+from hybrid_predict.rules.gate import AFTERWARDS
 from hybrid_predict.runs.evidence import (
     ARMS,
     AT_LEAST,
@@ -244,8 +245,10 @@ def _events(runs: Sequence[FinishedRun]) -> Iterator[str]:
         for event in (run["ledger"] or {}).get("events", []) if run["arm"] == HYBRID else ():
             where = f"full step {event['step']:,} of seed {run['seed']}"
             places.setdefault(event["reason"], []).append(where)
+    made = any(run["predicted_steps"] for run in runs)
     for reason, each in places.items():
-        yield f"Hybrid arm: {reason} (first at {', '.join(each)})."
+        text = AFTERWARDS.get(reason, reason) if made else reason
+        yield f"Hybrid arm: {text} (first at {', '.join(each)})."
 
 
 def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> Iterator[str]:

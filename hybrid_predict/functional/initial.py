@@ -16,7 +16,7 @@ from hybrid_predict.functional.plan import Plan, Plans, make_plans
 from hybrid_predict.functional.state import Clock, Group, HybridState, Pacing
 from hybrid_predict.ledger import percent
 from hybrid_predict.rules.budget import budget, describe_block, describe_excess, tried
-from hybrid_predict.rules.gate import TOO_EXPENSIVE, TOO_FEW, too_few
+from hybrid_predict.rules.gate import TOO_FEW, too_expensive, too_few
 from hybrid_predict.rules.limits import first_limits
 from hybrid_predict.rules.pace import Pace
 from hybrid_predict.rules.schedule import Schedule, schedule
@@ -111,7 +111,7 @@ def _log_limits(
         share = percent(count / step_operations)
         logger.warning("%s.", describe_excess(share, most).capitalize())
     if len(plans.predicted) < len(wanted.predicted):
-        logger.warning("There are %s.", TOO_EXPENSIVE)
+        logger.warning("There are %s.", too_expensive(most))
     parts = [plan.part(True) for plan in plans.predicted]
     if any(part.gated for part in parts) and too_few(parts, plans.trained):
         logger.warning("There are %s.", TOO_FEW)

@@ -35,7 +35,7 @@ class Gate:
 
 
 def make_gate(
-    predicted: Sequence[Group], skills: Mapping[str, Skill], trained: int, too_weak: bool
+    predicted: Sequence[Group], skills: Mapping[str, Skill], trained: int, too_weak: str
 ) -> Gate:
     """Block groups whose forecasts lack skill, and all gated groups if corrections are weak.
 
@@ -43,7 +43,7 @@ def make_gate(
         predicted: The groups with a predictor.
         skills: Skill of the forecasts by kind.
         trained: Number of trained weights outside embeddings.
-        too_weak: Whether most matrices have weak corrections.
+        too_weak: Why most matrices have weak corrections; empty if they have not.
     """
     own = [skills.get(group.treatment.kind, Skill()) for group in predicted]
     able = _parts(predicted, [bool(enough(skill)) for skill in own])
@@ -53,13 +53,13 @@ def make_gate(
     blocked = frozenset(g.names for g, part in pairs if part.gated and not (part.ready and opened))
     closed = bool(predicted) and len(blocked) == len(predicted)
     if too_weak:
-        reason = rules.TOO_EXPENSIVE
+        reason = too_weak
     elif rules.too_few(able, trained):
         reason = rules.TOO_FEW
     else:
         short = closed and rules.suffice(skilled, trained)
         reason = rules.TOO_SHORT if short else rules.NO_SKILL
-    return Gate(blocked, closed, too_weak, reason)
+    return Gate(blocked, closed, bool(too_weak), reason)
 
 
 def _parts(predicted: Sequence[Group], ready: Sequence[bool]) -> list[rules.Part]:

@@ -18,7 +18,7 @@ from hybrid_predict.groups.group import Group
 from hybrid_predict.groups.memory import Treatment
 from hybrid_predict.groups.scores import Scores
 from hybrid_predict.rules.budget import BLOCKS, largest_block, weak
-from hybrid_predict.rules.gate import NOT_LASTING
+from hybrid_predict.rules.gate import NOT_LASTING, too_expensive
 from hybrid_predict.rules.pace import paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
 from hybrid_predict.rules.skill import steps_until_known
@@ -262,9 +262,9 @@ class Groups:
 
     def _update_gate(self) -> None:
         too_weak = weak(self.corrected_shapes, self.block)
-        self.gate = make_gate(
-            self.predicted, self.scores.skills, self._mapper.count_trained(), too_weak
-        )
+        why = too_expensive(self._budget) if too_weak else ""
+        trained = self._mapper.count_trained()
+        self.gate = make_gate(self.predicted, self.scores.skills, trained, why)
 
     def length_bound(self, options: Mapping[int, Options]) -> float | None:
         """Return 1.0 if corrected matrices have different learning rates, else None."""

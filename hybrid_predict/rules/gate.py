@@ -16,12 +16,22 @@ TOO_EXPENSIVE = (
     "no predicted steps: batches are too small for layers this wide, so max_overhead leaves "
     "corrected updates too weak to make up for them"
 )
+NO_BUDGET = "no predicted steps: max_overhead=0 allows no corrected updates to go with them"
 TOO_FEW = (
     "no predicted steps: they would move less than a quarter of the trained weights outside "
     "embeddings; predictors for more kinds help"
 )
 NOT_LASTING = "no predicted steps while forecasts do not last"
 """Events of the ledger; with ``speedup="auto"`` the last one, where no kind has an advance."""
+
+_INSTEAD = "full steps took the place of some predicted steps, while "
+AFTERWARDS = {
+    NO_SKILL: f"{_INSTEAD}forecasts had not shown enough skill",
+    TOO_SHORT: f"{_INSTEAD}forecasts were too short: less than {SHORTEST:g} of the way that the "
+    "weights moved in an average full step",
+    NOT_LASTING: f"{_INSTEAD}forecasts did not last",
+}
+"""What these events say of a run that has ended, and made predicted steps at other times."""
 
 NOTHING = "there is nothing to predict: no trained parameter is of a kind in predictors"
 """Event of the ledger: predicted steps are planned, but there is nothing to forecast."""
@@ -52,6 +62,11 @@ def suffice(parts: Sequence[Part], trained: int) -> Any:
     moved = sum(part.ready * part.size for part in gated if not part.table)
     moved = sum((part.size for part in parts if not (part.gated or part.table)), moved)
     return most & (LEAST_MOVED * moved >= trained)
+
+
+def too_expensive(budget: float | None) -> str:
+    """Return why corrections are weak, from their budget of operations."""
+    return TOO_EXPENSIVE if budget else NO_BUDGET
 
 
 def too_few(parts: Sequence[Part], trained: int) -> bool:

@@ -79,6 +79,24 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
+def collected(messages: list[str]) -> Iterator[None]:
+    """Collect the plug-in's warnings inside the block instead of showing them."""
+    package, listener = logging.getLogger("hybrid_predict"), logging.Handler(logging.WARNING)
+    listener.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    propagate, package.propagate = package.propagate, False
+    package.addHandler(listener)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+        texts = (str(warning.message) for warning in caught)
+        messages += [text for text in texts if "HybridPredict" in text]
+    finally:
+        package.removeHandler(listener)
+        package.propagate = propagate
+
+
+@contextmanager
 def threads(number: int | None) -> Iterator[None]:
     """Set the number of torch's threads inside the block; None leaves it."""
     before = torch.get_num_threads()

@@ -1,7 +1,9 @@
 """Plans of audits: what would be trained, and for how long."""
 
+import re
+
 import pytest
-from audit_task import Task, config
+from audit_task import UNGATED, Task, config
 
 from hybrid_predict.audit import audit, plan_audit, plan_search
 from hybrid_predict.runs.evidence import ARMS, FULL, HYBRID, SHORT
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 def test_plan_learns_the_length_from_a_few_steps(tmp_path, options, steps):
     task = Task(**options)
     plan = plan_audit(task, config(seeds=5), tmp_path / "none")
-    assert task.calls == [(FULL, 0)]
+    assert task.calls == [(FULL, 0), (HYBRID, 0)]
     assert plan.full_steps == dict(zip(ARMS, steps, strict=True))
     assert (plan.runs, plan.done) == (20, 0)
     assert plan.seconds == pytest.approx(5 * sum(steps) * plan.seconds_per_step)
@@ -74,3 +76,26 @@ def test_plan_counts_finished_arms_and_changes_nothing(audited):
     assert (plan.runs, plan.done) == (12, 8)
     assert plan.seconds == pytest.approx((18 + 12 + 12 + 12) * plan.seconds_per_step)
     assert {path: path.stat().st_mtime_ns for path in audited.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("hybrid", "words"),
+    [
+        ({}, "The hybrid arm would be plain training: no predicted steps: batches are too small"),
+        ({"predictors": UNGATED}, "Hybrid arm: corrected updates treat rows one by one"),
+    ],
+    ids=["gated", "not gated"],
+)
+def test_plan_says_what_to_type_where_corrections_do_not_fit(tmp_path, hybrid, words):
+    def planned(limit):
+        options = config(seeds=5, hybrid={"max_overhead": limit, **hybrid})
+        return plan_audit(Task(), options, tmp_path / "none")
+
+    plan = planned(1e-6)
+    assert plan.too_dear.startswith(words) and f"{plan.too_dear} (in a file, " in str(plan)
+    match = re.search(
+        r"set batches of at least [\d,]+ samples .*or max_overhead=([\d.e-]+)", str(plan)
+    )
+    assert match is not None
+    enough = planned(float(match[1]))
+    assert enough.too_dear == "" and "in a file" not in str(enough)

@@ -19,6 +19,7 @@ from hybrid_predict.audit import AuditOutcome, audit, plan_audit
 from hybrid_predict.audit.results import make_results, sentences
 from hybrid_predict.report.audit_figures import curves_figure
 from hybrid_predict.report.pages import audit_page
+from hybrid_predict.rules.gate import NO_SKILL, NOT_LASTING, TOO_SHORT
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
@@ -334,6 +335,15 @@ def test_notes_tell_once_what_kept_predicted_steps_back(idle, why):
     where = "full step 4 of seed 0, full step 4 of seed 1"
     assert notes == [f"Hybrid arm: the reason (first at {where})."]
     assert any(f"18 full steps instead of 12: {why}" in note for note in results["notes"])
+
+
+@pytest.mark.parametrize("reason", [NO_SKILL, TOO_SHORT, NOT_LASTING])
+def test_a_note_does_not_deny_the_predicted_steps_that_were_made(reason):
+    for idle, said in {0: "full steps took the place of some", 2: reason}.items():
+        results, _ = made_up(0.9, seeds=2, hybrid_steps=18, idle=idle, events=[reason])
+        (note,) = (note for note in results["notes"] if "(first at full step 4" in note)
+        assert note.startswith(f"Hybrid arm: {said}")
+        assert ("no predicted steps" in note) is (idle == 2)
 
 
 def test_seeds_that_miss_an_arm_are_left_out():

@@ -107,6 +107,10 @@ def refused():
 
 def nothing():
     return None
+
+def swapped():
+    trainer, model = build()
+    return model, trainer
 """
 
 FILE = """
@@ -283,6 +287,7 @@ def test_a_step_that_is_stopped_is_no_error_of_the_model(capsys):
         ("threads_of_mine:biuld", "Did you mean build?"),
         ("threads_of_yours:build", "No module named 'threads_of_yours'"),
         ("threads_of_mine:nothing", "returns trainer, model"),
+        ("threads_of_mine:swapped", "a Trainer and a LightningModule from the function, in this"),
         ("threads_of_mine:leaving", "the model's own code raised SystemExit('no data here')"),
         ("threads_of_mine:without_data", "data: expected training data, got 'none'"),
         ("nowhere.yaml", "nowhere.yaml"),

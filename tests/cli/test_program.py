@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +13,20 @@ import yaml
 from audit_file import with_audit, write
 
 from hybrid_predict import __version__, cli
-from hybrid_predict.cli.program import Command, run_program
+from hybrid_predict.cli.program import Command, run_program, with_seeds
+
+
+@pytest.mark.parametrize(
+    ("typed", "proof"),
+    [
+        ("audit file.yaml", "audit file.yaml --seeds 5"),
+        ("audit --seeds 2 file.yaml", "audit file.yaml --seeds 5"),
+        ("audit file.yaml --seeds=2 --overwrite", "audit file.yaml --seeds 5"),
+        ("demo --full --output-dir 'a b'", "demo --full --output-dir 'a b' --seeds 5"),
+    ],
+)
+def test_the_proof_is_the_typed_command_with_more_seeds(typed, proof):
+    assert with_seeds(shlex.split(typed), 5) == f"hybrid-predict {proof}"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-SLOW = ("docs/functional.md", "docs/loops.md", "docs/tutorial.md", "docs/results.md")
+SLOW = ("docs/functional.md", "docs/loops.md", "docs/results.md")
 """Pages whose snippets, or numbers, take long."""
 
 

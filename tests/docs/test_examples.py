@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -17,8 +18,9 @@ from torch import distributed as dist
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FEATURES = EXAMPLES / "by_feature"
+DOCS = EXAMPLES.parent / "docs"
 
-SHARED = {"digits", "waves"}
+SHARED = {"waves"}
 """What others train, and what no example alone is about."""
 
 
@@ -122,14 +124,12 @@ def run(*command: str, cwd: Path) -> str:
 
 
 def test_what_needs_more_than_its_extras_says_so() -> None:
-    texts = {p.name: p.read_text() for p in EXAMPLES.iterdir() if p.suffix in (".py", ".ipynb")}
-    needy = re.compile(r"from (sklearn|digits)\b")
+    texts = {path.name: path.read_text() for path in EXAMPLES.glob("*.py")}
+    needy = re.compile(r"from sklearn\b")
     readers = {name for name, text in texts.items() if needy.search(text)}
-    assert readers >= {"base.py", "digits.py", "tutorial.ipynb"}
+    assert readers == {"jax_loop.py", "sklearn_mlp.py"}
     silent = {name for name in readers if "scikit-learn" not in texts[name].partition("import ")[0]}
     assert silent == set()
-    for page in (EXAMPLES / "audit.yaml", EXAMPLES.parent / "docs" / "tutorial.md"):
-        assert "pip install scikit-learn" in page.read_text()
 
 
 @pytest.mark.slow  # tests/ranks train in two processes too
@@ -154,10 +154,26 @@ def test_a_file_for_lightning_cli_makes_nested_objects(tmp_path: Path) -> None:
     assert '"class": "FittedPredictor", "decay": 0.9' in start
 
 
-@pytest.mark.filterwarnings(*ADVICE)
-def test_the_first_example_ends_early() -> None:
-    trainer = example(EXAMPLES / "base.py").main(max_epochs=3)
-    assert trainer.global_step == trainer.callbacks[0].ledger.steps == 66
+@pytest.mark.parametrize("steps", [6, pytest.param(300, marks=pytest.mark.slow)])
+def test_the_first_example_compares_two_runs(
+    steps: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = example(EXAMPLES / "base.py").main(steps).ledger
+    ends = r"{} +{} full steps, \d+ s, validation loss ([\d.]+)\n"
+    lines = ends.format("plain:", steps) + ends.format("HybridPredict:", ledger.full_steps)
+    losses = re.search(lines, capsys.readouterr().out)
+    assert losses is not None and saved(ledger, steps)
+    assert float(losses[2]) < float(losses[1])
+    assert (ledger.full_steps < steps) is (steps == 300)
+
+
+def test_the_tutorial_and_the_notebook_train_the_first_example() -> None:
+    text = (EXAMPLES / "base.py").read_text()
+    code = text[text.index("import sysconfig") :]
+    assert f"```python\n{code}```" in (DOCS / "tutorial.md").read_text()
+    cells = json.loads((DOCS / "notebook.ipynb").read_text())["cells"]
+    classes = code[code.index("CONTEXT =") : code.index("def build")].strip()
+    assert classes in ["".join(cell["source"]) for cell in cells]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
+import os
 import pkgutil
 import re
 import subprocess
@@ -21,7 +23,7 @@ import hybrid_predict
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
+PAGES = sorted([*DOCS.rglob("*.md"), *DOCS.glob("*.ipynb")])
 PUBLIC = (
     "hybrid_predict",
     "hybrid_predict.audit",
@@ -77,7 +79,9 @@ def navigated() -> set[Path]:
     """The pages that docs/index.md lists, and those beside a README.md or index.md among them."""
     index = DOCS / "index.md"
     lines = [line for block in TOCTREE.findall(index.read_text()) for line in block.splitlines()]
-    pages = {index, *(DOCS / f"{line}.md" for line in lines if line and not line.startswith(":"))}
+    names = [line for line in lines if line and not line.startswith(":")]
+    found = [[DOCS / f"{name}{end}" for end in (".md", ".ipynb")] for name in names]
+    pages = {index, *(page if page.exists() else other for page, other in found)}
     heads = [page for page in pages if page.name in ("README.md", "index.md") and page != index]
     return pages | {page for head in heads for page in head.parent.glob("*.md")}
 
@@ -99,14 +103,22 @@ def test_the_figure_is_what_its_script_draws(tmp_path: Path) -> None:
     assert words.findall(committed) == words.findall(target.read_text()) != []
 
 
+def test_the_first_picture_fits_on_a_phone() -> None:
+    rule = re.search(r"p > img([^{]*){ min-width", (DOCS / "static" / "site.css").read_text())
+    picture = re.search(r"!\[[^]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    assert rule is not None and picture is not None
+    assert f'[src$="{Path(picture[1]).name}"]' in rule[1]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as a command does it, with warnings as errors."""
     pytest.importorskip("sphinx")
     folder = tmp_path_factory.mktemp("site")
+    short = {**os.environ, "TUTORIAL_STEPS": "12"}  # the notebook is executed
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=short)
+    assert done.returncode == 0, done.stderr  # stderr has what Jupyter says, too
     return folder
 
 
@@ -120,7 +132,11 @@ INCLUDED = {
 def words(page: Path) -> Counter[str]:
     """The words of a page that readers see; not those of comments, directives, images and links."""
     unseen = r"<!--.*?-->|^```{.*?^```|^```\w*$|!\[.*?\]\([^)]*\)|\]\([^)]*\)"
-    seen = re.sub(unseen, "", page.read_text(), flags=re.M | re.S)
+    text = page.read_text()
+    if page.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        text = "\n".join("".join(cell["source"]) for cell in cells)
+    seen = re.sub(unseen, "", text, flags=re.M | re.S)
     return Counter(re.findall(r"[^\W\d_]+", seen))
 
 
@@ -130,6 +146,13 @@ def test_the_site_has_every_word_of_a_page(page: Path, site: Path) -> None:
     built = site / INCLUDED.get(page, page).relative_to(DOCS).with_suffix(".html")
     text = unescape(re.sub(r"<[^>]+>", "", built.read_text().split("<article")[1]))
     assert [word for word, count in words(page).items() if text.count(word) < count] == []
+
+
+@pytest.mark.slow
+def test_the_site_shows_what_the_notebook_prints_now(site: Path) -> None:
+    page = (site / "notebook.html").read_text()
+    assert "plain         12 full steps" in page and page.count("<img") >= 1
+    assert "12, 0 % fewer full steps" in page and "300 full steps" not in page
 
 
 @pytest.mark.slow

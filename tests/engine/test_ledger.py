@@ -1,6 +1,7 @@
 """The ledger adds up and survives being written down."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from loops import Bench, make_config
@@ -31,6 +32,36 @@ DERIVED = {
     "estimated_flops_saved": 30_000.0 - 57 * 20,
     "predicted_per_full_step": 0.5,
 }
+
+
+STEPS = "60 full + 30 predicted = 90 steps, 33 % fewer full steps; 2 predicted steps undone"
+COST = "overhead 10 % of the host seconds of full steps"
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"skill": None}, f"{STEPS}; about 12 s saved of 45 s on the host; {COST}"),
+        ({"full_seconds": 0.0, "skill": None}, STEPS),
+        (
+            {"skill": 0.5, "correct_seconds": 17.0},
+            f"{STEPS}; about 48 s on the host instead of 45 s; overhead 60 % of the host seconds "
+            "of full steps; skill of forecasts 0.50 (1 is perfect, 0 is chance)",
+        ),
+        (
+            {"predicted_steps": 0, "steps": 60, "skill": None},
+            f"60 full + 0 predicted = 60 steps; 2 predicted steps undone; {COST}",
+        ),
+        (
+            {"predicted_steps": 0, "undone_steps": 0, "steps": 60, "skill": -0.25},
+            f"60 full + 0 predicted = 60 steps; {COST}; "
+            "skill of forecasts -0.25 (1 is perfect, 0 is chance)",
+        ),
+    ],
+    ids=["saved", "no seconds", "lost seconds", "all undone", "none predicted"],
+)
+def test_the_final_line_says_what_the_run_took(changes, line):
+    assert str(replace(BY_HAND, **changes)) == line
 
 
 @pytest.mark.parametrize("name", DERIVED)

@@ -66,6 +66,10 @@ def wide() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
+    ("limit", "words"),
+    [(0.0, "max_overhead=0 allows no corrected updates"), (1e-9, "batches are too small")],
+)
+@pytest.mark.parametrize(
     ("settings", "groups", "warned"),
     [
         ({"total_steps": 90}, set(), True),
@@ -75,13 +79,14 @@ def wide() -> dict[str, np.ndarray]:
     ids=["gated", "not gated", "corrected only"],
 )
 def test_weak_corrections_make_up_for_no_predicted_steps(
-    settings: dict[str, Any], groups: set[str], warned: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    w, config = wide(), HybridConfig(kinds={"head": "head"}, max_overhead=0.0, **settings)
+    settings: dict[str, Any], groups: set[str], warned: bool, limit: float, words: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    w, config = wide(), HybridConfig(kinds={"head": "head"}, max_overhead=limit, **settings)
     with caplog.at_level(logging.INFO):
         state = init(w, config, step_operations=1e6)
     assert state.groups.keys() == groups
-    assert ("too weak" in caplog.text) is warned
+    assert ("no predicted steps" in caplog.text, words in caplog.text) == (warned, warned)
     assert ("rows one by one" in caplog.text) is bool(groups)
     after = {name: 0.99 * x for name, x in w.items()}
     new, _ = correct(state, w, w, after, 0.1, config=config, step_operations=1e6)

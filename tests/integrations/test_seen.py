@@ -84,9 +84,13 @@ def test_one_line_at_the_start_and_one_at_the_end(lines: Any) -> None:
         ([HybridPredict(predictors={"hidden": NegatedForecast()}, max_overhead=100)], "plan: ",
          "; no predicted steps while forecasts have not shown enough skill."),
         ([HybridPredict(max_overhead=0.0)], "leaves this run of 90 steps to the optimizer",
+         "; fell back to plain training: no predicted steps: max_overhead=0 allows no corrected "),
+        ([HybridPredict(max_overhead=1e-6)], "leaves this run of 90 steps to the optimizer",
          "; fell back to plain training: no predicted steps: batches are too small"),
+        ([HybridPredict(updates={})], "predicts 2 hidden matrices",
+         "; no predicted steps while forecasts have not shown enough skill."),
     ],
-    ids=["auto", "stopped", "without skill", "fell back"],
+    ids=["auto", "stopped", "without skill", "no budget", "small batches", "no updates"],
 )  # fmt: skip
 def test_the_lines_say_what_is_particular_about_a_run(
     callbacks: Any, start: str, end: str, lines: Any

@@ -11,8 +11,11 @@ from hybrid_predict.rules.budget import (
     SMALLEST_STEP,
     as_matrix,
     budget,
+    describe_block,
+    describe_excess,
     flatten_operations,
     largest_block,
+    remedies,
     split_rows,
     weak,
 )
@@ -52,6 +55,40 @@ def test_operations_are_those_that_torch_counts(shape, count, block):
         flatten(matrices, count, moments, block)
     counted = flatten_operations([shape] * 2, count, block, gram=True)
     assert counted == mode.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    ("needed", "limit", "samples", "words"),
+    [
+        (5e8, 0.1, 8, "batches of at least 40 samples (now 8), or max_overhead=0.5"),
+        (5.01e8, 0.1, 8, "batches of at least 41 samples (now 8), or max_overhead=0.51"),
+        (5e8, 0.1, None, "batches 5 times as large, or max_overhead=0.5"),
+        (5e8, 0.0, 8, "max_overhead=0.5"),
+        (3.21e9, 0.1, 2000, "batches of at least 64,200 samples (now 2,000), or max_overhead=3.3"),
+    ],
+)
+def test_remedies_of_a_small_budget_are_what_to_type(needed, limit, samples, words):
+    assert remedies(needed, 1e9, limit, samples) == words
+
+
+@pytest.mark.parametrize(
+    ("block", "further", "words"),
+    [
+        (1, "", "treat rows one by one, which max_overhead=0.1 allows"),
+        (16, "", "treat 16 rows at a time, which max_overhead=0.1 allows"),
+        (2, "x=3", "max_overhead=0.1 allows; corrections are weak; for strong ones set x=3"),
+    ],
+)
+def test_a_block_of_rows_is_described_with_its_cause(block, further, words):
+    text = describe_block(block, 0.1, [], further)
+    assert text.startswith("corrected updates treat ") and text.endswith(words)
+
+
+def test_an_excess_names_its_share_and_the_limit():
+    text = describe_excess("40 %", 0.1)
+    assert text == (
+        "corrected updates take 40 % of a full step's operations, more than max_overhead=0.1 allows"
+    )
 
 
 def test_the_budget_of_a_small_step_is_that_of_a_larger_one():
