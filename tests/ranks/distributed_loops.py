@@ -35,6 +35,7 @@ from hybrid_predict import (
     WhitenedUpdate,
 )
 from hybrid_predict.torch import ranks, shards
+from hybrid_predict.torch.fsdp1 import named_parameters
 from hybrid_predict.updates import AbstractUpdate, UpdateState
 
 STEPS, SPOILED = 24, 12
@@ -172,7 +173,7 @@ class Loop:
 
     def weights(self) -> dict[str, Tensor]:
         """The live parameters, whole."""
-        named = shards.unwrapped(self.model).named_parameters()
+        named = named_parameters(shards.unwrapped(self.model))
         return {n: shards.full_tensor(shards.local(p), p).clone() for n, p in named}
 
     def state(self) -> dict[str, Tensor]:
