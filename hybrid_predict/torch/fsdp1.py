@@ -7,7 +7,7 @@ flat parameter. What is read here of torch's private attributes is tested in ``t
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -68,6 +68,20 @@ def reshard(model: nn.Module) -> None:
         # A copy can only be there after the first forward pass.
         if hasattr(flat, "_full_param_padded") and not module._handle.needs_unshard():
             module._handle.reshard(True)
+
+
+def add_state_dict_hooks(
+    module: Any, enter: Callable[..., None], leave: Callable[..., None], load: Callable[..., None]
+) -> list[Any]:
+    """Add hooks around the state dict of a wrapper, and before it loads one; return their handles.
+
+    They run outside its own hooks, between which parameters are whole.
+    """
+    first = module.register_state_dict_pre_hook(enter)
+    module._state_dict_pre_hooks.move_to_end(first.id, last=False)
+    loading = module.register_load_state_dict_pre_hook(load)
+    module._load_state_dict_pre_hooks.move_to_end(loading.id, last=False)
+    return [first, loading, module.register_state_dict_post_hook(leave)]
 
 
 def graph_parts(model: nn.Module) -> dict[tuple[int, int], int]:
