@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -35,8 +36,10 @@ def fsdp1(strategy: ShardingStrategy = FULL, **options: Any) -> Callable[[Net], 
             FullyShardedDataParallel, sharding_strategy=strategy, use_orig_params=True,
             device_id=torch.device("cpu"), **options
         )  # fmt: skip
-        net.first, net.branch = one(net.first), one(net.branch)
-        return one(net)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The `NO_SHARD` sharding strategy is deprecated")
+            net.first, net.branch = one(net.first), one(net.branch)
+            return one(net)
 
     return wrap
 
