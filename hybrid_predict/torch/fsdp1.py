@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
 from torch import distributed as dist
+from torch import nn
 
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.torch.layouts import register
@@ -58,7 +58,8 @@ def note_ranges(model: nn.Module) -> None:
         if module._handle.uses_sharded_strategy:
             shapes = [tuple(shape) for shape in flat._shapes]
             members = dist.get_process_group_ranks(module.process_group)
-            has = [partial(_has_gradient, weakref.ref(p), weakref.ref(flat)) for p in flat._params]
+            handle = weakref.ref(module._handle)
+            has = [partial(_has_gradient, handle, k) for k in range(len(shapes))]
             register(flat._params, shapes, members, has)
 
 
@@ -129,7 +130,10 @@ def _flat_parameters(model: nn.Module) -> list[tuple[Any, Any]]:
     return [(module, module._handle.flat_param) for module in held]
 
 
-def _has_gradient(p: weakref.ref[Tensor], flat: weakref.ref[Tensor]) -> bool:
-    parameter, whole = p(), flat()
-    assert parameter is not None and whole is not None
-    return parameter.requires_grad and whole.grad is not None
+def _has_gradient(handle: weakref.ref[Any], k: int) -> bool:
+    """Return whether the last backward pass has reached a flat parameter, and parameter k needs it.
+
+    Only where a rank has entries of a parameter, the parameter itself shows that.
+    """
+    flat = getattr(handle(), "flat_param", None)
+    return flat is not None and flat.grad is not None and bool(flat._params[k].requires_grad)

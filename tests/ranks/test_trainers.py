@@ -11,14 +11,20 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning_models import Net, Recorded, SeededLoader, fit
 from torch import Tensor
 from torch import distributed as dist
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import (
+    FullStateDictConfig,
+    FullyShardedDataParallel,
+    StateDictType,
+    fully_shard,
+)
 
 from hybrid_predict import HybridConfig, MomentumPredictor, Verdict
 from hybrid_predict.torch import ranks, shards
+from hybrid_predict.torch.fsdp1 import named_parameters
 from launcher import launch, same
 
 pytestmark = [
@@ -41,6 +47,23 @@ class ShardedNet(Net):
         mesh = self.device_mesh["data_parallel"]
         fully_shard(self.net[0], mesh=mesh)
         fully_shard(self.net, mesh=mesh)
+
+
+class HostFSDP(FSDPStrategy):
+    """On the CPU, for which Lightning refuses its own class."""
+
+    def _setup_model(self, model: Any) -> Any:
+        device = torch.device("cpu")
+        model.net[0] = FullyShardedDataParallel(model.net[0], device_id=device, **self.kwargs)
+        return FullyShardedDataParallel(model, device_id=device, **self.kwargs)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        if self._state_dict_type == "sharded":
+            return super().lightning_module_state_dict()
+        # Without offload_to_cpu, after which torch frees what is on the CPU already.
+        kind, config = StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True)
+        with FullyShardedDataParallel.state_dict_type(self.model, kind, config):
+            return self.model.state_dict()
 
 
 class RankLoader(SeededLoader):
@@ -83,7 +106,8 @@ def run(
     ledger = callback.ledger.summary()
     return {
         "weights": {
-            n: shards.full_tensor(shards.local(p), p).clone() for n, p in net.named_parameters()
+            n: shards.full_tensor(shards.local(p), p).clone()
+            for n, p in named_parameters(trainer.model)
         },
         "ledger": {k: v for k, v in ledger.items() if not any(word in k for word in own)},
         "records": callback.records,
@@ -126,11 +150,16 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "ddp, unused parameters": trained(lambda: DDPStrategy(find_unused_parameters=True)),
     "ddp, spoiled": trained(DDPStrategy, nan_at=(3,)),
     "fsdp2, spoiled": trained(fsdp2, ShardedNet, nan_at=(3,)),
+    "fsdp1, spoiled": trained(HostFSDP, nan_at=(3,)),
     "ddp, resumed": resumed("ddp", DDPStrategy),
     "fsdp2, sharded, resumed": resumed("sharded", fsdp2, ShardedNet),
     "fsdp2, full, resumed": resumed(
         "full", lambda: fsdp2(save_distributed_checkpoint=False), ShardedNet
     ),
+    "fsdp1, sharded, resumed": resumed(
+        "fsdp1-sharded", lambda: HostFSDP(state_dict_type="sharded"), accumulate_grad_batches=2
+    ),
+    "fsdp1, full, resumed": resumed("fsdp1-full", HostFSDP),
 }
 
 
