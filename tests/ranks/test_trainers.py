@@ -6,16 +6,18 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, fsdp
 from lightning_models import Net, Recorded, SeededLoader, fit
 from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.fsdp import (
+    FullOptimStateDictConfig,
     FullStateDictConfig,
     FullyShardedDataParallel,
     StateDictType,
@@ -57,13 +59,15 @@ class HostFSDP(FSDPStrategy):
         model.net[0] = FullyShardedDataParallel(model.net[0], device_id=device, **self.kwargs)
         return FullyShardedDataParallel(model, device_id=device, **self.kwargs)
 
-    def lightning_module_state_dict(self) -> dict[str, Any]:
-        if self._state_dict_type == "sharded":
-            return super().lightning_module_state_dict()
-        # Without offload_to_cpu, after which torch frees what is on the CPU already.
-        kind, config = StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True)
-        with FullyShardedDataParallel.state_dict_type(self.model, kind, config):
-            return self.model.state_dict()
+
+def left_there(module: Any, world_size: int, rank0_only: bool = True) -> Any:
+    """Lightning's context of full states, which moves to the host what is gathered.
+
+    Torch frees, or uses again, what is there already.
+    """
+    configs = FullStateDictConfig, FullOptimStateDictConfig
+    options = [config(offload_to_cpu=False, rank0_only=rank0_only) for config in configs]
+    return FullyShardedDataParallel.state_dict_type(module, StateDictType.FULL_STATE_DICT, *options)
 
 
 class RankLoader(SeededLoader):
@@ -136,9 +140,10 @@ def resumed(name: str, *args: Any, **options: Any) -> Callable[[Path], dict[str,
                 save_on_train_epoch_end=False,
             )  # fmt: skip
 
-        left = run(*args, callbacks=[save("left")], **options)
         path = folder / f"{name}-left" / "step=18.ckpt"
-        right = run(*args, callbacks=[save("right")], ckpt_path=str(path), seed=50, **options)
+        with mock.patch.object(fsdp, "_get_full_state_dict_context", left_there):
+            left = run(*args, callbacks=[save("left")], **options)
+            right = run(*args, callbacks=[save("right")], ckpt_path=str(path), seed=50, **options)
         return {"left": left, "right": right, "folder": path.is_dir()}
 
     return check
@@ -175,8 +180,11 @@ def results(folder: Path) -> Results:
 
 @pytest.mark.parametrize(
     "name",
-    ["ddp", "ddp, static graph", "ddp, unused parameters", "ddp, spoiled", "fsdp2, spoiled"],
-)
+    [
+        "ddp", "ddp, static graph", "ddp, unused parameters",
+        *(f"{kind}, spoiled" for kind in ("ddp", "fsdp2", "fsdp1")),
+    ],
+)  # fmt: skip
 def test_ranks_end_with_the_same_weights_decisions_and_ledger(results: Results, name: str) -> None:
     left, right = results[name]
     assert same(left, right, "weights", "ledger", "records", "step")
@@ -184,7 +192,7 @@ def test_ranks_end_with_the_same_weights_decisions_and_ledger(results: Results, 
     assert left["ledger"]["predicted_steps"] > 5
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "fsdp1"])
 def test_a_batch_that_is_spoiled_on_one_rank_is_undone_on_both(results: Results, kind: str) -> None:
     for found in results[f"{kind}, spoiled"]:
         undone = [r.step for r in found["records"] if r.verdict is Verdict.UNDONE]
@@ -193,7 +201,10 @@ def test_a_batch_that_is_spoiled_on_one_rank_is_undone_on_both(results: Results,
         assert all(torch.isfinite(v).all() for v in found["weights"].values())
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2, sharded", "fsdp2, full"])
+RESUMED = ["ddp", *(f"{kind}, {how}" for kind in ("fsdp2", "fsdp1") for how in ("sharded", "full"))]
+
+
+@pytest.mark.parametrize("name", RESUMED)
 def test_a_resumed_run_is_the_uninterrupted_one_on_every_rank(results: Results, name: str) -> None:
     for found in results[f"{name}, resumed"]:
         assert same(found["left"], found["right"], "weights", "ledger", "step", "random")
@@ -208,7 +219,7 @@ def test_only_the_first_rank_logs(results: Results) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-@pytest.mark.parametrize("name", ["ddp", "full"])
+@pytest.mark.parametrize("name", ["ddp", "full", "fsdp1-full"])
 def test_a_single_process_continues_a_checkpoint_of_two_ranks(
     results: Results,
     folder: Path,
