@@ -27,7 +27,7 @@ class Layout:
         team: The ranks that hold parts or copies of it.
         boxes: The part of each rank of the team; None if all of them hold all of it.
         copies: Number of the copy to which the part of each rank belongs.
-        group: The process group of the team; None for that of all ranks.
+        mesh: The mesh of the team; None for all ranks.
         flat: Whether boxes are parts of the flattened tensor.
     """
 
@@ -35,8 +35,15 @@ class Layout:
     team: tuple[int, ...]
     boxes: tuple[_Box, ...] | None = None
     copies: tuple[int, ...] = ()
-    group: Any = None
+    mesh: Any = None
     flat: bool = False
+
+    @property
+    def group(self) -> Any:
+        """The process group of the team; None for that of all ranks."""
+        if self.mesh is None or self.mesh.ndim > 1:
+            return ranks.group_of(self.team)
+        return self.mesh.get_group()
 
     @property
     def shards(self) -> int:
@@ -135,8 +142,7 @@ def layout(tensor: Any) -> Layout:
         return Layout(shape, tuple(range(ranks.size())))
     mesh = tensor.device_mesh
     team, boxes, copies = _parts(shape, mesh, tensor.placements)
-    group = mesh.get_group() if mesh.ndim == 1 else ranks.group_of(team)
-    return Layout(shape, team, boxes, copies, group)
+    return Layout(shape, team, boxes, copies, mesh)
 
 
 def gathered(part: Tensor, place: Layout) -> Tensor:

@@ -49,7 +49,7 @@ def stays(array: Tensor, tensor: Tensor) -> bool:
     Small arrays about unsharded matrices are kept alike on all ranks, so that each rank can save
     them by itself.
     """
-    return shards.is_sharded(tensor) or array.numel() > sum(as_matrix(layout(tensor).shape))
+    return shards.is_sharded(tensor) or array.numel() > sum(as_matrix(shards.form(tensor).shape))
 
 
 def fetch(array: Tensor, owner: int, tensor: Tensor) -> Tensor:

@@ -190,4 +190,5 @@ def norm_factors(tensors: Sequence[Any]) -> list[float] | None:
     """
     if size() == 1:
         return None
-    return [math.sqrt(layout(t).shards / size()) for t in tensors]
+    shards = [layout(t).shards if is_sharded(t) else 1 for t in tensors]
+    return [math.sqrt(number / size()) for number in shards]

@@ -1,4 +1,4 @@
-"""What ranks with FSDP1 do in plain loops; run by ``launcher.launch``, judged in ``test_fsdp1``."""
+"""What ranks with FSDP1 do in plain loops; judged in ``test_distributed``."""
 
 from __future__ import annotations
 
@@ -7,23 +7,37 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from loops import same_bits
+from torch.distributed.fsdp import (
+    CPUOffload,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ShardingStrategy,
+)
 
 from distributed_loops import (
     AUTO,
     OWN,
     SHARD,
     WHITENED,
+    Loop,
     Net,
+    batch,
+    build,
     make_config,
     moved,
+    reductions,
     spoiled,
     trained,
 )
-from distributed_resume import read_inside, resumed
+from distributed_resume import one_rank, other, read_inside, resumed
+from hybrid_predict import HybridEngine, UnsupportedSetupError
+from hybrid_predict.torch import shards
 
 FULL = ShardingStrategy.FULL_SHARD
 
@@ -58,27 +72,87 @@ def halved(net: Net) -> Any:
     return fsdp1()(net.bfloat16())
 
 
+def alone(net: Net) -> Net:
+    """What a single process trains without FSDP1."""
+    return net
+
+
+def ranges(folder: Path) -> dict[str, Any]:
+    """What torch's public calls say about ranges and gradients, and what is read of them."""
+    model = fsdp1()(build())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = HybridEngine(model, optimizer, make_config())
+    named = list(zip(engine.mapper.names, engine.mapper.parameters, strict=True))
+    read = {n: shards.full_tensor(shards.local(p), p) for n, p in named}
+    with FullyShardedDataParallel.summon_full_params(model):
+        wanted = {n: p.detach().clone() for n, p in named}
+    parts = [torch.equal(shards.local_shard(wanted[n], p), p.detach()) for n, p in named]
+    before = [shards.has_gradient(p) for _, p in named]
+    model(batch(1)).sum().backward()
+    gathered = {n: shards.full_tensor(shards.local_gradient(p), p) for n, p in named}
+    with FullyShardedDataParallel.summon_full_params(model, with_grads=True):
+        gradients = {n: p.grad.clone() for n, p in named}
+    return {
+        "sizes": [p.numel() for _, p in named],
+        "shapes": engine.mapper.shapes,
+        "whole": same_bits(read, wanted) and same_bits(gathered, gradients),
+        "parts": parts,
+        "gradients": [before, [shards.has_gradient(p) for _, p in named]],
+    }
+
+
+def refused(folder: Path) -> dict[str, str]:
+    """What is said to what FSDP1 can do and the plug-in cannot follow."""
+
+    def turned(net: Net) -> Any:
+        net.middle.weight.data = net.middle.weight.data.t().contiguous().t()
+        return fsdp1()(net)
+
+    def flat(net: Net) -> Any:
+        return FullyShardedDataParallel(net, device_id=torch.device("cpu"))
+
+    told = {}
+    for name, wrap in {"flat": flat, "turned": turned}.items():
+        with pytest.raises(UnsupportedSetupError) as caught:
+            Loop(wrap)
+        told[name] = str(caught.value)
+    model = fsdp1()(build())
+    with mock.patch.object(model, "cpu_offload", CPUOffload(offload_params=True)):
+        with pytest.raises(UnsupportedSetupError) as caught:
+            Loop(lambda net: model)
+        told["host"] = str(caught.value)
+    return told
+
+
 LOW = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 SETUPS: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
     "fsdp1": (fsdp1(), {}),
-    "fsdp1, gradients": (fsdp1(ShardingStrategy.SHARD_GRAD_OP), {}),
+    "fsdp1, gradients": (fsdp1(ShardingStrategy.SHARD_GRAD_OP), {"window": 2}),
     "fsdp1, whole": (fsdp1(ShardingStrategy.NO_SHARD), {}),
-    "fsdp1, hybrid, whitened": (hybrid, {"config": make_config(updates=WHITENED)}),
     "fsdp1, late, fused": (fsdp1(), {"config": make_config(lag=3), "fused": True}),
-    "fsdp1, accumulation": (fsdp1(), {"window": 2}),
-    "fsdp1, whitened": (fsdp1(), {"config": make_config(updates=WHITENED)}),
     "fsdp1, regrouped": (fsdp1(), {"config": make_config(updates=WHITENED), "frozen": 9}),
     "fsdp1, own update": (fsdp1(), {"config": make_config(updates=OWN)}),
     "fsdp1, auto": (fsdp1(), {"config": AUTO, "steps": 70}),
+    "hybrid, whitened": (hybrid, {"config": make_config(updates=WHITENED)}),
+}
+GRADIENTS = {
+    "fsdp1, spoiled shard": spoiled(fsdp1(), SHARD),
+    "fsdp1, fused, spoiled shard": spoiled(fsdp1(), SHARD, fused=True),
 }
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
     **{name: trained(wrap, **options) for name, (wrap, options) in SETUPS.items()},
-    "fsdp1, spoiled shard": spoiled(fsdp1(), SHARD),
+    **GRADIENTS,
+    "fsdp1, low precision": trained(fsdp1(mixed_precision=LOW)),
     "fsdp1, moved": moved(fsdp1()),
     "fsdp1, gradients, moved": moved(fsdp1(ShardingStrategy.SHARD_GRAD_OP)),
-    "fsdp1, resumed": resumed("fsdp1", fsdp1()),
-    "fsdp1, half, resumed": resumed("fsdp1 half", halved),
+    "fsdp1, reductions": reductions(fsdp1()),
+    "fsdp1, resumed": resumed("fsdp1", fsdp1(), updates=WHITENED),
+    "fsdp1, half, resumed": resumed("fsdp1-half", halved),
     "fsdp1, read inside a step": read_inside(fsdp1()),
+    "fsdp1, ranges": ranges,
+    "fsdp1, refused": refused,
+    "more, fsdp1": lambda folder: other(torch.load(folder / "single.pt"), fsdp1()),
+    "alone, fsdp1": one_rank("fsdp1", alone),
 }

@@ -310,14 +310,8 @@ def refused(folder: Path) -> dict[str, str]:
         parallelize_module(net, mesh["tensor"], {"first": ColwiseParallel()})
         return fully_shard(net, mesh=mesh["data"])
 
-    def fsdp1(net: Net) -> Any:
-        from torch.distributed.fsdp import FullyShardedDataParallel
-
-        return FullyShardedDataParallel(net, device_id=torch.device("cpu"))
-
     told = {}
     setups: dict[str, tuple[Callable[[Net], Any], int]] = {
-        "fsdp1": (fsdp1, 60),
         "deepspeed": (lambda net: DeepSpeedEngine(2, 2), 60),
         "fully_shard over tensor parallelism": (both, 60),
         "another configuration": (ddp(), 60 + ranks.rank()),
