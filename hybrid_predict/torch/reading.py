@@ -82,9 +82,11 @@ class VerifiedReads:
     def _enter(self, *_: object) -> None:
         """Put verified values into the ranges; FSDP1 modules in FSDP1 modules enter again."""
         self._depth += 1
-        for k in self._ranges if self._depth == 1 else ():
+        if self._depth > 1:
+            return
+        for k in self._ranges:
             if (value := self._verified(k)) is not None:
-                target = shards.local(self.tensors[k]).data  # nobody's update, so without a version
+                target = shards.local(self.tensors[k]).data  # no update, so without a new version
                 self._kept.append((target, target.clone()))
                 target.copy_(value)
         fsdp1.reshard(self.model)
