@@ -15,15 +15,18 @@ import torch.distributed as dist
 from loops import same_bits
 from torch.distributed.fsdp import (
     CPUOffload,
+    FullStateDictConfig,
     FullyShardedDataParallel,
     MixedPrecision,
     ShardingStrategy,
+    StateDictType,
 )
 
 from distributed_loops import (
     AUTO,
     OWN,
     SHARD,
+    SPOILED,
     WHITENED,
     Loop,
     Net,
@@ -37,7 +40,7 @@ from distributed_loops import (
 )
 from distributed_resume import one_rank, other, read_inside, resumed
 from hybrid_predict import HybridEngine, UnsupportedSetupError
-from hybrid_predict.torch import shards
+from hybrid_predict.torch import ranks, shards
 
 FULL = ShardingStrategy.FULL_SHARD
 
@@ -70,6 +73,35 @@ def hybrid(net: Net) -> Any:
 
 def halved(net: Net) -> Any:
     return fsdp1()(net.bfloat16())
+
+
+def saved_inside(folder: Path) -> dict[str, bool]:
+    """What Lightning saves and loads between the backward pass and the update of a step."""
+    loop = Loop(fsdp1())
+    loop.train(SPOILED)
+    before = loop.weights()
+    loop.engine.before_step()
+    loop.loss().backward()
+    moved = loop.weights()
+    using = partial(FullyShardedDataParallel.state_dict_type, loop.model)
+    with using(StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True)):
+        full = {n: x.clone() for n, x in loop.model.state_dict().items()}
+    with using(StateDictType.SHARDED_STATE_DICT):
+        state = loop.model.state_dict()
+    parts = {n: [s.tensor for s in x.local_shards()] for n, x in state.items()}
+    rows = {n: list(x.chunk(2)[ranks.rank() :][:1]) for n, x in before.items()}
+    kept = same_bits(loop.weights(), moved)
+    wanted = {n: x + 1.0 for n, x in before.items()}
+    with using(StateDictType.FULL_STATE_DICT):
+        loop.model.load_state_dict({n: x.clone() for n, x in wanted.items()})
+    loop.engine.abandon()
+    return {
+        "moved": not same_bits(moved, before),
+        "full": same_bits(full, before if ranks.rank() == 0 else {}),
+        "sharded": same_bits(parts, rows),
+        "kept": kept,
+        "loaded": same_bits(loop.weights(), wanted),
+    }
 
 
 def alone(net: Net) -> Net:
@@ -151,6 +183,7 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp1, resumed": resumed("fsdp1", fsdp1(), updates=WHITENED),
     "fsdp1, half, resumed": resumed("fsdp1-half", halved),
     "fsdp1, read inside a step": read_inside(fsdp1()),
+    "fsdp1, saved inside a step": saved_inside,
     "fsdp1, ranges": ranges,
     "fsdp1, refused": refused,
     "more, fsdp1": lambda folder: other(torch.load(folder / "single.pt"), fsdp1()),

@@ -124,7 +124,7 @@ def corrected(
             "received": dict(received),
             "held": held,
             "owners": kept.memory.owners,
-            "shapes": [tuple(p.shape) for p in kept.parameters],
+            "shapes": [tuple(shards.form(p).shape) for p in kept.parameters],
             "parts": [shards.local(p).numel() for p in kept.parameters],
             "arrays": [not any(a[k].is_meta for a in owned) for k in range(len(kept.names))],
             "bytes": kept.held_bytes,

@@ -22,6 +22,7 @@ ADVICE = (
     ".*isinstance\\(treespec",
     ".*sync_dist=True",
     "The dirpath has changed",
+    "FSDP.state_dict_type",
     "Please use DTensor instead",
     "Multiple backends are registered",
     ".*_get_pg_default_device",

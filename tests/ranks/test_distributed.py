@@ -268,6 +268,11 @@ def test_fsdp1_is_refused_where_parameters_do_not_stay(
             raise RuntimeError(told[setup])
 
 
+def test_fsdp1_saves_verified_weights_inside_a_step_and_loads_others(results: Results) -> None:
+    for found in results["fsdp1, saved inside a step"]:
+        assert found == dict.fromkeys(found, True)
+
+
 def test_ranges_of_fsdp1_are_what_torch_s_public_calls_say(results: Results) -> None:
     ranks = results["fsdp1, ranges"]
     sizes = list(zip(*(found["sizes"] for found in ranks), strict=True))
