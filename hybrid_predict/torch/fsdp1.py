@@ -1,7 +1,8 @@
 """``FullyShardedDataParallel`` (FSDP1) with original parameters: their ranges, names and graphs.
 
 Between two passes, torch makes each parameter the range of it that lies in this rank's shard of a
-flat parameter. What is read here of torch's private attributes is tested in ``test_fsdp1``.
+flat parameter. Private attributes of torch are read in this file alone; ``test_distributed``
+compares what they say with torch's public calls.
 """
 
 from __future__ import annotations

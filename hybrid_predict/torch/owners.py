@@ -131,7 +131,7 @@ class Exchange:
     def spread(self, arrays: Sequence[Sequence[Tensor]]) -> None:
         """Copy arrays about each tensor from its owner to the other ranks."""
         targets = [[x for k in each for x in arrays[k]] for each in self._of.values()]
-        if any(targets):
+        if any(x.numel() for each in targets for x in each):
             own = [lists.cast(x, self._like.dtype) for x in targets[self._me]]
             _fill(targets, self._shared(own, [[x.shape for x in each] for each in targets]))
 

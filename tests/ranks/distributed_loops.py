@@ -158,7 +158,7 @@ class Loop:
             shards.unwrapped(self.model).middle.weight.requires_grad_(False)
         self.engine.before_step()
         for k in range(self.window):
-            waits = k + 1 < self.window and isinstance(self.model, DistributedDataParallel)
+            waits = k + 1 < self.window and hasattr(self.model, "no_sync")
             with self.model.no_sync() if waits else nullcontext():
                 loss = self.loss() / self.window * bad.factor + bad.offset
                 loss.backward()
