@@ -91,7 +91,7 @@ class HybridEngine(Uncopied):
         self._operations = OperationCounter(self.ledger)
         self._handles: list[Any] = []
         if not self._state.plain:
-            ranks.check_same(self.mapper.names, [tuple(p.shape) for p in parameters], self.config)
+            ranks.check_same(self.mapper.names, self.mapper.shapes, self.config)
             self._follow_parameters()
             if not self._groups.idle:
                 self._handles += optimizer.attach(weakref.ref(self))

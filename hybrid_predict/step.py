@@ -139,7 +139,7 @@ class Step:
         update is held back if the predicted steps do not stand.
         """
         optimizer: Any = self._optimizer.optimizers[index]
-        held = [p for p in self._optimizer.parameters(index) if p.grad is not None]
+        held = [p for p in self._optimizer.parameters(index) if shards.has_gradient(p)]
         self.observe_loss(loss)
         self._has_gradients = bool(held)
         if self.calls[index]:

@@ -162,7 +162,8 @@ class HybridPredict(TrainerCallback):
         saved, self._saved = self._saved, None
         stayed = saved is not None and clock.load_state_dict(saved["clock"])
         config = run_config(trainer, clock, self.config)
-        engine = self.engine = HybridEngine(pl_module, trainer.optimizers, config)
+        assert trainer.model is not None
+        engine = self.engine = HybridEngine(trainer.model, trainer.optimizers, config)
         if saved is not None:
             engine.load_state_dict(saved["engine"], steps=clock.steps)
             if stayed:

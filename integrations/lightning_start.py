@@ -50,12 +50,13 @@ def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) ->
 def refuse(trainer: pl.Trainer) -> None:
     """Raise UnsupportedSetupError for set-ups that are not supported."""
     known = package_of(trainer).strategies
-    supported = (known.SingleDeviceStrategy, known.DDPStrategy, known.ModelParallelStrategy)
+    sharding = (known.ModelParallelStrategy, known.FSDPStrategy)
+    supported = (known.SingleDeviceStrategy, known.DDPStrategy, *sharding)
     strategy, callbacks = trainer.strategy, trainer.callbacks  # type: ignore[attr-defined]
     if sum(c.state_key == KEY for c in callbacks) > 1:
         expected, got, remedy = "one HybridPredict callback", "several", "Keep one of them."
     elif not isinstance(strategy, supported) or isinstance(strategy, known.DeepSpeedStrategy):
-        expected = "a single device, DDP, or ModelParallelStrategy with fully_shard (FSDP2)"
+        expected = "a single device, DDP, FSDP, or ModelParallelStrategy with fully_shard (FSDP2)"
         got = type(strategy).__name__
         remedy = "Set Trainer(strategy='ddp'), or a ModelParallelStrategy to shard the model."
     else:

@@ -124,13 +124,14 @@ class Group:
         update = self.treatment.update
         if update is None or ranks.size() == 1:
             return None
-        work = [update.operations([p], None) + p.numel() for p in self.parameters]
+        forms = [shards.form(p) for p in self.parameters]
+        work = [update.operations([x], None) + x.numel() for x in forms]
         return owners.owners(self.parameters, work, self.treatment.owner)
 
     @property
     def size(self) -> int:
         """Number of weights."""
-        return sum(p.numel() for p in self.parameters)
+        return sum(shards.form(p).numel() for p in self.parameters)
 
     @property
     def decay(self) -> float:
@@ -177,7 +178,7 @@ class Group:
         Returns:
             What :meth:`close` needs; None if no tensor has a gradient.
         """
-        members = [k for k, p in enumerate(self.parameters) if p.grad is not None]
+        members = [k for k, p in enumerate(self.parameters) if shards.has_gradient(p)]
         if not members:
             return None
         treatment, memory, values = self.treatment, self.memory, self._values()
@@ -345,7 +346,7 @@ class Group:
         """
         update, owned = self.treatment.update, defaultdict[int, list[Tensor]](list)
         for p, owner in zip(self.parameters, self._owners or repeat(0), strict=False):
-            owned[owner].append(p)
+            owned[owner].append(shards.form(p))
         return max(update.operations(own, block) for own in owned.values()) if update else 0
 
     def set_block(self, block: int | None) -> None:

@@ -116,7 +116,7 @@ class Groups:
     def corrected_shapes(self) -> list[Sequence[int]]:
         """Shapes of the tensors whose updates are corrected."""
         corrected = (group for group in self._groups if group.treatment.update)
-        return [p.shape for group in corrected for p in group.parameters]
+        return [shards.form(p).shape for group in corrected for p in group.parameters]
 
     @property
     def carries(self) -> dict[str, Tensor]:
@@ -209,7 +209,7 @@ class Groups:
         parts: dict[Any, tuple[Treatment, list[str], list[Tensor]]] = {}
         columns = zip(mapper.names, mapper.parameters, mapper.kinds, strict=True)
         for position, (name, p, kind) in enumerate(columns):
-            wanted = p.requires_grad and p.numel() and p.is_floating_point()
+            wanted = p.requires_grad and shards.form(p).numel() and p.is_floating_point()
             update, predictor = self._updates.get(kind), self._predictors.get(kind)
             if not wanted or (update is None and predictor is None):
                 continue
@@ -220,7 +220,7 @@ class Groups:
             if update is not None and (rule.relative or not rule.known):
                 self.left_out.add(RELATIVE if rule.relative else f"{LEFT} {rule.unknown}")
                 update = None
-            update = update if p.dim() > 1 else None
+            update = update if shards.form(p).dim() > 1 else None
             if update is None and predictor is None:
                 continue
             treatment = Treatment(kind, owners[id(p)], update, predictor, self._paced)

@@ -203,7 +203,7 @@ def _update_state(
     update: AbstractUpdate, tensors: Sequence[Tensor], history: str, owned_by: list[int] | None
 ) -> UpdateState:
     """Return the state of an update, with the arrays of the tensors that this rank owns."""
-    like = [p.detach() for p in tensors]
+    like = [shards.form(p).detach() for p in tensors]
     if owned_by is None:
         return update.init(like, history)
     # One by one, so that a rank does not hold what others own, not even for a moment.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -101,12 +102,13 @@ def overview(engine: HybridEngine) -> Overview:
     mapper, schedule, groups = engine.mapper, engine.schedule, engine._state.groups
     treated = {name: group.treatment for group in groups for name in group.names}
     sizes: dict[tuple[str, bool, bool], list[int]] = {}
-    for name, parameter, kind in zip(mapper.names, mapper.parameters, mapper.kinds, strict=True):
+    columns = zip(mapper.names, mapper.parameters, mapper.shapes, mapper.kinds, strict=True)
+    for name, parameter, shape, kind in columns:
         if parameter.requires_grad:
             treatment = treated.get(name)
             corrected = treatment is not None and treatment.update is not None
             predicted = treatment is not None and treatment.predictor is not None
-            sizes.setdefault((kind, corrected, predicted), []).append(parameter.numel())
+            sizes.setdefault((kind, corrected, predicted), []).append(math.prod(shape))
     order = sorted(sizes, key=lambda key: (KINDS.index(key[0]), key))
     return Overview(
         parts=tuple(Part(*key, len(sizes[key]), sum(sizes[key])) for key in order),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import copy_unless
+from hybrid_predict.torch.fsdp1 import named_modules
 from hybrid_predict.torch.host import HostCopy
 
 _SMALL = 4096
@@ -125,12 +126,12 @@ class BufferTracker:
 
     def state_dict(self) -> list[str]:
         """Return the names of the tensors that are known to change."""
-        names = {id(module): name for name, module in self._model.named_modules()}
+        names = {id(module): name for name, module in named_modules(self._model)}
         return sorted(f"{names[m]}:{name}" for m, name in self._changing if m in names)
 
     def load_state_dict(self, state: list[str]) -> None:
         """Load a state of :meth:`state_dict`; names that this model does not have are skipped."""
-        modules = dict(self._model.named_modules())
+        modules = dict(named_modules(self._model))
         pairs = [str(entry).rpartition(":") for entry in state]
         self._changing |= {(id(modules[m]), name) for m, _, name in pairs if m in modules}
 

@@ -52,7 +52,7 @@ class KindDecision:
         if self._index is None or not isinstance(loss, Tensor) or loss.grad_fn is None:
             return
         self._seen = self._seen or GraphFindings()
-        self._seen.add(loss, replace(self._index, aliases=shards.unsharded_ids(self._mapper.model)))
+        self._seen.add(loss, replace(self._index, stand_ins=shards.stand_ins(self._mapper.model)))
 
     def decide(
         self, index: int, with_gradient: Collection[int], *, late: bool

@@ -11,8 +11,10 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from hybrid_predict.torch.fsdp1 import named_children, named_modules, named_parameters
 from hybrid_predict.torch.graph import GraphFindings
 from hybrid_predict.torch.nodes import MatrixIndex
+from hybrid_predict.torch.shards import form
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _CONVOLUTIONS = (nn.modules.conv._ConvNd, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -46,15 +48,15 @@ def matrix_index(model: nn.Module, owners: Mapping[int, int] | None = None) -> M
     """List the parameters of a model, as needed to find its matrices in a graph."""
     _, matrices = _listed(model)
     networks = _networks(model, matrices, owners or {})
-    trained = {id(p): p for p in model.parameters() if p.requires_grad}
+    trained = {id(p): form(p) for p in model.parameters() if p.requires_grad}
     return MatrixIndex(
         {key: p for key, p in trained.items() if p.dim() > 1},
         frozenset(key for key, p in trained.items() if p.dim() < 2),
         [frozenset(m.key for m in network) for network in networks],
         frozenset(
-            tuple(p.shape)
+            tuple(form(p).shape)
             for name, p in model.named_parameters()
-            if not p.requires_grad and "weight" in name.rpartition(".")[2] and p.dim() > 1
+            if not p.requires_grad and "weight" in name.rpartition(".")[2] and form(p).dim() > 1
         ),
         _linear_weights(model),
     )
@@ -110,17 +112,18 @@ def _listed(model: nn.Module) -> tuple[dict[int, str], list[_Matrix]]:
     """Return kinds as if there were no head, and the matrices in order."""
     kinds: dict[int, str] = {}
     matrices: list[_Matrix] = []
-    for module_name, module in model.named_modules():
+    for module_name, module in named_modules(model):
         for name, p in module.named_parameters(recurse=False):
             if id(p) in kinds:
                 continue
+            shape = tuple(form(p).shape)
             leaf = ".".join(f"{module_name}.{name}".rsplit(".", 2)[-2:])
-            matrix = _Matrix(id(p), tuple(p.shape), p.requires_grad, module_name)
+            matrix = _Matrix(id(p), shape, p.requires_grad, module_name)
             if _is(module, _EMBEDDINGS):
                 kinds[id(p)] = "embedding"
-            elif sum(size > 1 for size in p.shape) < 2:
+            elif sum(size > 1 for size in shape) < 2:
                 kinds[id(p)] = "vector"
-                if _is(module, (nn.Linear,)) and p.dim() == 2:
+                if _is(module, (nn.Linear,)) and len(shape) == 2:
                     matrices.append(matrix)
             elif _named_embedding(leaf) and not _is(module, _LAYERS):
                 kinds[id(p)] = "embedding"
@@ -167,8 +170,9 @@ def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> _Matrix | None:
     last = max((k for k, m in enumerate(matrices) if m.trained), default=None)
     if last is None:
         return None
-    trained = {n for n, c in model.named_children() if any(p.requires_grad for p in c.parameters())}
-    frozen = dict(model.named_children()).keys() - trained
+    children = dict(named_children(model))
+    trained = {n for n, c in children.items() if any(p.requires_grad for p in c.parameters())}
+    frozen = children.keys() - trained
     behind = list(matrices[last + 1 :])
     for child in frozen:
         inner = [m for m in matrices if m.child == child]
@@ -194,7 +198,7 @@ def _networks(
     several matrices each: a generator and a discriminator.
     """
     owned: dict[str, set[int]] = {}
-    for name, p in model.named_parameters():
+    for name, p in named_parameters(model):
         if id(p) in owners:
             child = name.rpartition(".")[0].split(".")[0]
             owned.setdefault(child, set()).add(owners[id(p)])
@@ -215,10 +219,10 @@ def _sibling_heads(
     value.
     """
     path = head.module.split(".") if head.module else []
-    modules = dict(model.named_modules(remove_duplicate=False))
+    modules = dict(named_modules(model, remove_duplicate=False))
     for depth in range(len(path)):
         prefix = "".join(f"{name}." for name in path[:depth])
-        children = dict(modules[prefix[:-1]].named_children())
+        children = dict(named_children(modules[prefix[:-1]]))
         holding = {
             name: [m for m in matrices if f"{m.module}.".startswith(f"{prefix}{name}.")]
             for name in children

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, final
@@ -46,7 +46,8 @@ class MatrixIndex:
             not count for it, so that a generator followed by its discriminator has a head.
         frozen: Shapes of frozen weights; a constant of such a shape counts as a matrix.
         linear: Weights of linear layers.
-        aliases: Parameter that a tensor in the graph stands for.
+        stand_ins: Parameter that a tensor in the graph stands for, by its ``id``; or that an output
+            of its split does, by that and the number of the output.
     """
 
     matrices: Mapping[int, Tensor]
@@ -54,7 +55,7 @@ class MatrixIndex:
     networks: Sequence[frozenset[int]]
     frozen: frozenset[tuple[int, ...]]
     linear: frozenset[int] = frozenset()
-    aliases: Mapping[int, int] = field(default_factory=dict)
+    stand_ins: Mapping[Hashable, int] = field(default_factory=dict)
 
 
 @final
@@ -77,13 +78,12 @@ class Node:
 
     def __init__(self, raw: Any, inputs: Sequence[Node | None], index: MatrixIndex) -> None:
         self.raw, self.inputs = raw, inputs
-        self.key: int | None = None
         self.operation = _operation(raw)
         self.alone, self.plain, self.multiplied = False, NONE, NONE
         self.weights: dict[Node, frozenset[int]] = {}
         self.turned = ""
-        if not inputs and hasattr(raw, "variable"):
-            key = self.key = index.aliases.get(id(raw.variable), id(raw.variable))
+        key = self.key = _parameter(raw, index)
+        if key is not None:
             self.alone = key in index.matrices or key in index.vectors
             self.plain = frozenset([key]) & index.matrices.keys()
             return
@@ -133,16 +133,16 @@ def read(loss: Tensor, index: MatrixIndex) -> list[Node]:
     Tensors that the graph has saved are not read, because checkpointed parts would be recomputed.
     """
     nodes: dict[Any, Node | None] = {None: None}
-    seen, stack = {None, loss.grad_fn}, [(loss.grad_fn, iter(_inputs(loss.grad_fn)))]
+    seen, stack = {None, loss.grad_fn}, [(loss.grad_fn, iter(_inputs(loss.grad_fn, index)))]
     while stack:
         raw, rest = stack[-1]
         following = next((n for n in rest if n not in seen), None)
         if following is None:
-            nodes[raw] = Node(raw, [nodes[n] for n in _inputs(raw)], index)
+            nodes[raw] = Node(raw, [nodes[n] for n in _inputs(raw, index)], index)
             stack.pop()
         else:
             seen.add(following)
-            stack.append((following, iter(_inputs(following))))
+            stack.append((following, iter(_inputs(following, index))))
     return [node for node in nodes.values() if node is not None]
 
 
@@ -151,8 +151,21 @@ def union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
     return NONE.union(*sets)
 
 
-def _inputs(raw: Any) -> list[Any]:
-    return [n for n, _ in raw.next_functions]
+def _inputs(raw: Any, index: MatrixIndex) -> list[Any]:
+    return [] if _parameter(raw, index) is not None else [n for n, _ in raw.next_functions]
+
+
+def _parameter(raw: Any, index: MatrixIndex) -> int | None:
+    """Return the ``id`` of a leaf, or of the parameter that it or its part stands for."""
+    if hasattr(raw, "variable"):
+        return index.stand_ins.get(id(raw.variable), id(raw.variable))
+    if len(raw.next_functions) != 1 or not index.stand_ins:
+        return None
+    split, number = raw.next_functions[0]
+    wholes = [n for n, _ in split.next_functions] if split is not None else []
+    if len(wholes) != 1 or not hasattr(wholes[0], "variable"):
+        return None
+    return index.stand_ins.get((id(wholes[0].variable), number))
 
 
 def _operation(raw: Any) -> str:

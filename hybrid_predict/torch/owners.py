@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, final
 
 import torch
@@ -16,65 +13,10 @@ from torch import Tensor
 from hybrid_predict.rules.budget import as_matrix
 from hybrid_predict.rules.owners import MOST_TOGETHER, deal, rounds
 from hybrid_predict.torch import lists, ranks, shards
+from hybrid_predict.torch.layouts import Layout, layout
 
-_Box = tuple[slice, ...]
-
-
-@final
-@dataclass(frozen=True)
-class Layout:
-    """Which part of a tensor each rank of a team holds.
-
-    Args:
-        team: The ranks that hold parts or copies of it.
-        boxes: The part of each rank of the team; None if all of them hold all of it.
-        copies: Number of the copy to which the part of each rank belongs.
-        group: The process group of the team; None for that of all ranks.
-    """
-
-    team: tuple[int, ...]
-    boxes: tuple[_Box, ...] | None = None
-    copies: tuple[int, ...] = ()
-    group: Any = None
-
-
-def layout(tensor: Any) -> Layout:
-    """Return which part of a tensor each rank holds."""
-    if not shards.is_sharded(tensor):
-        return Layout(tuple(range(ranks.size())))
-    mesh = tensor.device_mesh
-    team, boxes, copies = _parts(tensor.shape, mesh, tensor.placements)
-    return Layout(team, boxes, copies, mesh.get_group() if mesh.ndim == 1 else ranks.group_of(team))
-
-
-@lru_cache(maxsize=1024)
-def _parts(
-    shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...]
-) -> tuple[tuple[int, ...], tuple[_Box, ...], tuple[int, ...]]:
-    sizes = tuple(mesh.mesh.shape)
-    places = list(itertools.product(*map(range, sizes)))
-    copies = [
-        tuple(c for c, p in zip(place, placements, strict=True) if not p.is_shard())
-        for place in places
-    ]
-    numbers = {copy: n for n, copy in enumerate(dict.fromkeys(copies))}
-    boxes = tuple(_box(shape, sizes, place, placements) for place in places)
-    return tuple(mesh.mesh.flatten().tolist()), boxes, tuple(numbers[copy] for copy in copies)
-
-
-def _box(
-    shape: Sequence[int], sizes: Sequence[int], place: Sequence[int], placements: Sequence[Any]
-) -> _Box:
-    """Return the part of one rank: along each dimension all parts but the last are equally long."""
-    starts, lengths = [0] * len(shape), list(shape)
-    for count, number, placement in zip(sizes, place, placements, strict=True):
-        if placement.is_shard():
-            d = placement.dim
-            most = -(-lengths[d] // count)
-            start = min(number * most, lengths[d])
-            starts[d] += start
-            lengths[d] = min(most, lengths[d] - start)
-    return tuple(slice(a, a + n) for a, n in zip(starts, lengths, strict=True))
+_Shapes = Sequence[Sequence[Sequence[int]]]
+_Tensors = Sequence[Sequence[Tensor]]
 
 
 def owners(tensors: Sequence[Tensor], work: Sequence[int], first: int) -> list[int]:
@@ -107,7 +49,7 @@ def stays(array: Tensor, tensor: Tensor) -> bool:
     Small arrays about unsharded matrices are kept alike on all ranks, so that each rank can save
     them by itself.
     """
-    return shards.is_sharded(tensor) or array.numel() > sum(as_matrix(tensor.shape))
+    return shards.is_sharded(tensor) or array.numel() > sum(as_matrix(shards.form(tensor).shape))
 
 
 def fetch(array: Tensor, owner: int, tensor: Tensor) -> Tensor:
@@ -130,22 +72,16 @@ class Exchange:
     Args:
         positions: Their positions.
         layouts: Which part of each tensor each rank holds; the team is the same for all.
-        shapes: Their full shapes.
         owners: The rank that owns each.
         like: A tensor of the type and device in which they are exchanged.
     """
 
     def __init__(
-        self,
-        positions: list[int],
-        layouts: list[Layout],
-        shapes: list[tuple[int, ...]],
-        owners: list[int],
-        like: Tensor,
+        self, positions: list[int], layouts: list[Layout], owners: list[int], like: Tensor
     ) -> None:
-        self.positions, self._layouts, self._shapes = positions, layouts, shapes
-        self._like, self._team = like, layouts[0].team
-        self._sharded, self._group = layouts[0].boxes is not None, layouts[0].group
+        self.positions, self._layouts, self._like = positions, layouts, like
+        self._team, self._group = layouts[0].team, layouts[0].group
+        self._sharded = layouts[0].boxes is not None
         self._me = self._team.index(ranks.rank())
         self._of: dict[int, list[int]] = {rank: [] for rank in self._team}
         for k, owner in enumerate(owners):
@@ -161,66 +97,52 @@ class Exchange:
         """Return the tensors that this rank owns from the parts of all ranks, by position."""
         if not self._sharded:
             return [part(k) for k in self.own]
+        places, members = self._layouts, range(len(self._team))
         sent = [
             [
                 lists.cast(part(self.positions[k]), self._like.dtype)
                 for k in self._of[rank]
-                if self._gives(k, self._me, j)
+                if places[k].gives(self._me, j)
             ]
             for j, rank in enumerate(self._team)
         ]
-        boxes = [
-            [(k, self._box(k, j)) for k in self._mine if self._gives(k, j, self._me)]
-            for j in range(len(self._team))
+        wholes = {k: self._like.new_empty(places[k].shape) for k in self._mine}
+        targets = [
+            [places[k].part(x, j) for k, x in wholes.items() if places[k].gives(j, self._me)]
+            for j in members
         ]
-        sizes = [[_elements(box) for _, box in each] for each in boxes]
-        received = ranks.exchange(sent, list(map(sum, sizes)), self._like, self._group)
-        wholes = {k: self._like.new_empty(self._shapes[k]) for k in self._mine}
-        for each, lengths, values in zip(boxes, sizes, received, strict=True):
-            for (k, box), value in zip(each, values.split(lengths), strict=True):
-                target = wholes[k][box]
-                target.copy_(value.view(target.shape))
+        _fill(targets, self._exchanged(sent, [[x.shape for x in each] for each in targets]))
         return list(wholes.values())
 
     def parts(self, wholes: Sequence[Tensor]) -> list[Tensor]:
         """Return this rank's parts of all tensors, from the whole ones of their owners."""
         own = [lists.cast(x, self._like.dtype) for x in wholes]
-        boxes = [self._box(k, self._me) for k in range(len(self.positions))]
-        sizes = [[_elements(boxes[k]) for k in each] for each in self._of.values()]
-        lengths = list(map(sum, sizes))
+        shapes = [[self._layouts[k].part_shape(self._me) for k in of] for of in self._of.values()]
         if self._sharded:
             rows = list(zip(self._mine, own, strict=True))
-            sent = [[x[self._box(k, j)] for k, x in rows] for j in range(len(self._team))]
-            received = ranks.exchange(sent, lengths, self._like, self._group)
+            sent = [[self._layouts[k].part(x, j) for k, x in rows] for j in range(len(self._team))]
+            received = self._exchanged(sent, shapes)
         else:
-            received = ranks.share(own, self._me, lengths, self._like)
-        parts = [self._like] * len(boxes)
-        for each, split, values in zip(self._of.values(), sizes, received, strict=True):
-            for k, value in zip(each, values.split(split), strict=True):
-                parts[k] = value.view([s.stop - s.start for s in boxes[k]])
-        return parts
+            received = self._shared(own, shapes)
+        pairs = zip(self._of.values(), received, strict=True)
+        parts = {k: x for of, each in pairs for k, x in zip(of, each, strict=True)}
+        return [parts[k] for k in range(len(parts))]
 
     def spread(self, arrays: Sequence[Sequence[Tensor]]) -> None:
         """Copy arrays about each tensor from its owner to the other ranks."""
         targets = [[x for k in each for x in arrays[k]] for each in self._of.values()]
-        sizes = [[x.numel() for x in each] for each in targets]
-        lengths = list(map(sum, sizes))
-        if not any(lengths):
-            return
-        own = [lists.cast(x, self._like.dtype) for x in targets[self._me]]
-        received = ranks.share(own, self._me, lengths, self._like)
-        for each, split, values in zip(targets, sizes, received, strict=True):
-            for target, value in zip(each, values.split(split), strict=True):
-                target.copy_(value.view(target.shape))
+        if any(x.numel() for each in targets for x in each):
+            own = [lists.cast(x, self._like.dtype) for x in targets[self._me]]
+            _fill(targets, self._shared(own, [[x.shape for x in each] for each in targets]))
 
-    def _gives(self, k: int, source: int, target: int) -> bool:
-        """Return whether one rank of the team sends its part of tensor k to another."""
-        copies = self._layouts[k].copies
-        return copies[source] == copies[target]
+    def _exchanged(self, sent: _Tensors, shapes: _Shapes) -> _Tensors:
+        """Send tensors to each rank of the team, and return those of these shapes from each."""
+        received = ranks.exchange(sent, _lengths(shapes), self._like, self._group)
+        return _divided(received, shapes)
 
-    def _box(self, k: int, member: int) -> _Box:
-        boxes = self._layouts[k].boxes
-        return tuple(slice(0, n) for n in self._shapes[k]) if boxes is None else boxes[member]
+    def _shared(self, own: Sequence[Tensor], shapes: _Shapes) -> _Tensors:
+        """Return the tensors of each rank, which have these shapes."""
+        return _divided(ranks.share(own, self._me, _lengths(shapes), self._like), shapes)
 
 
 def exchanges(
@@ -241,15 +163,14 @@ def exchanges(
         together[place.team, place.boxes is None, lists.widest([x]), x.device].append(k)
     found = []
     for (_, replicated, dtype, device), members in together.items():
-        most = sum(tensors[k].numel() for k in members) if replicated else MOST_TOGETHER
-        sizes, own = [tensors[k].numel() for k in members], [owners[k] for k in members]
+        sizes = [math.prod(layouts[k].shape) for k in members]
+        most, own = sum(sizes) if replicated else MOST_TOGETHER, [owners[k] for k in members]
         for part in rounds(sizes, own, most):
             chosen = [members[k] for k in part]
             found.append(
                 Exchange(
                     chosen,
                     [layouts[k] for k in chosen],
-                    [tuple(tensors[k].shape) for k in chosen],
                     [owners[k] for k in chosen],
                     torch.empty(0, dtype=dtype, device=device),
                 )
@@ -257,5 +178,19 @@ def exchanges(
     return found
 
 
-def _elements(box: _Box) -> int:
-    return math.prod(s.stop - s.start for s in box)
+def _lengths(shapes: _Shapes) -> list[int]:
+    return [sum(map(math.prod, each)) for each in shapes]
+
+
+def _divided(received: Sequence[Tensor], shapes: _Shapes) -> _Tensors:
+    """Divide the flat elements from each rank into tensors."""
+    return [
+        [x.view(s) for x, s in zip(row.split(list(map(math.prod, each))), each, strict=True)]
+        for row, each in zip(received, shapes, strict=True)
+    ]
+
+
+def _fill(targets: _Tensors, sources: _Tensors) -> None:
+    for each, values in zip(targets, sources, strict=True):
+        for target, value in zip(each, values, strict=True):
+            target.copy_(value)

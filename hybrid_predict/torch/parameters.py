@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hybrid_predict.errors import ConfigError, ContractError, UnsupportedSetupError
-from hybrid_predict.torch import shards
+from hybrid_predict.torch import fsdp1, shards
 from hybrid_predict.torch.deltas import Movement, WeightDelta
 from hybrid_predict.torch.graph import GraphFindings
 from hybrid_predict.torch.kinds import classify, resolve
 from hybrid_predict.torch.nodes import MatrixIndex
 from hybrid_predict.torch.reading import VerifiedReads
+from hybrid_predict.torch.shards import form
 
 
 @final
@@ -52,22 +53,24 @@ class ParameterMapper:
         self.model, self._overrides = model, dict(overrides or {})
         self._gathering = shards.fsdp2_modules(model)
         self.written()  # else the optimizers' shards may not be the model's parameters
+        fsdp1.note_ranges(model)
         self._kinds: dict[int, str] = {}
         self.follow(model.parameters() if parameters is None else parameters, owners)
         self._check()
 
     def written(self) -> None:
-        """Free what FSDP2 gathered in a forward pass alone, which hides writes into its shards."""
+        """Free what FSDP gathered in a forward pass alone, which hides writes into its shards."""
         for module in self._gathering:
             module.reshard()
+        fsdp1.reshard(self.model)
 
     def follow(self, parameters: Iterable[Tensor], owners: Mapping[int, int] | None = None) -> None:
         """List the parameters again; known parameters keep their kinds."""
-        known = {id(p): name for name, p in self.model.named_parameters()}
+        known = {id(p): name for name, p in fsdp1.named_parameters(self.model)}
         unique = {id(p): p for p in parameters}
         kinds = classify(self.model, owners)
         self._kinds = {
-            key: self._kinds.get(key) or kinds.get(key, "hidden" if p.dim() > 1 else "vector")
+            key: self._kinds.get(key) or kinds.get(key, "hidden" if form(p).dim() > 1 else "vector")
             for key, p in unique.items()
         }
         # Set together with the kinds: the id of a freed parameter can be used by a new one.
@@ -106,14 +109,20 @@ class ParameterMapper:
             for name, kind in self.found.items()
         )
 
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of the whole parameters."""
+        return [tuple(form(p).shape) for p in self.parameters]
+
     def count_trained(self) -> int:
         """Return the number of trained weights outside embeddings."""
         columns = zip(self.parameters, self.kinds, strict=True)
-        return sum(p.numel() for p, kind in columns if p.requires_grad and kind != "embedding")
+        trained = [p for p, kind in columns if p.requires_grad and kind != "embedding"]
+        return sum(form(p).numel() for p in trained)
 
     def share(self, names: Collection[str]) -> float:
         """Return the share of the trained weights that some parameters have."""
-        sizes = {name: p.numel() for name, p in self._by_name.items() if p.requires_grad}
+        sizes = {name: form(p).numel() for name, p in self._by_name.items() if p.requires_grad}
         return sum(sizes.get(name, 0) for name in names) / max(1, sum(sizes.values()))
 
     def visit(self, fn: Callable[[str, Tensor], object]) -> None:

@@ -10,8 +10,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from hybrid_predict.torch import shards
+from hybrid_predict.torch import fsdp1, shards
 from hybrid_predict.torch.deltas import Movement
+from hybrid_predict.torch.layouts import flat
 
 
 @final
@@ -20,7 +21,8 @@ class VerifiedReads:
     """Puts verified values into the state dicts of a model, which itself does not change.
 
     Every module that holds one of the tensors gets a hook, so the state dict of a part of the model
-    has them too. With ``keep_vars=True`` a caller gets the parameters themselves.
+    has them too. With ``keep_vars=True`` a caller gets the parameters themselves. The state dict of
+    an FSDP1 module is gathered from ranges, so these hold verified values while it is made.
 
     Args:
         model: The model.
@@ -38,10 +40,18 @@ class VerifiedReads:
     unverified: Callable[[], Collection[int]]
     withdraw: Callable[[], None]
     _handles: list[Any] = field(default_factory=list, init=False)
+    _ranges: list[int] = field(default_factory=list, init=False)
+    _kept: list[tuple[Tensor, Tensor]] = field(default_factory=list, init=False)
+    _depth: int = field(default=0, init=False)
 
     def open(self) -> None:
         """Register the hooks."""
-        positions = {id(tensor): k for k, tensor in enumerate(self.tensors)}
+        self._ranges = [k for k, t in enumerate(self.tensors) if flat(t) is not None]
+        for module in fsdp1.wrappers(self.model) if self._ranges else ():
+            calls = OwnHook(self._enter), OwnHook(self._leave), OwnHook(self._before_load)
+            self._handles += fsdp1.add_state_dict_hooks(module, *calls)
+        others = {k: t for k, t in enumerate(self.tensors) if k not in self._ranges}
+        positions = {id(tensor): k for k, tensor in others.items()}
         for module in self.model.modules():
             held = {**module._parameters, **module._buffers}
             places = {name: positions[id(t)] for name, t in held.items() if id(t) in positions}
@@ -68,6 +78,27 @@ class VerifiedReads:
                 with torch.no_grad():
                     value = shards.local(value).to(shards.local(present))
                     state[prefix + name] = shards.as_dtensor(value, present)
+
+    def _enter(self, *_: object) -> None:
+        """Put verified values into the ranges; FSDP1 modules in FSDP1 modules enter again."""
+        self._depth += 1
+        if self._depth > 1:
+            return
+        for k in self._ranges:
+            if (value := self._verified(k)) is not None:
+                target = shards.local(self.tensors[k]).data  # no update, so without a new version
+                self._kept.append((target, target.clone()))
+                target.copy_(value)
+        fsdp1.reshard(self.model)
+
+    def _leave(self, *_: object) -> None:
+        """Put present values back."""
+        self._depth -= 1
+        if self._depth == 0:
+            for target, present in self._kept:
+                target.copy_(present)
+            self._kept.clear()
+            fsdp1.reshard(self.model)
 
     def _verified(self, k: int) -> Tensor | None:
         """Verified value of a tensor, or None for the present one."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.torch import fsdp1
+from hybrid_predict.torch.layouts import flat, gathered, is_dtensor, layout
 from hybrid_predict.torch.ranks import rank, size
 
-_PLAIN = (Tensor, nn.Parameter)
-
 _REFUSED = {
-    "FullyShardedDataParallel": "Shard the model with torch.distributed.fsdp.fully_shard (FSDP2).",
     "DeepSpeedEngine": "Use DistributedDataParallel or torch.distributed.fsdp.fully_shard.",
 }
 
@@ -24,16 +22,17 @@ def check_supported(model: nn.Module) -> None:
     """Check that the parameters of a model are full tensors, or sharded in a supported way.
 
     Raises:
-        UnsupportedSetupError: For FSDP1, DeepSpeed, and parameters that are not split into one
-            shard per rank along a dimension.
+        UnsupportedSetupError: For DeepSpeed, parameters that are not split into one shard per rank
+            along a dimension, and what FSDP1 does not keep in place.
     """
+    fsdp1.check_supported(model)
     for module in model.modules():
         for name in _class_names(module):
             if name in _REFUSED:
-                expected = "a plain module, one in DistributedDataParallel, or FSDP2"
+                expected = "a plain module, one in DistributedDataParallel, or FSDP"
                 raise UnsupportedSetupError("model", expected, name, _REFUSED[name])
     for name, p in model.named_parameters():
-        placements = getattr(p, "placements", ()) if is_sharded(p) else ()
+        placements = getattr(p, "placements", ()) if is_dtensor(p) else ()
         odd = [str(x) for x in placements if type(x).__name__ not in ("Shard", "Replicate")]
         if odd:
             expected = "full parameters, or one shard per rank along a dimension"
@@ -49,7 +48,7 @@ def unwrapped(model: Any) -> Any:
 
 def is_tensor_parallel(model: nn.Module) -> bool:
     """Return whether layers compute on sharded parameters, unlike FSDP2, which gathers first."""
-    return not fsdp2_modules(model) and any(is_sharded(p) for p in model.parameters())
+    return not fsdp2_modules(model) and any(is_dtensor(p) for p in model.parameters())
 
 
 def fsdp2_modules(model: nn.Module) -> list[Any]:
@@ -61,11 +60,11 @@ def _class_names(module: nn.Module) -> list[str]:
     return [cls.__name__ for cls in type(module).__mro__]
 
 
-def unsharded_ids(model: nn.Module) -> dict[int, int]:
-    """Map the ``id`` of each full parameter that FSDP2 computes with to the ``id`` of its shard.
+def stand_ins(model: nn.Module) -> dict[Hashable, int]:
+    """Map what stands for a parameter in a graph to the ``id`` of the parameter.
 
-    The map is empty for models without FSDP2, and if this version of torch stores the full
-    parameters in another place.
+    With FSDP2 it is the ``id`` of the full parameter, unless this version of torch stores it in
+    another place. For FSDP1 see :func:`~hybrid_predict.torch.fsdp1.graph_parts`.
     """
     params: list[Any] = []
     for module in fsdp2_modules(model):
@@ -74,23 +73,31 @@ def unsharded_ids(model: nn.Module) -> dict[int, int]:
         for group in several or [getattr(state, "_fsdp_param_group", None)]:
             params += getattr(group, "fsdp_params", ())
     pairs = [(getattr(p, "_unsharded_param", None), p.sharded_param) for p in params]
-    return {id(full): id(shard) for full, shard in pairs if full is not None}
+    found: dict[Hashable, int] = {id(f): id(shard) for f, shard in pairs if f is not None}
+    found.update(fsdp1.graph_parts(model))
+    return found
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Return whether a tensor is a DTensor, of which every rank holds a shard or a copy."""
-    return type(tensor) not in _PLAIN and hasattr(tensor, "to_local")
+    """Return whether a rank holds a part of a tensor: of a DTensor, or of a flattened parameter."""
+    return is_dtensor(tensor) or flat(tensor) is not None
+
+
+def form(parameter: Tensor) -> Tensor:
+    """Return a tensor of the whole parameter's shape, type and device, to be read for these."""
+    known = flat(parameter)
+    return parameter if known is None else known.form
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this rank's local shard of a tensor, detached; it shares the tensor's storage."""
+    """Return this rank's part of a tensor, detached; it shares the tensor's storage."""
     detached: Any = tensor.detach() if tensor.requires_grad else tensor
-    return detached.to_local() if is_sharded(detached) else detached
+    return detached.to_local() if is_dtensor(detached) else detached
 
 
 def as_dtensor(shard: Tensor, tensor: Any) -> Any:
-    """Wrap a local shard as a DTensor placed like ``tensor``; a plain tensor is returned as is."""
-    if not is_sharded(tensor):
+    """Wrap a local shard as a DTensor placed like ``tensor``; for another one return it as is."""
+    if not is_dtensor(tensor):
         return shard
     from torch.distributed.tensor import DTensor
 
@@ -98,21 +105,15 @@ def as_dtensor(shard: Tensor, tensor: Any) -> Any:
     return DTensor.from_local(shard, tensor.device_mesh, tensor.placements, run_check=False, **form)
 
 
-def full_tensor(shard: Tensor, tensor: Any) -> Tensor:
-    """Gather the full tensor from shards placed like ``tensor``; every rank has to call it."""
-    return as_dtensor(shard, tensor).full_tensor() if is_sharded(tensor) else shard
+def full_tensor(part: Tensor, tensor: Any) -> Tensor:
+    """Gather the full tensor from parts placed like ``tensor``; every rank has to call it."""
+    return gathered(part, layout(tensor)) if is_sharded(tensor) else part
 
 
 def local_shard(full: Tensor, tensor: Any) -> Tensor:
-    """Cut this rank's shard out of a full tensor, placed like ``tensor``, without communication."""
-    if not is_sharded(tensor):
-        return full
-    from torch.distributed.tensor import DTensor, Replicate
-
-    mesh = tensor.device_mesh
-    full = full.to(local(tensor).device)
-    copies = DTensor.from_local(full, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    return copies.redistribute(placements=tensor.placements).to_local()
+    """Cut this rank's part out of a full tensor, placed like ``tensor``, without communication."""
+    place = layout(tensor)
+    return place.part(full, place.team.index(rank())).to(local(tensor).device)
 
 
 def gather_state(
@@ -158,13 +159,24 @@ def _to_host(shard: Tensor, tensor: Tensor) -> Tensor | None:
 
 
 def _to_shard(full: Tensor, tensor: Tensor) -> Tensor:
-    return local_shard(full, tensor) if full.shape == tensor.shape else full
+    return local_shard(full, tensor) if full.shape == form(tensor).shape else full
+
+
+def has_gradient(p: Tensor) -> bool:
+    """Return whether a parameter has a gradient, the same on all ranks that hold parts of it."""
+    known = flat(p)
+    return p.grad is not None if known is None else known.has_gradient()
 
 
 def local_gradient(p: Any) -> Tensor:
-    """Return this rank's shard of a parameter's gradient, placed like the parameter."""
+    """Return this rank's part of a parameter's gradient, placed like the parameter.
+
+    It is zero where :func:`has_gradient` and this rank has none.
+    """
     gradient = p.grad
-    if is_sharded(gradient) and gradient.placements != p.placements:
+    if gradient is None:
+        return local(p).new_zeros(p.shape)
+    if is_dtensor(gradient) and gradient.placements != p.placements:
         gradient = gradient.redistribute(placements=p.placements)
     return local(gradient)
 
@@ -178,10 +190,5 @@ def norm_factors(tensors: Sequence[Any]) -> list[float] | None:
     """
     if size() == 1:
         return None
-    shards = [_shards(t.device_mesh, t.placements) if is_sharded(t) else 1 for t in tensors]
+    shards = [layout(t).shards if is_sharded(t) else 1 for t in tensors]
     return [math.sqrt(number / size()) for number in shards]
-
-
-@lru_cache(maxsize=64)
-def _shards(mesh: Any, placements: Any) -> int:
-    return math.prod(mesh.size(k) for k, p in enumerate(placements) if p.is_shard())

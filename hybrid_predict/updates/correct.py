@@ -15,6 +15,7 @@ from hybrid_predict.torch.deltas import write
 from hybrid_predict.torch.lists import Counts, upcast
 from hybrid_predict.torch.optimizer import Options
 from hybrid_predict.torch.owners import exchanges, stays
+from hybrid_predict.torch.shards import form
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.masks import either
 
@@ -128,7 +129,7 @@ def correction(
         own: list[int], matrices: list[Tensor], newest: Sequence[Tensor]
     ) -> list[Tensor]:
         found = update.direction(state, [members[k] for k in own], matrices, newest)
-        return _checked(update, found, dict(named[k] for k in own))
+        return _checked(update, found, {named[k][0]: form(named[k][1]) for k in own})
 
     if owned_by is None:
         own = list(range(len(members)))

@@ -13,7 +13,7 @@ import lightning.pytorch
 import pytest
 import pytorch_lightning
 import torch
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
+from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning_models import AnyNet, Net, SeededLoader, Ungated, fit, same, weights
 
 from hybrid_predict import HybridPredict, UnsupportedSetupError
@@ -160,7 +160,7 @@ def test_what_is_checked_by_class_is_checked_in_both_packages(name: str) -> None
 def test_other_strategies_and_trainers_of_other_packages_are_refused() -> None:
     trainer = lightning.pytorch.Trainer.__new__(lightning.pytorch.Trainer)
     trainer.callbacks = []
-    for strategy in (object(), FSDPStrategy(), DeepSpeedStrategy.__new__(DeepSpeedStrategy)):
+    for strategy in (object(), DeepSpeedStrategy.__new__(DeepSpeedStrategy)):
         trainer._accelerator_connector = SimpleNamespace(strategy=strategy)
         name = type(strategy).__name__
         with pytest.raises(UnsupportedSetupError, match=f"got '?{name}.*ModelParallelStrategy"):

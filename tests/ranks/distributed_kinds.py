@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from graph_cases import CountDecoder, square
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from distributed_loops import make_config
@@ -20,6 +21,12 @@ from hybrid_predict.torch import ranks
 def sharded(net: Any) -> Any:
     fully_shard(net.px_decoder)
     return fully_shard(net)
+
+
+def wrapped(net: Any) -> Any:
+    one = partial(FullyShardedDataParallel, use_orig_params=True, device_id=torch.device("cpu"))
+    net.px_decoder = one(net.px_decoder)
+    return one(net)
 
 
 def kinds(wrap: Callable[[Any], Any], told: int) -> Callable[[Path], tuple[list[str], list[str]]]:
@@ -51,4 +58,5 @@ CHECKS = {
     "ddp, kinds of the first rank": kinds(DistributedDataParallel, 1),
     "ddp, kinds without a graph": kinds(DistributedDataParallel, 0),
     "fsdp2, kinds": kinds(sharded, 2),
+    "fsdp1, kinds": kinds(wrapped, 2),
 }

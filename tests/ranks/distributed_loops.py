@@ -35,6 +35,7 @@ from hybrid_predict import (
     WhitenedUpdate,
 )
 from hybrid_predict.torch import ranks, shards
+from hybrid_predict.torch.fsdp1 import named_parameters
 from hybrid_predict.updates import AbstractUpdate, UpdateState
 
 STEPS, SPOILED = 24, 12
@@ -157,7 +158,7 @@ class Loop:
             shards.unwrapped(self.model).middle.weight.requires_grad_(False)
         self.engine.before_step()
         for k in range(self.window):
-            waits = k + 1 < self.window and isinstance(self.model, DistributedDataParallel)
+            waits = k + 1 < self.window and hasattr(self.model, "no_sync")
             with self.model.no_sync() if waits else nullcontext():
                 loss = self.loss() / self.window * bad.factor + bad.offset
                 loss.backward()
@@ -172,7 +173,7 @@ class Loop:
 
     def weights(self) -> dict[str, Tensor]:
         """The live parameters, whole."""
-        named = shards.unwrapped(self.model).named_parameters()
+        named = named_parameters(shards.unwrapped(self.model))
         return {n: shards.full_tensor(shards.local(p), p).clone() for n, p in named}
 
     def state(self) -> dict[str, Tensor]:
@@ -309,14 +310,8 @@ def refused(folder: Path) -> dict[str, str]:
         parallelize_module(net, mesh["tensor"], {"first": ColwiseParallel()})
         return fully_shard(net, mesh=mesh["data"])
 
-    def fsdp1(net: Net) -> Any:
-        from torch.distributed.fsdp import FullyShardedDataParallel
-
-        return FullyShardedDataParallel(net, device_id=torch.device("cpu"))
-
     told = {}
     setups: dict[str, tuple[Callable[[Net], Any], int]] = {
-        "fsdp1": (fsdp1, 60),
         "deepspeed": (lambda net: DeepSpeedEngine(2, 2), 60),
         "fully_shard over tensor parallelism": (both, 60),
         "another configuration": (ddp(), 60 + ranks.rank()),

@@ -17,6 +17,7 @@ from loops import same_bits
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from distributed_fsdp1 import fsdp1
 from distributed_loops import (
     OWN,
     SPOILED,
@@ -123,7 +124,7 @@ def corrected(
             "received": dict(received),
             "held": held,
             "owners": kept.memory.owners,
-            "shapes": [tuple(p.shape) for p in kept.parameters],
+            "shapes": [tuple(shards.form(p).shape) for p in kept.parameters],
             "parts": [shards.local(p).numel() for p in kept.parameters],
             "arrays": [not any(a[k].is_meta for a in owned) for k in range(len(kept.names))],
             "bytes": kept.held_bytes,
@@ -194,6 +195,8 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "owners, fsdp2, whitened": corrected(sharded, WHITENED["hidden"]),
     "owners, fsdp2, own": corrected(sharded, OWN["hidden"]),
     "owners, hsdp": corrected(hybrid_sharded, Seen),
+    "owners, fsdp1": corrected(fsdp1(), Seen),
+    "owners, fsdp1, rounds": corrected(fsdp1(), Seen, together=1),
     "owners, frozen": left_out(sharded),
     "ddp, resumed from any rank": resumed,
     "ddp, saved alone": saved_alone,

@@ -27,6 +27,7 @@ from distributed_loops import (
 from faulty import Log
 from hybrid_predict import CheckpointError
 from hybrid_predict.torch import ranks, shards
+from hybrid_predict.torch.fsdp1 import named_parameters
 
 
 def halved(net: Net) -> Net:
@@ -126,7 +127,7 @@ def other(saved: dict[str, Any], wrap: Callable[[Net], Any] = sharded) -> dict[s
     """A run that another number of ranks has saved."""
     loop = Loop(wrap, make_config(updates=WHITENED))
     with torch.no_grad():
-        for name, p in shards.unwrapped(loop.model).named_parameters():
+        for name, p in named_parameters(shards.unwrapped(loop.model)):
             shards.local(p).copy_(shards.local_shard(saved["whole"][name], p))
     with Log() as log:
         loop.engine.load_state_dict(saved["engine"])
@@ -135,12 +136,16 @@ def other(saved: dict[str, Any], wrap: Callable[[Net], Any] = sharded) -> dict[s
     return {"groups": [saved["engine"]["tensors"]["groups"], again], "heard": log.lines, **found}
 
 
-def alone(folder: Path) -> dict[str, Any]:
-    """The last check, as it takes the group apart: the saved run goes on with one rank."""
-    own = folder / f"alone-{dist.get_rank()}"
-    dist.destroy_process_group()
-    dist.init_process_group("gloo", init_method=f"file://{own}", rank=0, world_size=1)
-    return other(torch.load(folder / "whitened-0.pt"))
+def one_rank(name: str, wrap: Callable[[Net], Any] = sharded) -> Callable[[Path], dict[str, Any]]:
+    """The last check, as it takes the group apart: a saved run goes on with one rank."""
+
+    def check(folder: Path) -> dict[str, Any]:
+        own = folder / f"alone-{name}-{dist.get_rank()}"
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", init_method=f"file://{own}", rank=0, world_size=1)
+        return other(torch.load(folder / f"{name}-0.pt"), wrap)
+
+    return check
 
 
 def save_single(folder: Path) -> None:
@@ -162,5 +167,5 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, uneven": uneven,
     "more": lambda folder: other(torch.load(folder / "single.pt")),
     "more, ddp": lambda folder: other(torch.load(folder / "single.pt"), DistributedDataParallel),
-    "alone": alone,
+    "alone": one_rank("whitened"),
 }

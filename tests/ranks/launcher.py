@@ -22,8 +22,13 @@ ADVICE = (
     ".*isinstance\\(treespec",
     ".*sync_dist=True",
     "The dirpath has changed",
+    "FSDP.state_dict_type",
+    "Please use DTensor instead",
+    "Multiple backends are registered",
+    ".*_get_pg_default_device",
+    ".*load_state_dict` is deprecated",
 )
-"""Of Lightning; every rank logs what it sees, and a resumed run saves elsewhere."""
+"""Of Lightning, where every rank logs what it sees, and of torch, to itself, about FSDP1."""
 
 
 def launch(modules: Sequence[str], folder: Path, count: int = 2) -> dict[str, list[Any]]:

@@ -9,6 +9,7 @@ import pytest
 from loops import same_bits
 from torch import distributed as dist
 
+import distributed_fsdp1
 from distributed_loops import SETUPS, Loop, outcome
 from launcher import launch, same
 
@@ -19,7 +20,7 @@ pytestmark = [
 
 Results = dict[str, list[Any]]
 
-SHARDED = ("fsdp2", "fsdp2, columns", "fsdp2, rounds")
+SHARDED = ("fsdp2", "fsdp2, columns", "fsdp2, rounds", "fsdp1", "fsdp1, rounds")
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,12 @@ def test_matrices_that_differ_between_ranks_are_refused(results: Results) -> Non
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    checks = ["distributed_loops:hsdp, whitened", "distributed_owners:owners, ddp, one matrix"]
+    checks = [
+        "distributed_loops:hsdp, whitened",
+        "distributed_owners:owners, ddp, one matrix",
+        "distributed_fsdp1:hybrid, whitened",
+        "distributed_fsdp1:fsdp1",
+    ]
     return launch(checks, tmp_path_factory.mktemp("four"), count=4)
 
 
@@ -118,10 +124,11 @@ def test_one_matrix_is_corrected_on_one_rank_and_not_padded(four: Results) -> No
     assert all(found["received"] == {"all_reduce": 15 * 15 + 3 * 15} for found in ranks)
 
 
-def test_four_ranks_in_two_copies_do_what_one_does(four: Results) -> None:
-    loop = Loop(**SETUPS["hsdp, whitened"][1])
+@pytest.mark.parametrize("name", ["hsdp, whitened", "hybrid, whitened", "fsdp1"])
+def test_four_ranks_do_what_one_does(four: Results, name: str) -> None:
+    loop = Loop(**{**SETUPS, **distributed_fsdp1.SETUPS}[name][1])
     single = outcome(loop, loop.train())["weights"]
-    first, *others = four["hsdp, whitened"]
+    first, *others = four[name]
     assert all(same(first, found) for found in others)
     for key, weight in single.items():
         assert first["weights"][key] == pytest.approx(weight, abs=1e-4, rel=1e-4)

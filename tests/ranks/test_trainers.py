@@ -6,19 +6,27 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, fsdp
 from lightning_models import Net, Recorded, SeededLoader, fit
 from torch import Tensor
 from torch import distributed as dist
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import (
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    FullyShardedDataParallel,
+    StateDictType,
+    fully_shard,
+)
 
 from hybrid_predict import HybridConfig, MomentumPredictor, Verdict
 from hybrid_predict.torch import ranks, shards
+from hybrid_predict.torch.fsdp1 import named_parameters
 from launcher import launch, same
 
 pytestmark = [
@@ -41,6 +49,25 @@ class ShardedNet(Net):
         mesh = self.device_mesh["data_parallel"]
         fully_shard(self.net[0], mesh=mesh)
         fully_shard(self.net, mesh=mesh)
+
+
+class HostFSDP(FSDPStrategy):
+    """On the CPU, for which Lightning refuses its own class."""
+
+    def _setup_model(self, model: Any) -> Any:
+        device = torch.device("cpu")
+        model.net[0] = FullyShardedDataParallel(model.net[0], device_id=device, **self.kwargs)
+        return FullyShardedDataParallel(model, device_id=device, **self.kwargs)
+
+
+def left_there(module: Any, world_size: int, rank0_only: bool = True) -> Any:
+    """Lightning's context of full states, which moves to the host what is gathered.
+
+    Torch frees, or uses again, what is there already.
+    """
+    configs = FullStateDictConfig, FullOptimStateDictConfig
+    options = [config(offload_to_cpu=False, rank0_only=rank0_only) for config in configs]
+    return FullyShardedDataParallel.state_dict_type(module, StateDictType.FULL_STATE_DICT, *options)
 
 
 class RankLoader(SeededLoader):
@@ -83,7 +110,8 @@ def run(
     ledger = callback.ledger.summary()
     return {
         "weights": {
-            n: shards.full_tensor(shards.local(p), p).clone() for n, p in net.named_parameters()
+            n: shards.full_tensor(shards.local(p), p).clone()
+            for n, p in named_parameters(trainer.model)
         },
         "ledger": {k: v for k, v in ledger.items() if not any(word in k for word in own)},
         "records": callback.records,
@@ -112,9 +140,10 @@ def resumed(name: str, *args: Any, **options: Any) -> Callable[[Path], dict[str,
                 save_on_train_epoch_end=False,
             )  # fmt: skip
 
-        left = run(*args, callbacks=[save("left")], **options)
         path = folder / f"{name}-left" / "step=18.ckpt"
-        right = run(*args, callbacks=[save("right")], ckpt_path=str(path), seed=50, **options)
+        with mock.patch.object(fsdp, "_get_full_state_dict_context", left_there):
+            left = run(*args, callbacks=[save("left")], **options)
+            right = run(*args, callbacks=[save("right")], ckpt_path=str(path), seed=50, **options)
         return {"left": left, "right": right, "folder": path.is_dir()}
 
     return check
@@ -126,11 +155,16 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "ddp, unused parameters": trained(lambda: DDPStrategy(find_unused_parameters=True)),
     "ddp, spoiled": trained(DDPStrategy, nan_at=(3,)),
     "fsdp2, spoiled": trained(fsdp2, ShardedNet, nan_at=(3,)),
+    "fsdp1, spoiled": trained(HostFSDP, nan_at=(3,)),
     "ddp, resumed": resumed("ddp", DDPStrategy),
     "fsdp2, sharded, resumed": resumed("sharded", fsdp2, ShardedNet),
     "fsdp2, full, resumed": resumed(
         "full", lambda: fsdp2(save_distributed_checkpoint=False), ShardedNet
     ),
+    "fsdp1, sharded, resumed": resumed(
+        "fsdp1-sharded", lambda: HostFSDP(state_dict_type="sharded"), accumulate_grad_batches=2
+    ),
+    "fsdp1, full, resumed": resumed("fsdp1-full", HostFSDP),
 }
 
 
@@ -146,8 +180,11 @@ def results(folder: Path) -> Results:
 
 @pytest.mark.parametrize(
     "name",
-    ["ddp", "ddp, static graph", "ddp, unused parameters", "ddp, spoiled", "fsdp2, spoiled"],
-)
+    [
+        "ddp", "ddp, static graph", "ddp, unused parameters",
+        *(f"{kind}, spoiled" for kind in ("ddp", "fsdp2", "fsdp1")),
+    ],
+)  # fmt: skip
 def test_ranks_end_with_the_same_weights_decisions_and_ledger(results: Results, name: str) -> None:
     left, right = results[name]
     assert same(left, right, "weights", "ledger", "records", "step")
@@ -155,7 +192,7 @@ def test_ranks_end_with_the_same_weights_decisions_and_ledger(results: Results, 
     assert left["ledger"]["predicted_steps"] > 5
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "fsdp1"])
 def test_a_batch_that_is_spoiled_on_one_rank_is_undone_on_both(results: Results, kind: str) -> None:
     for found in results[f"{kind}, spoiled"]:
         undone = [r.step for r in found["records"] if r.verdict is Verdict.UNDONE]
@@ -164,7 +201,10 @@ def test_a_batch_that_is_spoiled_on_one_rank_is_undone_on_both(results: Results,
         assert all(torch.isfinite(v).all() for v in found["weights"].values())
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2, sharded", "fsdp2, full"])
+RESUMED = ["ddp", *(f"{kind}, {how}" for kind in ("fsdp2", "fsdp1") for how in ("sharded", "full"))]
+
+
+@pytest.mark.parametrize("name", RESUMED)
 def test_a_resumed_run_is_the_uninterrupted_one_on_every_rank(results: Results, name: str) -> None:
     for found in results[f"{name}, resumed"]:
         assert same(found["left"], found["right"], "weights", "ledger", "step", "random")
@@ -179,7 +219,7 @@ def test_only_the_first_rank_logs(results: Results) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-@pytest.mark.parametrize("name", ["ddp", "full"])
+@pytest.mark.parametrize("name", ["ddp", "full", "fsdp1-full"])
 def test_a_single_process_continues_a_checkpoint_of_two_ranks(
     results: Results,
     folder: Path,

@@ -1,0 +1,140 @@
+"""``FullyShardedDataParallel`` (FSDP1) with original parameters: their ranges, names and graphs.
+
+Between two passes, torch makes each parameter the range of it that lies in this rank's shard of a
+flat parameter. Private attributes of torch are read in this file alone; ``test_distributed``
+compares what they say with torch's public calls.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from torch import distributed as dist
+from torch import nn
+
+from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.torch.layouts import register
+
+_INNER = "_fsdp_wrapped_module"
+
+
+def wrappers(model: nn.Module) -> list[Any]:
+    """Return the modules of class ``FullyShardedDataParallel``."""
+    return [module for module in model.modules() if _is_wrapper(module)]
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    return any(cls.__name__ == "FullyShardedDataParallel" for cls in type(module).__mro__)
+
+
+def check_supported(model: nn.Module) -> None:
+    """Check that parameters keep their identity, and that their ranges stay where they are.
+
+    Raises:
+        UnsupportedSetupError: For flat parameters in the place of the original ones, parameters on
+            the host, and those whose entries are not in the usual order.
+    """
+    for module, flat in _flat_parameters(model):
+        got = remedy = ""
+        if not module._use_orig_params:
+            got, remedy = "use_orig_params=False", "Set use_orig_params=True, as Lightning does."
+        elif module.cpu_offload.offload_params:
+            got, remedy = "CPUOffload(offload_params=True)", "Leave cpu_offload out."
+        elif any(extension is not None for extension in flat._param_extensions):
+            got, remedy = "tensor parallelism", "Use one of both, or fully_shard (FSDP2)."
+        elif not all(flat._contiguities):
+            got = "parameters that are not contiguous"
+            remedy = "Make them contiguous before the model is wrapped."
+        if got:
+            expected = "FullyShardedDataParallel with original parameters on their device"
+            raise UnsupportedSetupError("model", expected, got, remedy)
+
+
+def note_ranges(model: nn.Module) -> None:
+    """Note which range of each parameter this rank holds; every rank has to call it."""
+    for module, flat in _flat_parameters(model):
+        if module._handle.uses_sharded_strategy:
+            shapes = [tuple(shape) for shape in flat._shapes]
+            members = dist.get_process_group_ranks(module.process_group)
+            handle = weakref.ref(module._handle)
+            has = [partial(_has_gradient, handle, k) for k in range(len(shapes))]
+            register(flat._params, shapes, members, has)
+
+
+def reshard(model: nn.Module) -> None:
+    """Free what forward passes have gathered and kept, which hides writes into the ranges."""
+    for module, flat in _flat_parameters(model):
+        # A copy can only be there after the first forward pass.
+        if hasattr(flat, "_full_param_padded") and not module._handle.needs_unshard():
+            module._handle.reshard(True)
+
+
+def add_state_dict_hooks(
+    module: Any, enter: Callable[..., None], leave: Callable[..., None], load: Callable[..., None]
+) -> list[Any]:
+    """Add hooks around the state dict of a wrapper, and before it loads one; return their handles.
+
+    They run outside its own hooks, between which parameters are whole.
+    """
+    first = module.register_state_dict_pre_hook(enter)
+    module._state_dict_pre_hooks.move_to_end(first.id, last=False)
+    loading = module.register_load_state_dict_pre_hook(load)
+    module._load_state_dict_pre_hooks.move_to_end(loading.id, last=False)
+    return [first, loading, module.register_state_dict_post_hook(leave)]
+
+
+def graph_parts(model: nn.Module) -> dict[tuple[int, int], int]:
+    """Map the output of the split of each flat parameter to the ``id`` of the parameter."""
+    parts = {}
+    for _, flat in _flat_parameters(model):
+        places = [k for k, padding in enumerate(flat._is_padding_mask) if not padding]
+        parts.update({(id(flat), k): id(p) for k, p in zip(places, flat._params, strict=True)})
+    return parts
+
+
+def clean(name: str) -> str:
+    """Return a name without the parts that wrappers add."""
+    return ".".join(part for part in name.split(".") if part != _INNER)
+
+
+def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of a model as if nothing was wrapped."""
+    return ((clean(name), p) for name, p in model.named_parameters())
+
+
+def named_modules(
+    model: nn.Module, *, remove_duplicate: bool = True
+) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules of a model as if nothing was wrapped."""
+    for name, module in model.named_modules(remove_duplicate=remove_duplicate):
+        if not _is_wrapper(module):
+            yield clean(name), module
+
+
+def named_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the children of a module as if nothing was wrapped."""
+    return ((name, _inner(child)) for name, child in _inner(module).named_children())
+
+
+def _inner(module: Any) -> nn.Module:
+    while _is_wrapper(module):
+        module = module.module
+    return module
+
+
+def _flat_parameters(model: nn.Module) -> list[tuple[Any, Any]]:
+    """Return each wrapper that has parameters of its own, with their flat parameter."""
+    held = [module for module in wrappers(model) if module._handle is not None]
+    return [(module, module._handle.flat_param) for module in held]
+
+
+def _has_gradient(handle: weakref.ref[Any], k: int) -> bool:
+    """Return whether the last backward pass has reached a flat parameter, and parameter k needs it.
+
+    Only where a rank has entries of a parameter, the parameter itself shows that.
+    """
+    flat = getattr(handle(), "flat_param", None)
+    return flat is not None and flat.grad is not None and bool(flat._params[k].requires_grad)
