@@ -10,13 +10,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.torch import deepspeed
 from hybrid_predict.torch.ranks import rank, size
 
 _PLAIN = (Tensor, nn.Parameter)
 
 _REFUSED = {
     "FullyShardedDataParallel": "Shard the model with torch.distributed.fsdp.fully_shard (FSDP2).",
-    "DeepSpeedEngine": "Use DistributedDataParallel or torch.distributed.fsdp.fully_shard.",
 }
 
 
@@ -24,8 +24,8 @@ def check_supported(model: nn.Module) -> None:
     """Check that the parameters of a model are full tensors, or sharded in a supported way.
 
     Raises:
-        UnsupportedSetupError: For FSDP1, DeepSpeed, and parameters that are not split into one
-            shard per rank along a dimension.
+        UnsupportedSetupError: For FSDP1, ZeRO stages 1 to 3 of DeepSpeed, and parameters that are
+            not split into one shard per rank along a dimension.
     """
     for module in model.modules():
         for name in _class_names(module):
@@ -33,6 +33,7 @@ def check_supported(model: nn.Module) -> None:
                 expected = "a plain module, one in DistributedDataParallel, or FSDP2"
                 raise UnsupportedSetupError("model", expected, name, _REFUSED[name])
     for name, p in model.named_parameters():
+        deepspeed.check_parameter(name, p)
         placements = getattr(p, "placements", ()) if is_sharded(p) else ()
         odd = [str(x) for x in placements if type(x).__name__ not in ("Shard", "Replicate")]
         if odd:
@@ -42,7 +43,13 @@ def check_supported(model: nn.Module) -> None:
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the module inside ``DistributedDataParallel``; any other model is returned as is."""
+    """Return the module that ``DistributedDataParallel`` or DeepSpeed wraps, or the model as is.
+
+    Raises:
+        UnsupportedSetupError: If DeepSpeed updates copies of the model's weights.
+    """
+    if deepspeed.is_engine(model):
+        return deepspeed.inner(model)
     wrapped = type(model).__name__ == "DistributedDataParallel"
     return model.module if wrapped else model
 

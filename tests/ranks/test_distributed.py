@@ -209,7 +209,6 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     ("setup", "words"),
     [
         ("fsdp1", r"FullyShardedDataParallel.*fully_shard \(FSDP2\)"),
-        ("deepspeed", "DeepSpeedEngine.*Use DistributedDataParallel"),
         ("fully_shard over tensor parallelism", "first.weight.*not both"),
         ("another configuration", "ranks that differ.*data parallelism"),
     ],
