@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -161,6 +162,16 @@ def refused(folder: Path) -> dict[str, list[str]]:
     return told
 
 
+def documented(folder: Path) -> bool:
+    """The example of the documentation runs."""
+    page = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text()
+    (example,) = re.findall(r"^```python\n(import deepspeed\n.*?)^```", page, re.M | re.S)
+    found: dict[str, Any] = {}
+    exec(example, found)
+    found["main"]()
+    return True
+
+
 AUTOCAST = {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}
 AGREEING = {"autocast": AUTOCAST, "clipped": {"gradient_clipping": CLIP}}
 SETUPS = {"plain": {}, "accumulation": {"window": 2}}
@@ -171,6 +182,7 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "spoiled": spoiled,
     "resumed": resumed,
     "refused": refused,
+    "documented": documented,
 }
 
 
@@ -184,6 +196,10 @@ def test_stage_0_takes_the_steps_of_ddp(results: dict[str, list[Any]], name: str
     for found, twin in zip(results[name], results[f"{name}, twin"], strict=True):
         assert same(found, twin)
         assert found["ledger"]["predicted_steps"] > STEPS / 3
+
+
+def test_the_example_of_the_documentation_runs(results: dict[str, list[Any]]) -> None:
+    assert results["documented"] == [True, True]
 
 
 @pytest.mark.parametrize("name", AGREEING)
