@@ -103,6 +103,31 @@ class Twin(DeepLoop):
         return record
 
 
+class Accelerated(DeepLoop):
+    """The same loop with accelerate, whose backward pass updates too."""
+
+    def __init__(self) -> None:
+        from accelerate import Accelerator, DeepSpeedPlugin
+
+        settings: dict[str, Any] = {"train_micro_batch_size_per_gpu": 8, "gradient_clipping": 0.0}
+        settings |= {"gradient_accumulation_steps": 1, "zero_optimization": {"stage": 0}}
+        self.accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(settings))
+        net, self.taken = build(), 0
+        adamw = torch.optim.AdamW(net.parameters(), lr=1e-2)
+        self.model, optimizer = self.accelerator.prepare(net, adamw)
+        self.scheduler = LambdaLR(optimizer.optimizer, lambda step: 1 - step / 200)
+        self.engine = HybridEngine(self.model, optimizer.optimizer, make_config())
+
+    def step(self, factor: float = 1.0) -> StepRecord:
+        self.engine.before_step()
+        loss = self.loss() * factor
+        self.accelerator.backward(loss)
+        record = self.engine.after_step(loss)
+        for _ in range(record.ticks):
+            self.scheduler.step()
+        return record
+
+
 def trained(make: Callable[..., DeepLoop], **options: Any) -> Callable[[Path], dict[str, Any]]:
     def check(folder: Path) -> dict[str, Any]:
         loop = make(**options)
@@ -179,6 +204,7 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     **{name: trained(DeepLoop, **options) for name, options in SETUPS.items()},
     **{f"{name}, twin": trained(Twin, **options) for name, options in SETUPS.items()},
     **{name: trained(DeepLoop, **settings) for name, settings in AGREEING.items()},
+    **({"accelerate": trained(Accelerated)} if find_spec("accelerate") else {}),
     "spoiled": spoiled,
     "resumed": resumed,
     "refused": refused,
@@ -196,6 +222,12 @@ def test_stage_0_takes_the_steps_of_ddp(results: dict[str, list[Any]], name: str
     for found, twin in zip(results[name], results[f"{name}, twin"], strict=True):
         assert same(found, twin)
         assert found["ledger"]["predicted_steps"] > STEPS / 3
+
+
+@pytest.mark.skipif(not find_spec("accelerate"), reason="accelerate is not installed")
+def test_accelerate_takes_the_same_steps(results: dict[str, list[Any]]) -> None:
+    for found, twin in zip(results["accelerate"], results["plain, twin"], strict=True):
+        assert same(found, twin)
 
 
 def test_the_example_of_the_documentation_runs(results: dict[str, list[Any]]) -> None:
