@@ -226,7 +226,8 @@ class HybridPredictCallback(TrainerCallback):
 def refuse(args: TrainingArguments) -> None:
     """Raise UnsupportedSetupError if the arguments ask for devices that are not supported."""
     if args.deepspeed or args.fsdp:
-        got, remedy = "deepspeed" if args.deepspeed else "fsdp", "Leave this argument out."
+        got = "deepspeed" if args.deepspeed else "fsdp"
+        remedy = "Leave this argument out; torchrun then trains with DistributedDataParallel."
     elif args.parallel_mode is ParallelMode.NOT_DISTRIBUTED:
         got, remedy = "nn.DataParallel", "Start the script with torchrun, or use a single device."
     else:

@@ -9,12 +9,15 @@ from typing import Any
 from torch.optim import Optimizer
 
 from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.torch import deepspeed
 
 _REFUSED = {
     "LBFGS": "it runs the model several times inside one step",
     "ScheduleFree": "it keeps a second set of weights",
     "Lookahead": "it keeps a second set of weights",
     "ZeroRedundancyOptimizer": "each rank updates its own parameters and overwrites the others",
+    "Onebit": "it averages compressed momentum in place of gradients",
+    "ZeroOneAdam": "it averages compressed momentum in place of gradients",
     "SAM": "it moves the weights itself between two backward passes",
 }
 
@@ -23,6 +26,8 @@ def inner_optimizer(given: Sequence[Any]) -> str:
     """Tell where the torch optimizer is that objects of another class stand for, or ""."""
     for other in given:
         held = getattr(other, "__dict__", {})
+        if remedy := deepspeed.remedy(other):
+            return remedy
         inner = [name for name, value in held.items() if isinstance(value, Optimizer)]
         if inner and not isinstance(other, Optimizer):
             return f"Pass the optimizer that it wraps, its attribute {inner[0]!r}."

@@ -9,29 +9,21 @@ from typing import Any
 from torch import Tensor, nn
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.torch import fsdp1
+from hybrid_predict.torch import deepspeed, fsdp1
 from hybrid_predict.torch.layouts import flat, gathered, is_dtensor, layout
 from hybrid_predict.torch.ranks import rank, size
-
-_REFUSED = {
-    "DeepSpeedEngine": "Use DistributedDataParallel or torch.distributed.fsdp.fully_shard.",
-}
 
 
 def check_supported(model: nn.Module) -> None:
     """Check that the parameters of a model are full tensors, or sharded in a supported way.
 
     Raises:
-        UnsupportedSetupError: For DeepSpeed, parameters that are not split into one shard per rank
-            along a dimension, and what FSDP1 does not keep in place.
+        UnsupportedSetupError: For ZeRO stages 1 to 3 of DeepSpeed, parameters that are not split
+            into one shard per rank along a dimension, and what FSDP1 does not keep in place.
     """
     fsdp1.check_supported(model)
-    for module in model.modules():
-        for name in _class_names(module):
-            if name in _REFUSED:
-                expected = "a plain module, one in DistributedDataParallel, or FSDP"
-                raise UnsupportedSetupError("model", expected, name, _REFUSED[name])
     for name, p in model.named_parameters():
+        deepspeed.check_parameter(name, p)
         placements = getattr(p, "placements", ()) if is_dtensor(p) else ()
         odd = [str(x) for x in placements if type(x).__name__ not in ("Shard", "Replicate")]
         if odd:
@@ -41,7 +33,13 @@ def check_supported(model: nn.Module) -> None:
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the module inside ``DistributedDataParallel``; any other model is returned as is."""
+    """Return the module that ``DistributedDataParallel`` or DeepSpeed wraps, or the model as is.
+
+    Raises:
+        UnsupportedSetupError: If DeepSpeed updates copies of the model's weights.
+    """
+    if deepspeed.is_engine(model):
+        return deepspeed.inner(model)
     wrapped = type(model).__name__ == "DistributedDataParallel"
     return model.module if wrapped else model
 

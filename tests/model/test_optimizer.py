@@ -22,7 +22,14 @@ REFUSED = {
     "LBFGS": torch.optim.LBFGS,
     **{
         name: named_optimizer(name)
-        for name in ("AdamWScheduleFree", "SGDScheduleFree", "Lookahead", "SAM", "ASAM")
+        for name in (
+            "AdamWScheduleFree",
+            "SGDScheduleFree",
+            "Lookahead",
+            "SAM",
+            "ASAM",
+            "OnebitAdam",
+        )
     },
     "subclass": type("Mine", (named_optimizer("SAM"),), {}),
 }
@@ -219,6 +226,7 @@ class Wrapper:
 
 
 OwnOptimizer = type("Optimizer", (), {"__module__": "fastai.optimizer"})
+ZeroOptimizer = type("Zero", (Wrapper,), {"__module__": "deepspeed.runtime.zero.stage3"})
 
 
 @pytest.mark.parametrize(
@@ -226,6 +234,7 @@ OwnOptimizer = type("Optimizer", (), {"__module__": "fastai.optimizer"})
     [
         (OwnOptimizer(), r"OptimWrapper, opt=torch\.optim\.AdamW.*pass learn\.opt\.opt"),
         (Wrapper(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "that it wraps, its attribute 'opt'"),
+        (ZeroOptimizer(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "copies.*fully_shard"),
         (3, "got 3"),
         (None, r"optimizer: expected a torch\.optim.Optimizer"),
         ([], "a non-empty list"),

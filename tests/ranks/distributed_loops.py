@@ -302,9 +302,6 @@ def moved(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, bool]]:
 def refused(folder: Path) -> dict[str, str]:
     """What set-ups that cannot work are told, on this rank."""
 
-    class DeepSpeedEngine(nn.Linear):
-        pass
-
     def both(net: Net) -> Net:
         mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
         parallelize_module(net, mesh["tensor"], {"first": ColwiseParallel()})
@@ -312,7 +309,6 @@ def refused(folder: Path) -> dict[str, str]:
 
     told = {}
     setups: dict[str, tuple[Callable[[Net], Any], int]] = {
-        "deepspeed": (lambda net: DeepSpeedEngine(2, 2), 60),
         "fully_shard over tensor parallelism": (both, 60),
         "another configuration": (ddp(), 60 + ranks.rank()),
     }

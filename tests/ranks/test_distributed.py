@@ -239,7 +239,6 @@ def test_a_run_goes_on_with_another_number_of_ranks(
 @pytest.mark.parametrize(
     ("setup", "words"),
     [
-        ("deepspeed", "DeepSpeedEngine.*Use DistributedDataParallel"),
         ("fully_shard over tensor parallelism", "first.weight.*not both"),
         ("another configuration", "ranks that differ.*data parallelism"),
     ],
