@@ -12,6 +12,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning_models import Net, Recorded, fit
+from loops import same_bits
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from witness import Witness
@@ -19,6 +20,8 @@ from witness import Witness
 from compatibility.rows import CHECKS
 from hybrid_predict import HybridConfig, MomentumPredictor, SavingsLedger, UnsupportedSetupError
 from hybrid_predict.config import KINDS
+from hybrid_predict.torch import ranks
+from hybrid_predict.torch.shards import full_tensor, local
 
 STEPS = 36
 """Steps of a row's run; 24 full steps at the default speedup."""
@@ -103,10 +106,14 @@ class Run:
         assert self.trainer.global_step == (steps if global_step is None else global_step)
         assert ledger.full_steps == wanted
         assert (ledger.predicted_steps > 0) == any(self.witness.moved)
+        weights = {n: full_tensor(local(p), p) for n, p in self.model.named_parameters()}
         assert all(torch.isfinite(torch.view_as_real(p) if p.is_complex() else p).all()
-                   for p in self.model.parameters())  # fmt: skip
+                   for p in weights.values())  # fmt: skip
         assert {*(self.witness.watched or ("batch end", "end"))} <= self.witness.seen.keys()
         assert all(all(seen) for seen in self.witness.seen.values())
+        counts = (ledger.full_steps, ledger.predicted_steps, ledger.undone_steps)
+        first, *others = ranks.gather((weights, counts))
+        assert all(same_bits(first, other) for other in others)
         return self
 
 

@@ -10,6 +10,8 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hybrid_predict.torch.shards import local
+
 
 def verifies(plugin: Any) -> bool:
     """Whether a callback's open full step verifies predicted steps."""
@@ -30,7 +32,7 @@ class Witness(Callback):
         self.moved: list[bool] = []
 
     def unmoved(self, module: nn.Module) -> bool:
-        now = dict(module.named_parameters())
+        now = {k: local(p) for k, p in module.named_parameters()}
         return all(torch.equal(now[k], p) for k, p in self.left.items() if k in now)
 
     def _look(self, hook: str, module: nn.Module) -> None:
@@ -46,7 +48,7 @@ class Witness(Callback):
             return
         new = named.keys() - self.left.keys()
         updated = {k for k, p in named.items() if id(p) in with_gradient} | new
-        self.left |= {k: named[k].detach().clone() for k in updated}
+        self.left |= {k: local(named[k]).clone() for k in updated}
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         for optimizer in trainer.optimizers:
