@@ -91,6 +91,7 @@ class HybridEngine(Uncopied):
         self._operations = OperationCounter(self.ledger)
         self._handles: list[Any] = []
         if not self._state.plain:
+            ranks.forget_failure()
             ranks.check_same(self.mapper.names, [tuple(p.shape) for p in parameters], self.config)
             self._follow_parameters()
             if not self._groups.idle:

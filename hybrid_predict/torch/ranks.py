@@ -132,6 +132,12 @@ def _packed(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
     return torch.cat([like.new_empty(0), *(x.reshape(-1) for x in tensors)])
 
 
+def forget_failure() -> None:
+    """Forget what an earlier run of this process group failed with, before the ranks next meet."""
+    if size() > 1:
+        dist.distributed_c10d._get_default_store().set(_FAILURE, "")
+
+
 def fail_together(error: BaseException | None) -> None:
     """Tell the other ranks why this rank fails, unless another rank has failed before.
 

@@ -10,7 +10,14 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict.torch.shards import local
+from hybrid_predict.torch import shards
+
+
+def parameters(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters by name; FSDP2 shows whole copies after a validation, and here its shards."""
+    for part in shards.fsdp2_modules(module):
+        part.reshard()
+    return dict(module.named_parameters())
 
 
 def verifies(plugin: Any) -> bool:
@@ -31,16 +38,21 @@ class Witness(Callback):
         self.seen: dict[str, list[bool]] = {}
         self.moved: list[bool] = []
 
+    def whole(self, module: nn.Module) -> dict[str, Tensor]:
+        """The weights that the last update has left, unsharded."""
+        now = parameters(module)
+        return {name: shards.full_tensor(p, now[name]) for name, p in self.left.items()}
+
     def unmoved(self, module: nn.Module) -> bool:
-        now = {k: local(p) for k, p in module.named_parameters()}
-        return all(torch.equal(now[k], p) for k, p in self.left.items() if k in now)
+        now = parameters(module)
+        return all(torch.equal(shards.local(now[k]), p) for k, p in self.left.items() if k in now)
 
     def _look(self, hook: str, module: nn.Module) -> None:
         if self.left and (not self.watched or hook in self.watched):
             self.seen.setdefault(hook, []).append(self.unmoved(module))
 
     def _learn(self, module: nn.Module, optimizer: Optimizer) -> None:
-        named = dict(module.named_parameters())
+        named = parameters(module)
         with_gradient = {
             id(p): p.grad is not None for group in optimizer.param_groups for p in group["params"]
         }
@@ -48,7 +60,7 @@ class Witness(Callback):
             return
         new = named.keys() - self.left.keys()
         updated = {k for k, p in named.items() if id(p) in with_gradient} | new
-        self.left |= {k: local(named[k]).clone() for k in updated}
+        self.left |= {k: shards.local(named[k]).clone() for k in updated}
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         for optimizer in trainer.optimizers:

@@ -10,17 +10,30 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import lightning_models
+import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from lightning_models import EVERYWHERE, Net, fit
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from compatibility import test_compatibility as single
+from compatibility.models import unfreezing
+from hybrid_predict.torch import ranks
 
-def _shard(model: lightning_models.Net) -> None:
-    """Shard every part, once, as ``configure_model`` of a user does."""
-    for part in model.children():
-        if not isinstance(part, FSDPModule) and any(True for _ in part.parameters()):
-            fully_shard(part, mesh=model.device_mesh["data_parallel"])
+STRATEGIES = ("ddp", "fsdp2")
+
+PARTLY = {
+    "parameters without gradient",
+    "layers skipped at random",
+    "several optimizers, manual optimization, `max_steps`",
+    "several optimizers, manual optimization, `max_epochs`",
+    "schedulers stepped once per epoch, manual optimization",
+    "several updates of one optimizer per step, manual optimization",
+    "several updates of one optimizer per step, `max_steps`",
+    "schedulers stepped every few steps, manual optimization",
+    "optimizers stepped in turn, manual optimization",
+    "optimizers stepped in turn, `max_steps`",
+}
+"""Rows in which a backward pass leaves parameters out. DDP and FSDP2 have to be told."""
 
 
 def _fsdp2() -> ModelParallelStrategy:
@@ -28,22 +41,33 @@ def _fsdp2() -> ModelParallelStrategy:
     return ModelParallelStrategy(**sizes, save_distributed_checkpoint=False)
 
 
-STRATEGIES: dict[str, Callable[[], Any]] = {"ddp": DDPStrategy, "fsdp2": _fsdp2}
-
 @contextmanager
-def trained_by(name: str) -> Iterator[None]:
+def _trained_by(strategy: str, partly: bool) -> Iterator[None]:
     """Every Trainer has this strategy in the block."""
-    arguments: dict[str, Any] = {"strategy": STRATEGIES[name], "devices": lambda: 2}
+
+    def shard(model: Net) -> None:
+        options = {"reshard_after_forward": True} if partly else {}
+        for part in model.children():
+            if not isinstance(part, FSDPModule) and any(True for _ in part.parameters()):
+                fully_shard(part, mesh=model.device_mesh["data_parallel"], **options)
+
+    ddp = partial(DDPStrategy, find_unused_parameters=partly)
+    made: dict[str, Callable[[], Any]] = {
+        "strategy": ddp if strategy == "ddp" else _fsdp2,
+        "devices": lambda: 2,
+    }
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.dict(lightning_models.EVERYWHERE, arguments))
-        if name == "fsdp2":
-            stack.enter_context(mock.patch.object(lightning_models.Net, "configure_model", _shard))
+        stack.enter_context(mock.patch.dict(EVERYWHERE, made))
+        if strategy == "fsdp2":
+            stack.enter_context(mock.patch.object(Net, "configure_model", shard))
         yield
 
 
 def _row(strategy: str, name: str, folder: Path) -> str:
+    """The outcome of a row; what was raised if it fails."""
     place = folder / f"{strategy} {list(single.CHECKS).index(name)}"
-    with trained_by(strategy):
+    place.mkdir(exist_ok=True)
+    with _trained_by(strategy, name in PARTLY):
         try:
             outcome = single.CHECKS[name](place)
         except BaseException:  # as pytest's own failures are
@@ -51,8 +75,16 @@ def _row(strategy: str, name: str, folder: Path) -> str:
     return outcome if isinstance(outcome, str) else "works"
 
 
-CHECKS: dict[str, Callable[[Path], str]] = {
-    f"{strategy}: {name}": partial(_row, strategy, name)
-    for strategy in STRATEGIES
-    for name in single.CHECKS
+def _unfrozen(folder: Path) -> bool:
+    """Whether ranks stay alike without the plug-in if DDP has wrapped frozen layers."""
+    callback, model = unfreezing()
+    with _trained_by("ddp", partly=False):
+        fit([callback], model, max_epochs=6, limit_train_batches=6)
+    first, second = ranks.gather(model.net[0].weight.detach())
+    return torch.equal(first, second)
+
+
+CHECKS: dict[str, Callable[[Path], Any]] = {
+    **{f"{s}: {name}": partial(_row, s, name) for s in STRATEGIES for name in single.CHECKS},
+    "plain, unfrozen": _unfrozen,
 }
