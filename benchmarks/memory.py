@@ -68,6 +68,8 @@ def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:
             continue
         seen.add(id(x))
         if isinstance(x, Tensor):
+            if x.is_meta:  # stands for what another rank holds
+                continue
             sizes[_address(x)] = shards.local(x).untyped_storage().nbytes()
         elif isinstance(x, FunctionType):
             queue += x.__closure__ or ()  # globals are shared, so they do not count

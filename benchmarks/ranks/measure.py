@@ -29,6 +29,7 @@ from benchmarks.step_cost import WAYS
 from hybrid_predict.groups import group
 from hybrid_predict.torch import owners, shards
 from hybrid_predict.torch.cost import Watching
+from hybrid_predict.updates.correct import correction
 
 COLLECTIVES = ("all_to_all_single", "all_gather_single", "all_gather_into_tensor", "all_reduce")
 
@@ -167,7 +168,7 @@ def together(wrap: Wrap, size: Size, device: torch.device) -> dict[str, Any]:
     loop = RankLoop(wrap, size, {"speedup": 1, **WHOLE}, device)
     loop.run(3)
     wholes, everything = _Peak(), _Peak()
-    bring, correct = owners.Exchange.whole, group.correction
+    bring, correct = owners.Exchange.whole, correction
 
     def watched(self: owners.Exchange, part: Callable[[int], Tensor]) -> list[Tensor]:
         found = bring(self, part)
@@ -175,14 +176,14 @@ def together(wrap: Wrap, size: Size, device: torch.device) -> dict[str, Any]:
             wholes.add(tensor)
         return found
 
-    def correction(*args: Any) -> Any:
+    def watched_correction(*args: Any) -> Any:
         with Watching(everything.see):
             return correct(*args)
 
     with (
         mock.patch.object(owners, "MOST_TOGETHER", 2 * largest),
         mock.patch.object(owners.Exchange, "whole", watched),
-        mock.patch.object(group, "correction", correction),
+        mock.patch.object(group, "correction", watched_correction),
     ):
         loop.step()
     loop.close()

@@ -42,7 +42,8 @@ def counted(results: Found) -> str:
 
 def timed(results: Found) -> str:
     """Time that a full step takes, and what the plug-in adds to it, on each rank."""
-    bases, rows = {}, []
+    bases: dict[str, float] = {}
+    rows = []
     for row in results["rows"]:
         ms = [rank["ms"] for rank in row["each"]]
         plain = sum(x["plain_ms"] for x in ms) / len(ms)

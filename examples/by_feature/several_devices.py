@@ -51,9 +51,7 @@ SETUPS: dict[str, Callable[[nn.Module], Any]] = {"ddp": ddp, "fsdp2": fsdp2, "hs
 
 def train(setup: str, steps: int = 200) -> HybridEngine:
     torch.manual_seed(0)  # the same weights on all processes
-    net = nn.Sequential(
-        nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
-    )
+    net = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     model = SETUPS[setup](net.to(DEVICE))
     # Each process has its own batches; with tensor parallelism all of them share one.
     batches = torch.Generator().manual_seed(0 if setup == "tp" else dist.get_rank())

@@ -21,7 +21,7 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning_models import Net, SeededLoader, Ungated, fit, same
-from witness import Witness
+from witness import Witness, parameters
 
 from compatibility.rows import row, rows
 from compatibility.subject import EPOCHS, Run, Subject, cosine, mlp, train, warned
@@ -79,7 +79,9 @@ def saved_on_exception(make: Callable[[Path], Callback], folder: Path) -> None:
 
     class Keep(Callback):
         def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
-            torch.save(checkpoint, kept)
+            if ranks.rank() == 0:
+                torch.save(checkpoint, kept)
+            ranks.gather(None)  # until it is written
 
     callbacks = [Ungated(), saved.witness, saved, make(folder / "run"), Keep()]
     with warnings.catch_warnings():
@@ -149,7 +151,7 @@ def swa(make: Callable[[], Net], extra: int, folder: Path) -> None:
     class Watch(Callback):
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
             if 2 <= trainer.current_epoch < 6:
-                ends.append(local(module.net[0].weight).clone())
+                ends.append(local(parameters(module)["net.0.weight"]).clone())
             if trainer.current_epoch == 6:
                 witness.left.clear()  # the averages are in the model from here on
 
@@ -157,7 +159,7 @@ def swa(make: Callable[[], Net], extra: int, folder: Path) -> None:
     run = train(make(), [average, Watch()], witness=witness, watched=watched, **EPOCHS)
     run.sound(global_step=36 + extra)
     mean = torch.stack(ends).mean(0)
-    torch.testing.assert_close(local(run.model.net[0].weight), mean)
+    torch.testing.assert_close(local(parameters(run.model)["net.0.weight"]), mean)
     assert run.model.rates[max(run.model.rates)] != pytest.approx(1e-2)
 
 

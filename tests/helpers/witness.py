@@ -41,7 +41,7 @@ class Witness(Callback):
     def whole(self, module: nn.Module) -> dict[str, Tensor]:
         """The weights that the last update has left, unsharded."""
         now = parameters(module)
-        return {name: shards.full_tensor(p, now[name]) for name, p in self.left.items()}
+        return {name: shards.full_tensor(self.left[name], now[name]) for name in sorted(self.left)}
 
     def unmoved(self, module: nn.Module) -> bool:
         now = parameters(module)
