@@ -21,7 +21,7 @@ pytestmark = [
 
 HEAD = "| set-up | on two ranks | outcome | note |"
 
-TOGETHER = 40
+TOGETHER = 30
 """Rows of one start of two processes."""
 
 SPARSE, AVERAGES = "SparseCPU", "doesn't support sharding|FSDP does not support deepcopy"
