@@ -53,7 +53,7 @@ class Plan:
     length: int
 
 
-FULL = Plan(Size(48, 12, 16), Size(192, 4, 512), blocks=9, length=2)
+FULL = Plan(Size(48, 12, 16), Size(128, 4, 256), blocks=7, length=2)
 GPUS = Plan(Size(48, 12, 16), Size(768, 12, 8192), blocks=12, length=16)
 TOY = Plan(Size(16, 2, 8), Size(16, 2, 8), blocks=2, length=2)
 

@@ -26,7 +26,7 @@ TOGETHER = 30
 
 SPARSE, AVERAGES = "SparseCPU", "doesn't support sharding|FSDP does not support deepcopy"
 CAUSES = {
-    "`BatchSizeFinder`": "batch size finder is not supported with distributed strategies",
+    "`BatchSizeFinder`": "Batch size finder is not supported with distributed strategies",
     "`training_step` returns `None`": "returning None in distributed training is not supported",
     "layers unfrozen on the way": "the ranks differ",
     "`BackboneFinetuning`": "the ranks differ",
