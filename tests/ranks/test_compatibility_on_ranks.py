@@ -21,8 +21,8 @@ pytestmark = [
 
 HEAD = "| set-up | on two ranks | outcome | note |"
 
-TOGETHER = 30
-"""Rows of one start of two processes."""
+TOGETHER, SECONDS = 30, 60
+"""Rows of one start of two processes, and time that a row may take."""
 
 SPARSE, AVERAGES = "SparseCPU", "doesn't support sharding|FSDP does not support deepcopy"
 CAUSES = {
@@ -70,7 +70,7 @@ def results(
     for start in range(0, len(names), TOGETHER):
         rows = [f"{request.param}: {name}" for name in names[start : start + TOGETHER]]
         modules = [f"distributed_compatibility:{row}" for row in rows]
-        found |= launch(modules, tmp_path_factory.mktemp("rows"))
+        found |= launch(modules, tmp_path_factory.mktemp("rows"), seconds=SECONDS * len(rows))
     return found
 
 
