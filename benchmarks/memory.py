@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.optim import Optimizer
 
 from hybrid_predict import HybridEngine
+from hybrid_predict.torch import shards
 
 
 def set_imports_aside() -> None:
@@ -67,7 +68,9 @@ def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:
             continue
         seen.add(id(x))
         if isinstance(x, Tensor):
-            sizes[_address(x)] = x.untyped_storage().nbytes()
+            if x.is_meta:  # stands for what another rank holds
+                continue
+            sizes[_address(x)] = shards.local(x).untyped_storage().nbytes()
         elif isinstance(x, FunctionType):
             queue += x.__closure__ or ()  # globals are shared, so they do not count
         else:
@@ -76,4 +79,4 @@ def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:
 
 
 def _address(x: Tensor) -> int:
-    return x.untyped_storage().data_ptr()
+    return shards.local(x).untyped_storage().data_ptr()

@@ -12,13 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import RESULTS, house, load, ranks, seconds
+from benchmarks import RESULTS, house, load, seconds
 from benchmarks import table as bench
 from benchmarks.blocks import fill, names
 from benchmarks.clients import table as clients
 from benchmarks.figures import Summary
 from benchmarks.gpu import table as gpu
 from benchmarks.plan import Row, as_cell
+from benchmarks.ranks import table as ranks
 from benchmarks.rates import learned, published, signals
 from benchmarks.rates import table as rates
 from benchmarks.scale import sizes_table

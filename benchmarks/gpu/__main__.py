@@ -17,6 +17,7 @@ from benchmarks.gpu.shards import Shards
 from benchmarks.gpu.table import TABLES, done, path
 from benchmarks.measure import waits
 from benchmarks.plan import Cell, recipe_digest
+from benchmarks.ranks.measure import GPUS, TOY, results
 from benchmarks.run import trained
 from benchmarks.step_cost import WAYS, TaskLoop, memory, times
 from benchmarks.tasks import Task
@@ -116,6 +117,19 @@ def _run_record(options: Any) -> int:
     return _report("record", {"rows": [*others, row]}, options)
 
 
+def _run_ranks(options: Any) -> int:
+    """Measure on every number of GPUs up to 8 that is a power of two; toys on two processes."""
+    count = torch.cuda.device_count()
+    if count < 2 and not options.toy:
+        raise UnsupportedSetupError(
+            PROGRAM, "at least two CUDA devices", count, "With --toy two processes run on a CPU."
+        )
+    counts = [n for n in (1, 2, 4, 8) if n <= count]
+    found = results(TOY, (2,), "cpu") if options.toy else results(GPUS, counts, "cuda")
+    rows = [{**row, **_origin(options)} for row in found["rows"]]
+    return _report("ranks", {**found, "rows": rows}, options)
+
+
 def _device(options: Any) -> torch.device:
     """Return the device to run on: the CPU is for toys."""
     if torch.cuda.is_available():
@@ -177,12 +191,14 @@ _MEASURED = {
     "memory": ("Measure the memory of training with and without the plug-in.", memories),
     "sync": ("Look for waits of the host in steady state.", syncs),
 }
+_RANKS = "Measure what corrected updates take with DDP, FSDP2 and HSDP, on 1 to 8 GPUs."
 _QUALITY = "Train every arm once on bytes of installed source text."
 
 _COMMANDS = {
     **{name: Command(text, text, partial(_options, name), partial(_measure, name, measure))
        for name, (text, measure) in _MEASURED.items()},
     "quality": Command(_QUALITY, _QUALITY, partial(_options, "quality"), _run_quality),
+    "ranks": Command(_RANKS, _RANKS, partial(_options, "ranks"), _run_ranks),
     "record": Command(_RECORD, _RECORD, _record_options, _run_record),
 }  # fmt: skip
 

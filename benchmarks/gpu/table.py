@@ -12,6 +12,7 @@ from benchmarks import RESULTS
 from benchmarks.arms import ARMS, PLAIN
 from benchmarks.gpu.record import TARGET
 from benchmarks.plan import number
+from benchmarks.ranks import table as ranks
 from benchmarks.step_cost import ADDED, WAYS
 from benchmarks.table import NONE, markdown, speedup_text
 from hybrid_predict import ConfigError
@@ -122,6 +123,7 @@ TABLES: dict[str, Callable[[Found], str]] = {
     "memory": memory,
     "sync": sync,
     "quality": quality,
+    "ranks": ranks.measured,
     "record": record,
 }
 

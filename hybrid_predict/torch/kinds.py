@@ -35,8 +35,7 @@ def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[
     Kinds and ``owners``, the numbers of several optimizers, are by ``id`` of the parameter.
     """
     kinds, matrices = _listed(model)
-    tables = {id(m.weight) for m in model.modules() if _is(m, _EMBEDDINGS)}
-    tied = not tables.isdisjoint(_linear_weights(model))
+    tied = not _weights(model, _EMBEDDINGS).isdisjoint(_weights(model, (nn.Linear,)))
     for network in [] if tied else _networks(model, matrices, owners or {}):
         if (head := _head(model, network)) is not None:
             kinds[head.key] = "head"
@@ -58,7 +57,7 @@ def matrix_index(model: nn.Module, owners: Mapping[int, int] | None = None) -> M
             for name, p in model.named_parameters()
             if not p.requires_grad and "weight" in name.rpartition(".")[2] and form(p).dim() > 1
         ),
-        _linear_weights(model),
+        _weights(model, (nn.Linear,)),
     )
 
 
@@ -251,5 +250,7 @@ def _is(module: nn.Module, classes: Sequence[type]) -> bool:
     return isinstance(module, tuple(classes)) or _class(module) in [c.__name__ for c in classes]
 
 
-def _linear_weights(model: nn.Module) -> frozenset[int]:
-    return frozenset(id(m.weight) for m in model.modules() if _is(m, (nn.Linear,)))
+def _weights(model: nn.Module, classes: Sequence[type]) -> frozenset[int]:
+    """Return the ``id`` of the weights of layers; a parametrized weight would be computed."""
+    own = (m.named_parameters(recurse=False) for m in model.modules() if _is(m, classes))
+    return frozenset(id(p) for parameters in own for name, p in parameters if name == "weight")

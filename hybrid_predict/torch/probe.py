@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict.torch import ranks
+from hybrid_predict.torch import ranks, shards
 from hybrid_predict.torch.optimizer_copy import OptimizerCopy, without_trace
 
 _WEIGHTS, _GRADIENT = ((1.0, -2.0), (3.0, 0.5)), ((0.3, 0.2), (-0.1, 0.4))
@@ -113,10 +113,10 @@ def second_copy(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
 
     A state that looks like a copy of the weights may also be an average for validation, or the
     weights before the last update. It is a second copy if the probe's weights follow where its
-    state is moved, or if that cannot be tried.
+    state is moved, or if that cannot be tried. Every rank has to call it.
     """
     looks = {(n, p.dtype) for p in group["params"] for n in _like(optimizer.state.get(p, {}), p)}
-    for name, dtype in sorted(looks, key=str):
+    for name, dtype in sorted(set().union(*ranks.gather(looks)), key=str):
         follows = True
         with suppress(Exception), without_trace():  # it may require other parameters
             follows = _Probe(optimizer, group, dtype).follows_state(name)
@@ -126,11 +126,12 @@ def second_copy(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
 
 
 def _like(state: Mapping[str, Any], p: Tensor) -> Iterator[str]:
-    """Return the names of states that look like a copy of a parameter."""
-    weights = p.detach()
-    for name, value in state.items():
+    """Return the names of states that look like a copy of a parameter, or of this rank's shard."""
+    weights = shards.local(p.detach())
+    for name, state_value in state.items():
         named = any(word in str(name).lower() for word in _SECOND_COPIES)
-        if named and isinstance(value, Tensor) and value.shape == weights.shape:
+        value = shards.local(state_value) if isinstance(state_value, Tensor) else None
+        if named and value is not None and value.shape == weights.shape:
             off = (value.to(weights) - weights).norm()
             if bool(weights.any()) and bool(off < 0.5 * weights.norm()):
                 yield str(name)

@@ -180,7 +180,9 @@ def test_toys_do_not_come_into_the_pages(name, tmp_path):
 
 
 @ON_CPU
-@pytest.mark.parametrize("name", ["step-time", "memory", "quality"])
+@pytest.mark.parametrize(
+    "name", ["step-time", "memory", "quality", pytest.param("ranks", marks=pytest.mark.slow)]
+)
 def test_toys_print_a_table_and_write_what_is_asked_for(name, tmp_path, capsys):
     file = table.path(name, tmp_path)
     assert program.main([name, "--toy", "--output", str(file)]) == 0
@@ -223,6 +225,7 @@ def test_a_toy_leaves_the_committed_results_alone(monkeypatch, tmp_path):
     ("given", "complaint"),
     [
         (["step-time"], "CUDA"),
+        (["ranks"], "at least two CUDA devices"),
         (["sync", "--toy"], "CUDA"),
         (["record", "--train", "a", "--val", "b"], "CUDA"),
         (["record", "--toy", "--train", "none*.bin", "--val", "b"], "token shards"),

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from lightning_models import Net, Recorded, SeededLoader
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from compatibility.rows import row
-from compatibility.subject import EPOCHS, STEPS, cosine, follows, refuses, train
+from compatibility.subject import EPOCHS, STEPS, cosine, follows, refuses, train, warned
 
 
 class Stream(IterableDataset[Any]):
@@ -70,7 +69,7 @@ class TakesIterator(Net):
 
 @row("`training_step(self, dataloader_iter)`")
 def takes_iterator(folder: Path) -> None:
-    with pytest.warns(UserWarning, match="dataloader_iter"):
+    with warned("dataloader_iter"):
         follows(TakesIterator)
         by_epochs = follows(TakesIterator, enable_progress_bar=True, **EPOCHS)
     assert by_epochs.trainer.current_epoch == 6

@@ -27,6 +27,7 @@ from witness import verifies
 
 from compatibility.rows import row, rows
 from compatibility.subject import EPOCHS, STEPS, Subject, cosine, follows, refused, train
+from hybrid_predict.torch import ranks
 
 WITH_ARGUMENTS: dict[str, dict[str, Any]] = {
     "`max_steps`": {"max_steps": 36},
@@ -166,8 +167,8 @@ def wandb_logger(folder: Path) -> None:
 
     run = train(Net(), logger=WandbLogger()).sound()
     summary = run.trainer.logger.experiment.summary
-    assert summary["hybrid_predict/full_steps"] == run.plugin.ledger.full_steps
-    assert summary["hybrid_predict/phase"] == "cooldown"
+    told = {"hybrid_predict/full_steps": run.ledger.full_steps, "hybrid_predict/phase": "cooldown"}
+    assert ({} if ranks.rank() else told).items() <= summary.items()
 
 
 class Tuned(Net):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,11 +20,13 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     WeightAveraging,
 )
-from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
-from witness import Witness
+from lightning_models import Net, SeededLoader, Ungated, fit, same
+from witness import Witness, parameters
 
 from compatibility.rows import row, rows
-from compatibility.subject import EPOCHS, Run, Subject, cosine, mlp, train
+from compatibility.subject import EPOCHS, Run, Subject, cosine, mlp, train, warned
+from hybrid_predict.torch import ranks
+from hybrid_predict.torch.shards import local
 
 
 class Saved(Callback):
@@ -36,8 +37,9 @@ class Saved(Callback):
         self.right: list[bool] = []
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
-        state, left = checkpoint["state_dict"], self.witness.left
-        self.right.append(all(torch.equal(state[name], p) for name, p in left.items()))
+        state, left = checkpoint["state_dict"], self.witness.whole(module)
+        held = left.keys() & state.keys() if ranks.rank() else left.keys()  # rank 0 has all
+        self.right.append(all(torch.equal(state[name], left[name]) for name in held))
 
 
 MODES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
@@ -77,7 +79,9 @@ def saved_on_exception(make: Callable[[Path], Callback], folder: Path) -> None:
 
     class Keep(Callback):
         def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
-            torch.save(checkpoint, kept)
+            if ranks.rank() == 0:
+                torch.save(checkpoint, kept)
+            ranks.gather(None)  # until it is written
 
     callbacks = [Ungated(), saved.witness, saved, make(folder / "run"), Keep()]
     with warnings.catch_warnings():
@@ -98,26 +102,26 @@ def last(folder: Path) -> None:
         def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
             trainer.should_stop = trainer.global_step >= 20
 
-    def run(*more: Callback, **kwargs: Any) -> Run:
+    def run(place: str, *more: Callback, **kwargs: Any) -> Run:
         torch.manual_seed(0)
-        saver = ModelCheckpoint(folder / "run", save_last=True, every_n_train_steps=5)
+        saver = ModelCheckpoint(folder / place, save_last=True, every_n_train_steps=5)
         return train(Net("cosine"), [*more, saver], train=SeededLoader(40), max_steps=36,
                      limit_val_batches=0, **kwargs)  # fmt: skip
 
-    whole = run().sound()
-    shutil.rmtree(folder / "run")
-    half = run(Stop())
+    whole = run("whole").sound()
+    half = run("run", Stop())
     assert half.trainer.global_step < 36
-    with pytest.warns(UserWarning, match="not empty"):
-        resumed = run(ckpt_path="last", seed=9).sound()
+    with warned("not empty"):
+        resumed = run("run", ckpt_path="last", seed=9).sound()
     assert 0 < resumed.model.batches < 24
-    assert same(weights(resumed.model), weights(whole.model))
+    assert same(resumed.weights, whole.weights)
 
 
 @row("`WeightAveraging`")
 def averaging(folder: Path) -> None:
     run = train(cosine(), [WeightAveraging()], watched=("batch end",)).sound()
-    assert not torch.equal(run.model.net[4].weight, run.witness.left["net.4.weight"])
+    left = run.witness.whole(run.model)
+    assert not torch.equal(run.weights["net.4.weight"], left["net.4.weight"])
 
 
 @row("`EMAWeightAveraging`")
@@ -147,15 +151,15 @@ def swa(make: Callable[[], Net], extra: int, folder: Path) -> None:
     class Watch(Callback):
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
             if 2 <= trainer.current_epoch < 6:
-                ends.append(weights(module))
+                ends.append(local(parameters(module)["net.0.weight"]).clone())
             if trainer.current_epoch == 6:
                 witness.left.clear()  # the averages are in the model from here on
 
     watched = ("batch end", "validation")
     run = train(make(), [average, Watch()], witness=witness, watched=watched, **EPOCHS)
     run.sound(global_step=36 + extra)
-    mean = torch.stack([w["net.0.weight"] for w in ends]).mean(0)
-    torch.testing.assert_close(run.model.net[0].weight.detach(), mean)
+    mean = torch.stack(ends).mean(0)
+    torch.testing.assert_close(local(parameters(run.model)["net.0.weight"]), mean)
     assert run.model.rates[max(run.model.rates)] != pytest.approx(1e-2)
 
 

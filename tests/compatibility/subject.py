@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,13 +13,16 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning_models import Net, Recorded, fit
+from loops import same_bits
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from witness import Witness
+from witness import Witness, parameters
 
 from compatibility.rows import CHECKS
 from hybrid_predict import HybridConfig, MomentumPredictor, SavingsLedger, UnsupportedSetupError
 from hybrid_predict.config import KINDS
+from hybrid_predict.torch import ranks
+from hybrid_predict.torch.shards import full_tensor, local
 
 STEPS = 36
 """Steps of a row's run; 24 full steps at the default speedup."""
@@ -94,6 +98,11 @@ class Run:
         """Names of the parameters that predicted steps have moved."""
         return {name for r in self.plugin.records if r.gradients for name in r.gradients.alignments}
 
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The whole parameters by name; every rank has to ask for them."""
+        return {n: full_tensor(local(p), p) for n, p in parameters(self.model).items()}
+
     def sound(
         self, steps: int = STEPS, *, full_steps: int | None = None, global_step: int | None = None
     ) -> Run:
@@ -103,10 +112,14 @@ class Run:
         assert self.trainer.global_step == (steps if global_step is None else global_step)
         assert ledger.full_steps == wanted
         assert (ledger.predicted_steps > 0) == any(self.witness.moved)
+        weights = self.weights
         assert all(torch.isfinite(torch.view_as_real(p) if p.is_complex() else p).all()
-                   for p in self.model.parameters())  # fmt: skip
+                   for p in weights.values())  # fmt: skip
         assert {*(self.witness.watched or ("batch end", "end"))} <= self.witness.seen.keys()
         assert all(all(seen) for seen in self.witness.seen.values())
+        counts = (ledger.full_steps, ledger.predicted_steps, ledger.undone_steps)
+        first, *others = ranks.gather((weights, counts))
+        assert all(same_bits(first, other) for other in others), "the ranks differ"
         return self
 
 
@@ -156,6 +169,11 @@ def follows(
     if isinstance(plain, Subject):
         assert all(plain.momenta[step] == m for step, m in run.model.momenta.items())
     return run
+
+
+def warned(match: str) -> AbstractContextManager[Any]:
+    """Expect a warning of Lightning, which only the first rank gives."""
+    return nullcontext() if ranks.rank() else pytest.warns(UserWarning, match=match)
 
 
 def refuses(words: str, model: Net | None = None, **kwargs: Any) -> str:

@@ -92,7 +92,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 """What has to be true of what ``main`` returns."""
 
-ELSEWHERE = {"ddp", "lightning_cli"}
+ELSEWHERE = {"ddp", "fsdp2", "several_devices", "lightning_cli"}
 """Run in processes of their own, below."""
 
 ADVICE = (
@@ -132,13 +132,35 @@ def test_what_needs_more_than_its_extras_says_so() -> None:
     assert silent == set()
 
 
+NEEDS_GLOO = pytest.mark.skipif(
+    not dist.is_available() or not dist.is_gloo_available(), reason="no gloo"
+)
+
+
 @pytest.mark.slow  # tests/ranks train in two processes too
 @pytest.mark.distributed
-@pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo")
-def test_two_processes_end_with_the_same_weights(tmp_path: Path) -> None:
-    printed = run(str(FEATURES / "ddp.py"), cwd=tmp_path)
-    assert printed.count("both processes have the same weights: True") == 1
+@NEEDS_GLOO
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("ddp", "both processes have the same weights: True"), ("fsdp2", "sharded over 2 processes")],
+)
+def test_a_trainer_of_two_processes_prints_once(name: str, told: str, tmp_path: Path) -> None:
+    printed = run(str(FEATURES / f"{name}.py"), cwd=tmp_path)
+    assert printed.count(told) == 1
     assert printed.count("HybridPredict corrects and predicts") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@NEEDS_GLOO
+@pytest.mark.parametrize(("setup", "processes"), [("ddp", 2), ("fsdp2", 2), ("hsdp", 4), ("tp", 2)])
+def test_a_loop_of_several_processes_predicts(setup: str, processes: int, tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", f"--nproc-per-node={processes}")
+    printed = run(
+        *launcher, str(FEATURES / "several_devices.py"), "--setup", setup, cwd=tmp_path
+    )  # fmt: skip
+    assert re.search(rf"{setup} on {processes} processes: \d+ full \+ [1-9]\d* predicted", printed)
+    assert "the same steps on all processes: True" in printed
 
 
 @pytest.mark.slow

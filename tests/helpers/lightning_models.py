@@ -13,6 +13,10 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 from hybrid_predict import HybridPredict, MomentumPredictor, StepRecord
+from hybrid_predict.torch import ranks
+
+EVERYWHERE: dict[str, Callable[[], Any]] = {}
+"""Makes further arguments of every Trainer; checks on several ranks set a strategy."""
 
 SCHEDULES: dict[str, Callable[[torch.optim.Optimizer, int], Any]] = {
     "step": lambda o, n: lr_scheduler.StepLR(o, 7, gamma=0.5),
@@ -118,7 +122,7 @@ class Net(AnyNet, lightning.pytorch.LightningModule):
 
 
 class SeededLoader:
-    """Batches that depend on the epoch and position only, and that resumes where it was."""
+    """Batches that depend on epoch, position and rank only, and that resumes where it was."""
 
     def __init__(self, length: int = 16, size: int = 16) -> None:
         self.length, self.size = length, size
@@ -129,7 +133,8 @@ class SeededLoader:
 
     def __iter__(self) -> Iterator[list[Tensor]]:
         for position in range(self.position, self.length):
-            generator = torch.Generator().manual_seed(1000 * self.epoch + position)
+            seed = 1000 * self.epoch + position + 10**6 * ranks.rank()
+            generator = torch.Generator().manual_seed(seed)
             self.position = (position + 1) % self.length
             self.epoch += not self.position
             yield [torch.randn(self.size, 8, generator=generator)]
@@ -142,7 +147,9 @@ class SeededLoader:
 
 
 def loader(batches: int = 16) -> DataLoader[Any]:
-    data = torch.randn(16 * batches, 8, generator=torch.Generator().manual_seed(3))
+    """So many batches for every rank, among which Lightning divides them."""
+    rows = 16 * batches * ranks.size()
+    data = torch.randn(rows, 8, generator=torch.Generator().manual_seed(3))
     return DataLoader(TensorDataset(data), batch_size=16)
 
 
@@ -165,7 +172,8 @@ def fit(
     }  # fmt: skip
     if any(isinstance(c, package.callbacks.Checkpoint) for c in callbacks):
         quiet["enable_checkpointing"] = True
-    trainer = package.Trainer(callbacks=callbacks, **{**quiet, **kwargs})
+    everywhere = {name: make() for name, make in EVERYWHERE.items()}
+    trainer = package.Trainer(callbacks=callbacks, **{**quiet, **everywhere, **kwargs})
     brings_its_own = is_overridden("train_dataloader", model, package.LightningModule)
     train = train if train is not None or brings_its_own else loader()
     trainer.fit(model, train, loader(2), ckpt_path=ckpt_path)

@@ -10,6 +10,15 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hybrid_predict.torch import shards
+
+
+def parameters(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters by name; FSDP2 shows whole copies after a validation, and here its shards."""
+    for part in shards.fsdp2_modules(module):
+        part.reshard()
+    return dict(module.named_parameters())
+
 
 def verifies(plugin: Any) -> bool:
     """Whether a callback's open full step verifies predicted steps."""
@@ -29,16 +38,21 @@ class Witness(Callback):
         self.seen: dict[str, list[bool]] = {}
         self.moved: list[bool] = []
 
+    def whole(self, module: nn.Module) -> dict[str, Tensor]:
+        """The weights that the last update has left, unsharded."""
+        now = parameters(module)
+        return {name: shards.full_tensor(self.left[name], now[name]) for name in sorted(self.left)}
+
     def unmoved(self, module: nn.Module) -> bool:
-        now = dict(module.named_parameters())
-        return all(torch.equal(now[k], p) for k, p in self.left.items() if k in now)
+        now = parameters(module)
+        return all(torch.equal(shards.local(now[k]), p) for k, p in self.left.items() if k in now)
 
     def _look(self, hook: str, module: nn.Module) -> None:
         if self.left and (not self.watched or hook in self.watched):
             self.seen.setdefault(hook, []).append(self.unmoved(module))
 
     def _learn(self, module: nn.Module, optimizer: Optimizer) -> None:
-        named = dict(module.named_parameters())
+        named = parameters(module)
         with_gradient = {
             id(p): p.grad is not None for group in optimizer.param_groups for p in group["params"]
         }
@@ -46,7 +60,7 @@ class Witness(Callback):
             return
         new = named.keys() - self.left.keys()
         updated = {k for k, p in named.items() if id(p) in with_gradient} | new
-        self.left |= {k: named[k].detach().clone() for k in updated}
+        self.left |= {k: shards.local(named[k]).clone() for k in updated}
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         for optimizer in trainer.optimizers:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from cases import MODELS, TiedLM
 from torch import nn
+from torch.nn.utils import parametrize
 
 from benchmarks.tasks.byte_gpt import ByteGPT
 from hybrid_predict import HybridConfig, HybridEngine
@@ -203,3 +204,19 @@ def test_scripted_modules_are_classified_as_what_they_were_made_of(name, whole):
         mapper = HybridEngine(model, optimizer, HybridConfig(total_steps=9)).mapper
         found.append(dict(zip(mapper.names, mapper.kinds, strict=True)))
     assert found[0] == found[1]
+
+
+def test_no_parametrized_weight_is_computed():
+    calls = []
+
+    class Counted(nn.Module):
+        def forward(self, weight):
+            calls.append(weight)
+            return weight
+
+    model = mlp_of(8, 8, 8, 3)
+    parametrize.register_parametrization(model[2], "weight", Counted())
+    calls.clear()
+    kinds = classify(model)
+    assert calls == []
+    assert kinds[id(model[2].parametrizations.weight.original)] == "hidden"

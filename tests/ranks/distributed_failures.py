@@ -14,7 +14,7 @@ from torch import Tensor
 
 from distributed_loops import Loop, batch, ddp, make_config, sharded
 from faulty import Failing, FailingUpdate, Log
-from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel
+from hybrid_predict import HybridTrainer, OptimizerWrapper, RankError, TorchModel
 from hybrid_predict.torch import ranks
 
 
@@ -64,10 +64,11 @@ def in_a_loop(wrap: Callable[[Any], Any], **changes: Any) -> Callable[[Path], di
 
 
 def loader(folder: Path) -> dict[str, Any]:
-    """A data loader that raises on one rank, in a loop of ours."""
+    """A data loader that raises on one rank, in a loop of ours, after a run that failed on both."""
     loop = Loop(ddp())
     kept: Any = None
-    loop.engine.detach()
+    with pytest.raises((ValueError, RankError), match="an earlier run"), loop.engine:
+        raise ValueError("an earlier run")
     model = TorchModel(loop.model, lambda net, x: net(x).square().mean())
     trainer = HybridTrainer(model, OptimizerWrapper(loop.optimizer), make_config())
 

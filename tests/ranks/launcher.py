@@ -31,7 +31,9 @@ ADVICE = (
 """Of Lightning, where every rank logs what it sees, and of torch, to itself, about FSDP1."""
 
 
-def launch(modules: Sequence[str], folder: Path, count: int = 2) -> dict[str, list[Any]]:
+def launch(
+    modules: Sequence[str], folder: Path, count: int = 2, seconds: int = SECONDS
+) -> dict[str, list[Any]]:
     """What every check in ``CHECKS`` of these modules returned, by name and then by rank.
 
     ``module:check`` runs one check alone. Checks get the folder; there are ``count`` ranks.
@@ -39,7 +41,7 @@ def launch(modules: Sequence[str], folder: Path, count: int = 2) -> dict[str, li
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + seconds
     workers = multiprocessing.spawn(work, (port, count, folder, modules), nprocs=count, join=False)
     try:
         while not workers.join(timeout=1.0):

@@ -37,6 +37,12 @@ def test_a_failure_on_one_rank_ends_every_rank_as_it_was(tmp_path: Path, case: s
     assert all(4 < result["steps"] < 20 for result in found)
 
 
+def test_the_page_shows_what_the_other_ranks_end_with() -> None:
+    page = Path(__file__).parents[2] / "docs" / "distributed.md"
+    told = str(RankError(1, "OSError: the share is gone"))
+    assert told in " ".join(page.read_text().split())
+
+
 @pytest.mark.slow
 def test_a_trainer_names_the_rank_that_failed_first(tmp_path: Path) -> None:
     first, second = launch(["distributed_failures:trainer"], tmp_path)["trainer"]

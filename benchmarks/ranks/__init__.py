@@ -1,0 +1,1 @@
+"""What corrected updates cost on several ranks: counted, timed, and by formula."""
