@@ -258,11 +258,11 @@ class HybridPredict(TrainerCallback):
     ) -> None:
         """Undo predicted steps that are not verified, and log which rank failed first."""
         self._detach(trainer)
+        stopped = isinstance(exception, (KeyboardInterrupt, SystemExit))  # SIGTERM is the latter
         try:
-            ranks.fail_together(exception)
+            ranks.fail_together(None if stopped else exception)
         except RankError as first:
             logger.error("%s", first)
-        stopped = isinstance(exception, KeyboardInterrupt)
         status = "stopped" if stopped else f"failed: {ranks.summary(exception)}"
         if self._reporter is not None:
             self._reporter.close(status, 5.0)

@@ -58,18 +58,18 @@ SETUPS: dict[str, tuple[Callable[[], Any], type[Net]]] = {
 
 
 class Fault(Callback):
-    """Does what is planned for this attempt: at a full step, in a hook, on a rank, in one way."""
+    """Does one thing on a rank: in one of its full steps, in a hook, in one way."""
 
-    def __init__(self, folder: Path, plugin: Ungated, planned: list[list[Any]]) -> None:
-        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        self.folder, self.plugin = folder, plugin
-        if attempt < len(planned):
-            self.rank, self.number, hook, self.how = planned[attempt]
-            setattr(self, hook, self.strike)
+    def __init__(
+        self, folder: Path, plugin: Ungated, rank: int, number: int, hook: str, how: str
+    ) -> None:
+        self.folder, self.plugin, self.rank, self.number = folder, plugin, rank, number
+        self.how = how
+        setattr(self, hook, self.strike)
 
     def strike(self, trainer: Any, *args: Any) -> None:
         engine = self.plugin.engine
-        if engine is None or self.rank not in (-1, ranks.rank()):
+        if engine is None or self.rank != ranks.rank():
             return
         step = engine._step
         if self.number != engine.ledger.full_steps + (step is not None):
@@ -85,7 +85,7 @@ class Fault(Callback):
         os.kill(os.getpid(), getattr(signal, self.how))
 
 
-def run(folder: Path, setup: str, planned: list[list[Any]], **options: Any) -> None:
+def run(folder: Path, setup: str, planned: list[list[list[Any]]], **options: Any) -> None:
     strategy, model = SETUPS[setup]
     plugin = Ungated(full_steps=2, predict_steps=1, warmup_steps=5, cooldown_steps=5,
                      max_overhead=100.0)  # fmt: skip
@@ -94,13 +94,16 @@ def run(folder: Path, setup: str, planned: list[list[Any]], **options: Any) -> N
         enable_version_counter=False, save_on_train_epoch_end=False,
     )  # fmt: skip
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    logger = CSVLogger(folder / "logs", version=0 if "hpc" in options else None)
-    path = options.pop("ckpt_path", "last")
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    faults = [
+        Fault(folder, plugin, *each) for now in planned[attempt : attempt + 1] for each in now
+    ]
+    path = None if "SLURM_NTASKS" in os.environ else "last"
     with Log() as log:
         trainer, net = fit(
-            [plugin, Fault(folder, plugin, planned), save], model(), train=RankLoader(50),
-            max_steps=STEPS, devices=world, strategy=strategy(), logger=logger, ckpt_path=path,
-            default_root_dir=folder, val_check_interval=10, **options
+            [plugin, *faults, save], model(), train=RankLoader(50),
+            max_steps=STEPS, devices=world, strategy=strategy(), logger=CSVLogger(folder),
+            ckpt_path=path, default_root_dir=folder, val_check_interval=10, **options
         )  # fmt: skip
     named = {n: shards.full_tensor(shards.local(p), p).clone() for n, p in net.named_parameters()}
     (optimizer,) = trainer.optimizers
