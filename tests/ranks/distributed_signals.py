@@ -73,14 +73,18 @@ def ended(name: str, *args: Any) -> Callable[[Path], dict[str, Any]]:
     """One rank gets SIGTERM in a forward pass, and both go on from what they save then."""
 
     def check(folder: Path) -> dict[str, Any]:
+        def save(place: str) -> ModelCheckpoint:
+            return ModelCheckpoint(
+                folder / f"{name}-{place}", "end", save_on_exception=True, every_n_train_steps=1000
+            )
+
         left = run(*args, config=LATE)
         sent = Sent(signal.SIGTERM, 1, 9, "on_before_backward")
-        save = ModelCheckpoint(folder / f"ended-{name}", "end", save_on_exception=True)
         with Log() as log, pytest.raises(SystemExit):
-            run(*args, config=LATE, callbacks=[sent, save])
-        path = folder / f"ended-{name}" / "end.ckpt"
-        return {"left": left, "right": run(*args, config=LATE, ckpt_path=str(path), seed=50),
-                "heard": log.lines}  # fmt: skip
+            run(*args, config=LATE, callbacks=[sent, save("ended")])
+        path = str(folder / f"{name}-ended" / "end.ckpt")
+        right = run(*args, config=LATE, callbacks=[save("again")], ckpt_path=path, seed=50)
+        return {"left": left, "right": right, "heard": log.lines}
 
     return check
 

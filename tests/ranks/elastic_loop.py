@@ -11,6 +11,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.nn.parallel import DistributedDataParallel
 
 from distributed_loops import WHITENED, Loop, make_config, sharded
+from hybrid_predict.rules.limits import first_limits
 from hybrid_predict.torch import ranks, shards
 
 EVERY = 3
@@ -32,6 +34,7 @@ EVERY = 3
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 CONFIG = {"total_steps": 40, "warmup_steps": 5, "cooldown_steps": 5, "full_steps": 2}
 SETUPS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
+    "single": (lambda net: net, {}),
     "ddp": (DistributedDataParallel, {}),
     "fsdp2": (sharded, {"updates": WHITENED}),
 }
@@ -41,8 +44,8 @@ class Deaths:
     """Ends a rank of each attempt in a full step, at a place in it, in one way."""
 
     def __init__(self, folder: Path, planned: list[tuple[int, int, str, str]]) -> None:
-        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        self.folder, self.engine = folder, None
+        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self.folder = folder
         self.planned = planned[attempt] if attempt < len(planned) else None
 
     def at(self, place: str, step: int, told: Any) -> None:
@@ -78,11 +81,16 @@ class Elastic(Loop):
         self.taken = saved["taken"]
         if dropped == "drift":
             for group in self.engine._groups:
-                group.memory.free()
+                for value in chain(*group.memory.arrays().values()):
+                    value.zero_()
         elif dropped == "optimizer":
             self.optimizer.state.clear()
-        elif dropped:
-            setattr(self.engine._state, dropped, type(getattr(self.engine._state, dropped))())
+        elif dropped == "scheduler":
+            self.scheduler.last_epoch = 0
+        elif dropped == "limits":
+            self.engine._state.limits = first_limits(1)
+        elif dropped == "ledger":
+            self.engine.ledger.corrected_steps = 0
 
     def save(self) -> None:
         model, optimizer = get_state_dict(
@@ -99,7 +107,7 @@ class Elastic(Loop):
 
     def die(self, place: str, *_: Any) -> None:
         step = self.engine._step
-        told = {} if step is None else {"phase": str(step.phase), "predicted": step.predicted}
+        told = {} if step is None else {"phase": step.phase.value, "predicted": step.predicted}
         number = self.engine.ledger.full_steps + (step is not None)
         self.deaths.at(place, number, told)
 

@@ -68,6 +68,8 @@ class Fault(Callback):
         setattr(self, hook, self.strike)
 
     def strike(self, trainer: Any, *args: Any) -> None:
+        if trainer.sanity_checking:
+            return
         engine = self.plugin.engine
         if engine is None or self.rank != ranks.rank():
             return
@@ -75,7 +77,7 @@ class Fault(Callback):
         if self.number != engine.ledger.full_steps + (step is not None):
             return
         self.number = -1
-        told = {} if step is None else {"phase": str(step.phase), "predicted": step.predicted}
+        told = {} if step is None else {"phase": step.phase.value, "predicted": step.predicted}
         with (self.folder / "faults.jsonl").open("a") as file:
             print(json.dumps({"rank": ranks.rank(), **told}), file=file)
         if self.how == "exit":
@@ -90,15 +92,18 @@ def run(folder: Path, setup: str, planned: list[list[list[Any]]], **options: Any
     plugin = Ungated(full_steps=2, predict_steps=1, warmup_steps=5, cooldown_steps=5,
                      max_overhead=100.0)  # fmt: skip
     save = ModelCheckpoint(
-        folder, "{step}", every_n_train_steps=EVERY, save_top_k=-1, save_last=True,
-        enable_version_counter=False, save_on_train_epoch_end=False,
+        folder, "{step}", every_n_train_steps=EVERY, save_top_k=-1, save_on_train_epoch_end=False,
+        save_last="sharded" not in setup, enable_version_counter=False,
     )  # fmt: skip
     world = int(os.environ.get("WORLD_SIZE", "1"))
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     faults = [
         Fault(folder, plugin, *each) for now in planned[attempt : attempt + 1] for each in now
     ]
-    path = None if "SLURM_NTASKS" in os.environ else "last"
+    path: str | None = "last"
+    if "sharded" in setup:  # the folder of the last save may be incomplete
+        whole = [x.parent for x in folder.glob("step=*.ckpt/meta.pt")]
+        path = str(max(whole, key=lambda x: x.stat().st_mtime)) if whole else None
     with Log() as log:
         trainer, net = fit(
             [plugin, *faults, save], model(), train=RankLoader(50),
@@ -121,6 +126,6 @@ def run(folder: Path, setup: str, planned: list[list[list[Any]]], **options: Any
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    for message in (*ADVICE, '.*ckpt_path="last"', ".*Checkpoint directory"):
+    for message in (*ADVICE, '.*ckpt_path="last"', ".*Checkpoint directory", "Detected an"):
         warnings.filterwarnings("ignore", message)
     run(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3] if sys.argv[3:] else "[]"))
