@@ -90,8 +90,8 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 """What has to be true of what ``main`` returns."""
 
-ELSEWHERE = {"ddp", "lightning_cli"}
-"""Run in processes of their own, below."""
+ELSEWHERE = {"ddp", "elastic", "lightning_cli"}
+"""Run in processes of their own, below; torchrun runs one in ``tests/ranks``."""
 
 ADVICE = (
     "ignore:The number of training batches",

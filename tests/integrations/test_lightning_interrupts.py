@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.core.hooks import CheckpointHooks, ModelHooks
 from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
+from slurm import job
 from witness import Witness
 
 from hybrid_predict import HybridPredict
@@ -165,22 +166,12 @@ def test_an_interrupt_leaves_nothing_unverified_and_a_save_goes_on_from_there(
     assert not any(type(c).__name__ == "MissedCheckpoints" for c in run.trainer.callbacks)
 
 
-SLURM = {
-    "SLURM_NTASKS": "1", "SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "4321",
-    "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
-}  # fmt: skip
-
-
 @pytest.fixture
 def requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a job on a cluster has told the cluster."""
-    told, scontrol = tmp_path / "told", tmp_path / "scontrol"
-    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
-    scontrol.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    for name, value in SLURM.items():
+    for name, value in job(tmp_path).items():
         monkeypatch.setenv(name, value)
-    return told
+    return tmp_path / "told"
 
 
 SAVES_LATER = (

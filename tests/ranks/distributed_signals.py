@@ -11,9 +11,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy
+from slurm import job
 
 from distributed_loops import Loop, ddp, make_config, sharded
 from faulty import Log
@@ -36,19 +38,6 @@ class Sent(Callback):
             os.kill(os.getpid(), self.number)
 
 
-def slurm(folder: Path) -> dict[str, str]:
-    """Variables of a job with two tasks, in which ``scontrol`` notes what it is told."""
-    scontrol = folder / "scontrol"
-    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {folder / "told"}\n')
-    scontrol.chmod(0o755)
-    rank, path = str(ranks.rank()), f"{folder}{os.pathsep}{os.environ['PATH']}"
-    return {
-        "PATH": path, "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NODEID": "0",
-        "SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "4321", "SLURM_PROCID": rank,
-        "SLURM_LOCALID": rank,
-    }  # fmt: skip
-
-
 def requeued(name: str, *args: Any) -> Callable[[Path], dict[str, Any]]:
     """Both ranks get SLURM's signal, in different full steps; then the job runs again."""
 
@@ -59,7 +48,7 @@ def requeued(name: str, *args: Any) -> Callable[[Path], dict[str, Any]]:
             Sent(signal.SIGUSR1, 0, 9, "on_after_backward"),
             Sent(signal.SIGUSR1, 1, 10, "on_before_zero_grad"),
         ]
-        with mock.patch.dict(os.environ, slurm(own)):
+        with mock.patch.dict(os.environ, job(own, ranks.rank(), tasks=2)):
             options = {"default_root_dir": folder / name, "config": LATE}
             left = run(*args, callbacks=sent, plugins=[SLURMEnvironment()], **options)
             right = run(*args, plugins=[SLURMEnvironment()], seed=50, **options)
@@ -97,8 +86,9 @@ def asked(wrap: Callable[[Any], Any], **changes: Any) -> Callable[[Path], dict[s
         for _ in range(10):
             loop.step(stop=False)
         records = [loop.step(stop=k == 0 and ranks.rank() == 1) for k in range(2)]
-        state, again = loop.engine.state_dict(), Loop(wrap, make_config(**changes))
-        again.engine.load_state_dict(state)
+        state, again = [loop.engine.state_dict()], Loop(wrap, make_config(**changes))
+        dist.broadcast_object_list(state)
+        again.engine.load_state_dict(state[0])
         records += [loop.step(stop=False) for _ in range(3)]
         resumed = [again.step(stop=False).stop for _ in range(4)]
         loop.engine._fall_back("told so")
