@@ -77,7 +77,7 @@ class HeldSignals(TrainerCallback):
 def _handled(trainer: pl.Trainer) -> list[int]:
     """Return the signals whose handlers of Lightning's save, or wait for other ranks."""
     environment: Any = trainer._accelerator_connector.cluster_environment
-    requeued = getattr(environment, "auto_requeue", False)
-    numbers = [signal.SIGTERM] if ranks.size() > 1 else []
-    numbers += [environment.requeue_signal] if requeued else []
-    return [number for number in numbers if callable(signal.getsignal(number))]
+    requeues = getattr(environment, "auto_requeue", False)
+    requeue = getattr(environment, "requeue_signal", None) if requeues else None
+    numbers = [signal.SIGTERM if ranks.size() > 1 else None, requeue]
+    return [n for n in numbers if n is not None and callable(signal.getsignal(n))]

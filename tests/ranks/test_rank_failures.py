@@ -21,7 +21,7 @@ CASES = {
     "loader": (1, "OSError", "the share is gone"),
     "stale": (1, "ZeroDivisionError", "no more"),
 }
-SLOW = dict.fromkeys(("memory", "stale"), [pytest.mark.slow])
+SLOW = {"memory": [pytest.mark.slow], "stale": [pytest.mark.slow]}
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=SLOW.get(c, [])) for c in CASES])
