@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.plugins.environments import SLURMEnvironment
@@ -69,6 +70,7 @@ def ended(name: str, *args: Any) -> Callable[[Path], dict[str, Any]]:
 
         left = run(*args, config=LATE)
         sent = Sent(signal.SIGTERM, 1, 9, "on_before_backward")
+        torch.manual_seed(0)  # the same weights at the start
         with Log() as log, pytest.raises(SystemExit):
             run(*args, config=LATE, callbacks=[sent, save("ended")])
         path = str(folder / f"{name}-ended" / "end.ckpt")

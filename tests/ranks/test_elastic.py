@@ -75,6 +75,7 @@ def told(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_an_example_goes_on_after_a_lost_process(tmp_path: Path) -> None:
     printed = torchrun(EXAMPLE, tmp_path, 50, restarts=1)
     assert "attempt 0 begins after 0 full steps" in printed
