@@ -154,29 +154,25 @@ def test_a_trainer_that_loses_ranks_in_every_phase_ends_with_the_same_bits(
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize(
-    ("program", "setup"),
-    [(LOOP, "ddp"), (LOOP, "fsdp2"), (TRAINER, "ddp"), (TRAINER, "fsdp2, sharded")],
+    ("kind", "setup"),
+    [("loop", "ddp"), ("loop", "fsdp2"), ("trainer", "ddp"), ("trainer", "fsdp2, sharded")],
 )
 def test_a_job_goes_on_with_another_number_of_ranks(
-    tmp_path: Path, whole: Any, program: Path, setup: str, count: int
+    tmp_path: Path, whole: Any, kind: str, setup: str, count: int
 ) -> None:
-    kind = "loop" if program == LOOP else "trainer"
-    fault = (
-        [1, 14, "forward", "exit"] if kind == "loop" else [[1, 14, "on_before_backward", "exit"]]
-    )
+    program, file = {"loop": (LOOP, "last.pt"), "trainer": (TRAINER, "end.pt")}[kind]
+    death, fault = [1, 14, "forward", "exit"], [[1, 14, "on_before_backward", "exit"]]
     with pytest.raises(AssertionError):
-        torchrun(program, tmp_path, setup, json.dumps([fault]))
+        torchrun(program, tmp_path, setup, json.dumps([death if kind == "loop" else fault]))
     printed = torchrun(program, tmp_path, setup, count=count)
     assert printed.count(f"the number of ranks changed from 2 to {count}") == 1
-    file = "last.pt" if kind == "loop" else "end.pt"
-    left, right = (
-        torch.load(x / file, weights_only=False) for x in (tmp_path, whole(program, setup))
-    )
-    ledgers = [(x["engine"]["ledger"] if kind == "loop" else x["ledger"]) for x in (left, right)]
-    counts = [[x[n] for n in ("steps", "full_steps", "predicted_steps")] for x in ledgers]
-    assert counts[0] == counts[1] == [40, 30, 10]
+    places = tmp_path, whole(program, setup)
+    ends = [torch.load(place / file, weights_only=False) for place in places]
+    ledgers = [each["engine"]["ledger"] if kind == "loop" else each["ledger"] for each in ends]
+    counted = [[x[n] for n in ("steps", "full_steps", "predicted_steps")] for x in ledgers]
+    assert counted == [[40, 30, 10]] * 2
     (event,) = ledgers[0]["events"]
     assert event["count"] == 1
     if kind == "loop":  # the random states of a Trainer's ranks start anew
-        for name, weight in right["model"].items():
-            torch.testing.assert_close(left["model"][name], weight, atol=1e-3, rtol=1e-3)
+        for name, weight in ends[1]["model"].items():
+            torch.testing.assert_close(ends[0]["model"][name], weight, atol=1e-3, rtol=1e-3)
