@@ -35,7 +35,7 @@ IN_A_TRAINER = [
     [[1, 3, "on_before_backward", "SIGKILL"]], [[0, 7, "on_after_backward", "exit"]],
     [[1, 10, "on_before_backward", "raise"]], [[0, 12, "on_before_optimizer_step", "SIGKILL"]],
     [[1, 14, "on_before_zero_grad", "exit"]], [[1, 16, "on_train_batch_end", "raise"]],
-    [[0, 19, "on_validation_start", "SIGKILL"]], [[1, 28, "on_before_backward", "SIGKILL"]],
+    [[0, 20, "on_validation_start", "SIGKILL"]], [[1, 28, "on_before_backward", "SIGKILL"]],
 ]  # fmt: skip
 
 
