@@ -104,10 +104,12 @@ def run(folder: Path, setup: str, planned: list[list[list[Any]]], **options: Any
     if "sharded" in setup:  # the folder of the last save may be incomplete
         whole = [x.parent for x in folder.glob("step=*.ckpt/meta.pt")]
         path = str(max(whole, key=lambda x: x.stat().st_mtime)) if whole else None
+    torch.manual_seed(0)  # the same weights on all ranks; then each draws its own numbers
+    rank = int(os.environ.get("RANK", "0"))
     with Log() as log:
         trainer, net = fit(
             [plugin, *faults, save], model(), train=RankLoader(50),
-            max_steps=STEPS, devices=world, strategy=strategy(), logger=CSVLogger(folder),
+            seed=rank, max_steps=STEPS, devices=world, strategy=strategy(), logger=CSVLogger(folder),
             ckpt_path=path, default_root_dir=folder, val_check_interval=10, **options
         )  # fmt: skip
     named = {n: shards.full_tensor(shards.local(p), p).clone() for n, p in net.named_parameters()}
