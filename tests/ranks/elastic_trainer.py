@@ -108,8 +108,8 @@ def run(folder: Path, setup: str, planned: list[list[list[Any]]], **options: Any
     rank = int(os.environ.get("RANK", "0"))
     with Log() as log:
         trainer, net = fit(
-            [plugin, *faults, save], model(), train=RankLoader(50),
-            seed=rank, max_steps=STEPS, devices=world, strategy=strategy(), logger=CSVLogger(folder),
+            [plugin, *faults, save], model(), train=RankLoader(50), seed=rank,
+            max_steps=STEPS, devices=world, strategy=strategy(), logger=CSVLogger(folder),
             ckpt_path=path, default_root_dir=folder, val_check_interval=10, **options
         )  # fmt: skip
     named = {n: shards.full_tensor(shards.local(p), p).clone() for n, p in net.named_parameters()}
