@@ -18,7 +18,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import FELL_BACK, SavingsLedger
-from hybrid_predict.measurement import with_loss
+from hybrid_predict.measurement import unmeasured
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules.schedule import Schedule, cooling, phase
 from hybrid_predict.state import State
@@ -127,8 +127,8 @@ class HybridEngine(Uncopied):
     def _position(self) -> int:
         """Index of the next step, from 0, if all predicted steps with an unread verdict stand."""
         step = self._step
-        unmeasured = step.predicted if step is not None and not step.reported else 0
-        return self.ledger.steps + self._state.unread + unmeasured
+        made = step.predicted if step is not None and not step.reported else 0
+        return self.ledger.steps + self._state.unread + made
 
     @property
     def _groups(self) -> Groups:
@@ -166,9 +166,8 @@ class HybridEngine(Uncopied):
                 self._predict(step)
                 step.limits = state.largest
                 state.kinds.open()
-        waiting, position = self._groups.awaits_skill, self._position - step.predicted
-        made, plain = step.predicted, state.over
-        step.phase = phase(self.schedule, position, made, waiting=waiting, plain=plain)
+        at, waits = self._position - step.predicted, self._groups.awaits_skill
+        step.phase = phase(self.schedule, at, step.predicted, waiting=waits, plain=state.over)
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
         if self._watching:
@@ -194,11 +193,14 @@ class HybridEngine(Uncopied):
             with self._contained(self._step):
                 self._state.kinds.observe(loss)
 
-    def after_step(self, loss: Tensor | float | None = None) -> StepRecord:
+    def after_step(
+        self, loss: Tensor | float | None = None, *, stop: bool | None = None
+    ) -> StepRecord:
         """Close a full step: read verdicts, count it, and update the ledger.
 
         Args:
             loss: The training loss of the step, or None. A tensor is read ``lag`` full steps later.
+            stop: Whether this rank was asked to stop; all ranks agree on ``record.stop``.
 
         Returns:
             The record of the step; call ``scheduler.step()`` ``record.ticks`` times.
@@ -221,7 +223,7 @@ class HybridEngine(Uncopied):
                     self._groups.count_updates(step.number, step.calls)
                     if counted:
                         self._state.apply_budget(step.number)
-                    self._state.push(*step.packed())
+                    self._state.push(*step.packed(stop=bool(stop)))
                     self._state.decide_kinds(step, loss)
         finally:
             self._open.clear()
@@ -235,7 +237,7 @@ class HybridEngine(Uncopied):
                 self._state.read(drain=True)
         record = self._state.advance(step)
         step.add_seconds(self.ledger, started, perf_counter())
-        return record if self._watching else with_loss(record, loss)
+        return record if self._watching else unmeasured(record, loss, stop)
 
     def detach(self) -> None:
         """Undo predicted steps that are not verified, and remove all hooks."""

@@ -20,6 +20,9 @@ from hybrid_predict.torch.gradients import GradientInfo
 
 _TINY = torch.finfo(torch.float32).tiny
 
+STOPS = 2
+"""Position among measured numbers: how many ranks were asked to stop."""
+
 
 @final
 class Moved(NamedTuple):
@@ -54,6 +57,7 @@ class Measurement:
         length: Length of each predicted step, in lengths of the drift; None if there was none.
         windows: Readings of the windows that were closed.
         slopes: Slopes of predicted steps and of the full step; None without predicted steps.
+        stop: Whether any rank was asked to stop.
     """
 
     step: int
@@ -68,6 +72,7 @@ class Measurement:
     length: float | None = None
     windows: tuple[Reading, ...] = ()
     slopes: Slopes | None = None
+    stop: bool = False
 
 
 @final
@@ -114,6 +119,7 @@ def pack(
     *,
     good: Sequence[Tensor],
     loss: Tensor | float | None,
+    stop: bool,
     norms: Mapping[str, Tensor],
     owners: Sequence[int],
     moved: Mapping[str, Moved],
@@ -128,6 +134,7 @@ def pack(
             :class:`Measurement`, as primitives.
         good: One 0-dim bool per optimizer that was judged.
         loss: The training loss, or None if it is unknown.
+        stop: Whether this rank was asked to stop.
         norms: Gradient norm of each parameter's local shard, 0-dim, by name.
         owners: Number of the optimizer of each of these parameters.
         moved: The movement by predicted steps, by name of the tensors that have a gradient.
@@ -147,7 +154,7 @@ def pack(
     lengths = [m.length for m in moves] + [m.drift for m in moves]
     scaled = _scaled([*norms.values(), *lengths], [*weights.values(), *factors, *factors], device)
     dots = _scaled([m.dot for m in moves], [w * w for w in factors], device)
-    known = [0.0 if loss is None else loss, float(loss is not None)]
+    known = [0.0 if loss is None else loss, float(loss is not None), float(stop)]
     bad = sum((1.0 - as_scalar(g, device) for g in good), as_scalar(0.0, device))
     head = [*(as_scalar(number, device) for number in known), bad]
     steep = [torch.stack([s.to(scaled.device) for s in slopes]).sum(0)] if slopes else []
@@ -156,7 +163,7 @@ def pack(
     names = {"norms": list(norms), "owners": list(owners), "moved": list(moved)}
     sizes = [[tag, numbers.numel()] for tag, numbers in windows]
     tag = {**about, **names, "slopes": bool(slopes), "windows": sizes}
-    return tag, torch.cat([sums[:3], scaled, sums[3:]])
+    return tag, torch.cat([sums[:4], scaled, sums[4:]])
 
 
 def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
@@ -167,14 +174,14 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
     """
     names, moved = list(tag["norms"]), list(tag["moved"])
     steep = [len(Slopes._fields)] if tag["slopes"] else []
-    sizes = [3, len(names), *[len(moved)] * 3, *steep, *(size for _, size in tag["windows"])]
+    sizes = [4, len(names), *[len(moved)] * 3, *steep, *(size for _, size in tag["windows"])]
     if len(values) != sum(sizes):
         raise CheckpointError(
             f"state: expected {sum(sizes)} measured numbers, got {len(values)}. "
             "Resume from another checkpoint."
         )
     numbers = iter(values)
-    (loss, known, bad), norms, lengths, drifts, dots, *rest = (
+    (loss, known, stops, bad), norms, lengths, drifts, dots, *rest = (
         [next(numbers) for _ in range(size)] for size in sizes
     )
     slopes = Slopes(*rest.pop(0)) if steep else None
@@ -202,6 +209,7 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
         length=_per_drift(lengths, drifts, tag["predicted"]),
         windows=windows,
         slopes=slopes,
+        stop=stops > 0,
     )
 
 
@@ -220,7 +228,7 @@ def check(measured: Measurement) -> None:
 
 
 def newest(read: list[tuple[Measurement, Judgement]]) -> dict[str, Any]:
-    """Return what a record tells about the full step that was read last."""
+    """Return what a record tells about the full step that was read last, and whether to stop."""
     if not read:
         return {}
     measured, judgement = read[-1]
@@ -230,6 +238,7 @@ def newest(read: list[tuple[Measurement, Judgement]]) -> dict[str, Any]:
         "length": measured.length,
         "loss": measured.loss,
         "gradients": measured.info if measured.info.norms else None,
+        "stop": any(each.stop for each, _ in read),
     }
 
 
@@ -241,11 +250,14 @@ def mean_loss(loss: object) -> Tensor | float | None:
     return float(loss) if isinstance(loss, (int, float)) else None
 
 
-def with_loss(record: StepRecord, loss: object) -> StepRecord:
+def unmeasured(record: StepRecord, loss: object, stop: bool | None) -> StepRecord:
     """Return the record of a plain full step with its loss, unless other ranks have theirs.
 
-    A loss on a device is left unknown, because nobody reads it later.
+    A loss on a device is left unknown, because nobody reads it later. If ``stop`` is not None, the
+    ranks agree on it here.
     """
+    if stop is not None:
+        record = replace(record, stop=record.stop or ranks.total(int(stop)) > 0)
     on_device = isinstance(loss, Tensor) and loss.device.type != "cpu"
     if loss is None or on_device or ranks.size() > 1 or record.read_step is not None:
         return record

@@ -35,6 +35,7 @@ class StepRecord:
             they were not measured.
         length: Length of each predicted step before full step ``read_step``, in lengths of the
             drift at its learning rate; None if there were none.
+        stop: Whether any rank was asked to stop, up to ``read_step``; the same on all ranks.
     """
 
     step: int
@@ -47,6 +48,7 @@ class StepRecord:
     loss: float | None = None
     gradients: GradientInfo | None = field(default=None, repr=False)
     length: float | None = None
+    stop: bool = False
 
     def __str__(self) -> str:
         """Return the step in one line, without unknown values."""

@@ -14,7 +14,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import SavingsLedger, percent
-from hybrid_predict.measurement import Judgement, Measurement, check, judge, newest, unpack
+from hybrid_predict.measurement import STOPS, Judgement, Measurement, check, judge, newest, unpack
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import budget
 from hybrid_predict.rules import limits as rules
@@ -378,6 +378,7 @@ class State:
         queue = [(tag, list(map(float, values))) for tag, values in state["queue"]]
         for tag, values in queue:
             check(unpack(tag, values))
+            values[STOPS] = 0.0  # done, by this save
         evidence = saved.finite_tuple(Evidence, state["evidence"], least=0.0)
         # With a number as speedup the test ends predicted steps; with "auto" they begin anew.
         self.evidence = Evidence() if evidence.ended and self._config.paced else evidence

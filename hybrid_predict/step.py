@@ -252,7 +252,7 @@ class Step:
         movement = self._movement
         return nullcontext() if movement is None else movement.without_carries(self._unverified())
 
-    def packed(self) -> tuple[dict[str, Any], Tensor]:
+    def packed(self, *, stop: bool) -> tuple[dict[str, Any], Tensor]:
         """Pack all measurements for :func:`hybrid_predict.measurement.unpack`.
 
         Returns:
@@ -270,6 +270,7 @@ class Step:
             about,
             good=self._flags,
             loss=self._loss,
+            stop=stop,
             norms={name: gradient.norm for name, gradient in gradients.items()},
             owners=[gradient.owner for gradient in gradients.values()],
             moved=self._moved,

@@ -224,15 +224,18 @@ class HybridPredictCallback(TrainerCallback):
 
 
 def refuse(args: TrainingArguments) -> None:
-    """Raise UnsupportedSetupError if the arguments ask for devices that are not supported."""
+    """Raise UnsupportedSetupError if the arguments ask for what is not supported."""
+    expected = "a single device, or DistributedDataParallel"
     if args.deepspeed or args.fsdp:
         got = "deepspeed" if args.deepspeed else "fsdp"
         remedy = "Leave this argument out; torchrun then trains with DistributedDataParallel."
     elif args.parallel_mode is ParallelMode.NOT_DISTRIBUTED:
         got, remedy = "nn.DataParallel", "Start the script with torchrun, or use a single device."
+    elif getattr(args, "enable_jit_checkpoint", False):
+        expected, got = "checkpoints of which callbacks are told", "enable_jit_checkpoint"
+        remedy = "Set control.should_save in a callback's on_step_end after SIGTERM."
     else:
         return
-    expected = "a single device, or DistributedDataParallel"
     remedy += " Or remove HybridPredictCallback."
     raise UnsupportedSetupError("TrainingArguments", expected, got, remedy)
 

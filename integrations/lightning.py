@@ -17,6 +17,7 @@ from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import ManualClock, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
 from hybrid_predict.integrations.lightning_screen import TrainerScreen, event_folder
+from hybrid_predict.integrations.lightning_signals import HeldSignals
 from hybrid_predict.integrations.lightning_start import (
     KEY,
     continue_random_states,
@@ -37,7 +38,7 @@ from hybrid_predict.torch.random_states import random_states
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-_OF_A_RUN = ("engine", "_clock", "_reporter", "_saved", "_loss", "log", "log_dict")
+_OF_A_RUN = ("engine", "_clock", "_reporter", "_saved", "_loss", "_signals", "log", "log_dict")
 """Attributes that copies and pickles leave out; a Trainer sets the last two, with its model."""
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class HybridPredict(TrainerCallback):
     _reporter: Reporter | None = None
     _saved: dict[str, Any] | None = None
     _loss: Tensor | None = None
+    _signals: HeldSignals | None = None
 
     def __init__(
         self,
@@ -177,6 +179,8 @@ class HybridPredict(TrainerCallback):
             clock.set_global_step(clock.global_step)
             trainer.callbacks.append(MissedCheckpoints(clock))  # type: ignore[attr-defined]
             trainer.should_stop |= engine.done and clock.outlasts
+        self._signals = HeldSignals(trainer)
+        trainer.callbacks.append(self._signals)  # type: ignore[attr-defined]
         if engine.schedule.planned and clock.skip_data == "none":
             warn_of_patience(trainer, config)
 
@@ -213,6 +217,7 @@ class HybridPredict(TrainerCallback):
         engine, clock, reporter = self.engine, self._clock, self._reporter
         if engine is None or clock is None or reporter is None or not engine.in_step:
             return
+        assert self._signals is not None
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         # With several optimizers, as in a GAN, each loss is a non-stationary objective.
         if loss is not None and len(trainer.optimizers) == 1:
@@ -220,7 +225,8 @@ class HybridPredict(TrainerCallback):
         if trainer.fit_loop._should_accumulate():
             return
         # Lightning divides each loss by the number of batches in the window.
-        record = engine.after_step(self._loss)
+        record = engine.after_step(self._loss, stop=self._signals.held)
+        self._signals.agree(record.stop)
         if clock.unavailable:
             clock.steps, clock.global_step = engine.ledger.steps, trainer.global_step
         else:
@@ -240,8 +246,9 @@ class HybridPredict(TrainerCallback):
         """Detach from the model, and record the run in the loggers."""
         self._detach(trainer)
         engine, reporter = self.engine, self._reporter
-        if engine is None or reporter is None:
+        if engine is None or reporter is None or self._signals is None:
             return
+        self._signals.finish()
         if not engine.done and not trainer.should_stop:
             steps, total = engine.ledger.steps, engine.schedule.total
             warn(trainer, f"is not done: the Trainer ended the run at {steps} of {total} steps.")
@@ -252,11 +259,11 @@ class HybridPredict(TrainerCallback):
     ) -> None:
         """Undo predicted steps that are not verified, and log which rank failed first."""
         self._detach(trainer)
+        stopped = isinstance(exception, (KeyboardInterrupt, SystemExit))  # SIGTERM is the latter
         try:
-            ranks.fail_together(exception)
+            ranks.fail_together(None if stopped else exception)
         except RankError as first:
             logger.error("%s", first)
-        stopped = isinstance(exception, KeyboardInterrupt)
         status = "stopped" if stopped else f"failed: {ranks.summary(exception)}"
         if self._reporter is not None:
             self._reporter.close(status, 5.0)
@@ -297,8 +304,11 @@ class HybridPredict(TrainerCallback):
     def _detach(self, trainer: pl.Trainer) -> None:
         if self.engine is not None:
             self.engine.detach()
+        if self._signals is not None:
+            self._signals.release()
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        callbacks[:] = [each for each in callbacks if not isinstance(each, MissedCheckpoints)]
+        own = MissedCheckpoints, HeldSignals
+        callbacks[:] = [each for each in callbacks if not isinstance(each, own)]
 
 
 @final

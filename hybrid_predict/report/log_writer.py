@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any, BinaryIO
 from uuid import uuid4
+from weakref import WeakSet
 
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.record import StepRecord
@@ -27,6 +28,8 @@ ROWS = 500
 _PATIENCE = 10.0
 
 logger = logging.getLogger(__name__)
+
+_WRITERS: WeakSet[LogWriter] = WeakSet()
 
 
 class LogWriter:
@@ -45,6 +48,7 @@ class LogWriter:
         self._unwritten: tuple[StepRecord, SavingsLedger] | None = None
         self._events = 0
         self._written = monotonic()
+        _WRITERS.add(self)
 
     def start(self, plan: Overview, config: Mapping[str, Any], full_steps: int = 0) -> None:
         """Write the first line of the run; a resumed one has done ``full_steps`` before."""
@@ -83,7 +87,6 @@ class LogWriter:
         """Close the file."""
         file, self._file = self._file, None
         if file is not None:
-            _lock(file, release=True)  # also for worker processes that have inherited the file
             file.close()
 
     def _add_row(self, record: StepRecord, ledger: SavingsLedger) -> None:
@@ -133,14 +136,24 @@ class LogWriter:
             self.close()
 
 
-def _lock(file: BinaryIO, *, release: bool = False) -> bool:
-    """Lock or unlock a file; return False if another run, in whatever process, has locked it."""
+def _lock(file: BinaryIO) -> bool:
+    """Lock a file until it is closed; return False if another run, in any process, has done so."""
     try:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_UN if release else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except (ImportError, OSError):  # Windows, or a file system without locks
         pass
     return True
+
+
+def _close_in_child() -> None:
+    """Close inherited files, as a worker that outlives a killed run would keep them locked."""
+    for writer in _WRITERS:
+        writer.close()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_close_in_child)

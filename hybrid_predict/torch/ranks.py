@@ -162,13 +162,17 @@ def summary(error: BaseException) -> str:
 
 
 def check_same(*described: Any) -> None:
-    """Check that values have the same ``repr`` on every rank.
+    """Check that values have the same ``repr`` on every rank, and forget an earlier failure.
+
+    A store may outlive the processes that have failed, as that of torchrun does.
 
     Raises:
         UnsupportedSetupError: On every rank, if they differ.
     """
     if size() == 1:
         return
+    if rank() == 0:
+        dist.distributed_c10d._get_default_store().delete_key(_FAILURE)
     text = re.sub(r" at 0x\w+", "", repr(described))
     if len(set(gather(hashlib.sha256(text.encode()).digest()))) > 1:
         expected = "the same parameters and configuration on every rank"

@@ -92,8 +92,8 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 """What has to be true of what ``main`` returns."""
 
-ELSEWHERE = {"ddp", "fsdp2", "several_devices", "lightning_cli"}
-"""Run in processes of their own, below."""
+ELSEWHERE = {"ddp", "elastic", "fsdp2", "several_devices", "lightning_cli"}
+"""Run in processes of their own, below; `elastic` in ``tests/ranks``."""
 
 ADVICE = (
     "ignore:The number of training batches",

@@ -47,8 +47,8 @@ class Recorded(Ungated):
             return
         after_step = self.engine.after_step
 
-        def recorded(loss: Any = None) -> StepRecord:
-            self.records.append(after_step(loss))
+        def recorded(*args: Any, **kwargs: Any) -> StepRecord:
+            self.records.append(after_step(*args, **kwargs))
             return self.records[-1]
 
         self.engine.after_step = recorded  # type: ignore[method-assign]

@@ -343,7 +343,9 @@ def test_what_cannot_be_is_refused() -> None:
             HybridPredictCallback(**{argument: 10})
     one = {"deepspeed": None, "fsdp": [], "parallel_mode": ParallelMode.NOT_PARALLEL}
     refuse(SimpleNamespace(**one))
-    asked: dict[str, Any] = {"deepspeed": "z3.json", "fsdp": ["full_shard"]}
+    asked: dict[str, Any] = {
+        "deepspeed": "z3.json", "fsdp": ["full_shard"], "enable_jit_checkpoint": True,
+    }  # fmt: skip
     asked["parallel_mode"] = ParallelMode.NOT_DISTRIBUTED
     for name, value in asked.items():
         with pytest.raises(UnsupportedSetupError, match="TrainingArguments"):

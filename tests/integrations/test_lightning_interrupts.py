@@ -1,4 +1,4 @@
-"""Ctrl-C or SIGTERM in any hook undoes what is not verified, and a save goes on from there."""
+"""Ctrl-C, SIGTERM or SLURM's signal in any hook: nothing unverified is left or saved."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.core.hooks import CheckpointHooks, ModelHooks
 from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
+from slurm import job
 from witness import Witness
 
 from hybrid_predict import HybridPredict
@@ -78,10 +79,11 @@ class Run:
 
         return hook
 
-    def fit(self, path: Path | None) -> None:
+    def fit(self, path: Path | None, **options: Any) -> None:
         self.trainer, _ = fit(
             self.callbacks, self.model, train=SeededLoader(7), max_steps=STEPS,
             val_check_interval=3, num_sanity_val_steps=1, ckpt_path=path and str(path),
+            **options,
         )  # fmt: skip
 
     def check_let_go(self) -> None:
@@ -104,6 +106,10 @@ def ctrl_c() -> None:
 
 def sigterm() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def requeue() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +164,69 @@ def test_an_interrupt_leaves_nothing_unverified_and_a_save_goes_on_from_there(
     run.check_let_go()
     assert same(weights(run.model), weights(whole.model))
     assert not any(type(c).__name__ == "MissedCheckpoints" for c in run.trainer.callbacks)
+
+
+@pytest.fixture
+def requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a job on a cluster has told the cluster."""
+    for name, value in job(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    return tmp_path / "told"
+
+
+SAVES_LATER = (
+    "training_step", "on_train_batch_start", "on_train_batch_end", "optimizer_step",
+    "lr_scheduler_step", "on_before_zero_grad", "backward", "on_after_backward",
+    "on_train_epoch_start", "on_train_epoch_end", "on_save_checkpoint", "on_train_end",
+)  # fmt: skip
+QUICKLY = ("training_step", "on_train_batch_end", "lr_scheduler_step")
+REQUEUED = [
+    pytest.param(owner, name, marks=() if name in QUICKLY else pytest.mark.slow)
+    for owner in ("plug-in", "module")
+    for name in SAVES_LATER
+    if name in OWNERS[owner][1]
+]
+
+
+@pytest.mark.parametrize("window", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("owner", "name"), REQUEUED)
+def test_a_signal_to_requeue_saves_after_the_full_step_what_resumes_bit_for_bit(
+    runs: tuple[Path, Run, Run], requeued: Path, tmp_path: Path, owner: str, name: str, window: int
+) -> None:
+    saved, key = runs[0] / "saved" / f"step={SAVED}.ckpt", (owner, name)
+    options: dict[str, Any] = {"default_root_dir": tmp_path}
+    if window > 1:
+        options |= {"accumulate_grad_batches": window, "check_val_every_n_epoch": None}
+    calls = runs[2].calls[key]
+    before = signal.getsignal(signal.SIGUSR1)
+    run = Run(tmp_path / "first", owner, name, requeue, at=calls - calls // 3)
+    run.fit(saved, **options)
+    assert run.calls[key] >= run.at > 0
+    assert requeued.read_text() == "requeue 4321\n"
+    assert signal.getsignal(signal.SIGUSR1) == before
+    run.check_let_go()
+    again = Run(tmp_path / "again")
+    again.fit(None, **options)  # Lightning finds the checkpoint itself
+    assert same(weights(again.model), weights(run.model))
+    assert again.trainer.global_step == run.trainer.global_step == STEPS
+    counts = [(x.full_steps, x.predicted_steps, x.undone_steps, x.corrected_steps, x.events)
+              for x in (run.callback.ledger, again.callback.ledger)]  # fmt: skip
+    assert counts[0] == counts[1] and counts[0][1] > 3
+    if window == 1:
+        assert same(weights(run.model), weights(runs[2].model))
+
+
+def test_a_signal_to_requeue_in_a_validation_saves_at_once(requeued: Path, tmp_path: Path) -> None:
+    seen = []
+
+    def act() -> None:
+        requeue()
+        state = torch.load(tmp_path / "hpc_ckpt_1.ckpt", weights_only=True)
+        seen.append(
+            run.witness.unmoved(run.model) and same(state["state_dict"], weights(run.model))
+        )
+
+    run = Run(tmp_path / "first", "module", "validation_step", act, at=6)
+    run.fit(None, default_root_dir=tmp_path)
+    assert seen == [True]
+    assert requeued.read_text() == "requeue 4321\n"

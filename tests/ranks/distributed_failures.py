@@ -63,6 +63,14 @@ def in_a_loop(wrap: Callable[[Any], Any], **changes: Any) -> Callable[[Path], di
     return check
 
 
+def stale(folder: Path) -> dict[str, Any]:
+    """The store still has what processes of an earlier attempt left in it."""
+    if ranks.rank() == 0:
+        ranks.fail_together(OSError("long ago"))
+    ranks.gather(None)
+    return in_a_loop(ddp(), predictors={"hidden": FailingThere(gated=False)})(folder)
+
+
 def loader(folder: Path) -> dict[str, Any]:
     """A data loader that raises on one rank, in a loop of ours, after a run that failed on both."""
     loop = Loop(ddp())
@@ -112,6 +120,7 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
         predictors={"hidden": FailingThere(error=torch.OutOfMemoryError, rank=0, gated=False)},
     ),
     "sharded": in_a_loop(sharded, updates={"hidden": FailingUpdateThere(after=8)}),
+    "stale": stale,
     "loader": loader,
     "trainer": in_a_trainer,
 }

@@ -152,7 +152,7 @@ class Loop:
         branch = not self.skips(self.taken)
         return (self.model(x, branch) - x.sum(1, keepdim=True).sin()).square().mean()
 
-    def step(self, spoil: Spoil | None = None) -> StepRecord:
+    def step(self, spoil: Spoil | None = None, stop: bool | None = None) -> StepRecord:
         bad = spoil if spoil and ranks.rank() == ranks.size() - 1 else Spoil()
         if self.taken == self.frozen:
             shards.unwrapped(self.model).middle.weight.requires_grad_(False)
@@ -166,7 +166,7 @@ class Loop:
             shards.local(next(self.model.parameters()).grad).view(-1)[0] = bad.entry
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return self.engine.after_step(loss * self.window)
+        return self.engine.after_step(loss * self.window, stop=stop)
 
     def train(self, steps: int | None = None) -> list[StepRecord]:
         return [self.step() for _ in range(self.steps if steps is None else steps)]

@@ -19,8 +19,9 @@ CASES = {
     "memory": (0, "OutOfMemoryError", "no more"),
     "sharded": (1, "ZeroDivisionError", "no more"),
     "loader": (1, "OSError", "the share is gone"),
+    "stale": (1, "ZeroDivisionError", "no more"),
 }
-SLOW = {"memory": [pytest.mark.slow]}
+SLOW = {"memory": [pytest.mark.slow], "stale": [pytest.mark.slow]}
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=SLOW.get(c, [])) for c in CASES])

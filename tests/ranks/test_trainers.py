@@ -96,10 +96,11 @@ def run(
     make: Callable[[], Any],
     model: Callable[..., Net] = Net,
     nan_at: tuple[int, ...] = (),
+    config: HybridConfig = PREDICTING,
     **kwargs: Any,
 ) -> dict[str, Any]:
     """A fit with a random state of each rank's own, and what came of it on this rank."""
-    callback, spy = Recorded(config=PREDICTING), Spy()
+    callback, spy = Recorded(config=config), Spy()
     callbacks = [callback, *kwargs.pop("callbacks", [])]
     net = model(nan_at=nan_at if ranks.rank() else ())
     trainer, _ = fit(

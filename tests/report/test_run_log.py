@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -79,21 +80,26 @@ def test_a_second_run_that_trains_in_the_folder_has_a_file_of_its_own(tmp_path, 
 
 def test_a_run_in_another_process_locks_the_file_until_it_is_killed(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from hybrid_predict.report.overview import Overview;"
+        "import os, sys, time; from pathlib import Path;"
+        "from hybrid_predict.report.overview import Overview;"
         "from hybrid_predict.report.log_writer import LogWriter;"
         f"writer = LogWriter(Path({str(tmp_path / NAME)!r}));"
         "writer.start(Overview((), (), 9, 0, 0, 0, 0), {});"
-        "print('begun', flush=True); sys.stdin.read()"
+        "worker = os.fork(); worker or time.sleep(600);"
+        "print(worker, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
-        assert other.stdout and other.stdout.readline() == "begun\n"
+        assert other.stdout
+        worker = int(other.stdout.readline())  # a data loader's, which is not killed with the run
         mine = begun(tmp_path / NAME)
         assert mine.path != tmp_path / NAME
         mine.close()
         other.kill()
-    after = begun(tmp_path / NAME)
+        other.wait()
+        after = begun(tmp_path / NAME)
+        os.kill(worker, signal.SIGKILL)
     assert after.path == tmp_path / NAME
     after.close()
 

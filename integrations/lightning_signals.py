@@ -1,0 +1,83 @@
+"""Signals by which a cluster asks a Trainer to save or to stop, handled between full steps."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import TYPE_CHECKING, Any, final
+
+from hybrid_predict.integrations.lightning_packages import TrainerCallback
+from hybrid_predict.torch import ranks
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+
+
+@final
+class HeldSignals(TrainerCallback):
+    """Holds back signals that Lightning handles, until a full step has ended.
+
+    Lightning's handler of SLURM's signal saves a checkpoint wherever the run is, also between an
+    update and the end of its batch, where no counter fits the weights. With several ranks this
+    handler and that of SIGTERM wait for the other ranks, which may be elsewhere; so all ranks call
+    them after the same full step. A single rank that validates calls them at once.
+    """
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        self._trainer = trainer
+        self._held: set[int] = set()
+        self._agreed = False
+        self._handlers: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {number: signal.getsignal(number) for number in _handled(trainer)}
+        for number in self._handlers:
+            signal.signal(number, self._receive)
+
+    @property
+    def held(self) -> bool:
+        """Whether this rank holds a signal."""
+        return bool(self._held)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._trainer.validating and ranks.size() == 1:
+            self._handlers[number](number, frame)
+        else:
+            self._held.add(number)
+
+    def agree(self, stop: bool) -> None:
+        """Take what all ranks have agreed on after a full step."""
+        self._agreed = stop
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        """Call the handlers after a full step, when all other callbacks have been called."""
+        agreed, self._agreed = self._agreed, False
+        if agreed if ranks.size() > 1 else not trainer.fit_loop._should_accumulate():
+            self._handle()
+
+    def finish(self) -> None:
+        """Call the handlers of what is held at the end of training, and release the signals."""
+        self.release()
+        if ranks.total(len(self._held)):
+            self._handle()
+
+    def _handle(self) -> None:
+        """Call the handlers of the signals that any rank holds; every rank has to call it."""
+        held, self._held = self._held, set()
+        for number in sorted(set().union(*ranks.gather(held))):
+            self._handlers[number](number, None)
+
+    def release(self) -> None:
+        """Give the signals back to Lightning."""
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) == self._receive:
+                signal.signal(number, handler)
+
+
+def _handled(trainer: pl.Trainer) -> list[int]:
+    """Return the signals whose handlers of Lightning's save, or wait for other ranks."""
+    environment: Any = trainer._accelerator_connector.cluster_environment
+    requeues = getattr(environment, "auto_requeue", False)
+    requeue = getattr(environment, "requeue_signal", None) if requeues else None
+    numbers = [signal.SIGTERM if ranks.size() > 1 else None, requeue]
+    return [n for n in numbers if n is not None and callable(signal.getsignal(n))]
