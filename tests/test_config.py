@@ -1,10 +1,10 @@
 """Configurations and the errors they are refused with."""
 
-import re
 import dataclasses
 import inspect
 import json
 import math
+import re
 
 import pytest
 from loops import Bench
