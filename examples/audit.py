@@ -1,6 +1,6 @@
 """The audit of audit.yaml from Python: does the callback save full steps on this model?
 
-Run with: python examples/audit.py (about five minutes on one core)
+Run with: python examples/audit.py (about six minutes on one core)
 """
 
 from __future__ import annotations

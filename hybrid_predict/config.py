@@ -260,6 +260,8 @@ def _check_mapping(
 ) -> None:
     if not isinstance(value, Mapping):
         remedy = f"Write {{}} to {verb} nothing." if value is None else ""
+        if keys and isinstance(value, str):
+            remedy = f'Write {name}={{"hidden": "{value}"}}.'
         raise ConfigError(name, "a mapping", value, remedy)
     for allowed, found in ((keys, value.keys()), (values, value.values())):
         for item in found if allowed else ():

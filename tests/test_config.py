@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import json
 import math
+import re
 
 import pytest
 from loops import Bench
@@ -55,6 +56,13 @@ def test_none_for_a_mapping_is_told_how_to_write_nothing(argument, verb, given):
     said = f"^{argument}: expected a mapping, got None. Write {{}} to {verb} nothing.$"
     with pytest.raises(ConfigError, match=said):
         given(**{argument: None})
+
+
+@pytest.mark.parametrize("argument", ["updates", "predictors"])
+def test_a_name_in_place_of_a_mapping_is_told_how_to_write_it(argument):
+    said = f'got \'spectral\'. Write {argument}={{"hidden": "spectral"}}.'
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        HybridConfig(**{argument: "spectral"})
 
 
 def test_bad_values_are_tried_for_every_argument_that_can_be_checked_alone():

@@ -113,7 +113,7 @@ def test_the_first_picture_fits_on_a_phone() -> None:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as a command does it, with warnings as errors."""
-    pytest.importorskip("sphinx")
+    pytest.importorskip("myst_nb")
     folder = tmp_path_factory.mktemp("site")
     short = {**os.environ, "TUTORIAL_STEPS": "12"}  # the notebook is executed
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(folder)]
