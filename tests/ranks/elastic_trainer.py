@@ -1,4 +1,4 @@
-"""A Lightning Trainer that torchrun or a cluster restarts; it fails where it is told.
+"""A Lightning Trainer that torchrun restarts; it fails where it is told.
 
 The processes run: torchrun tests/ranks/elastic_trainer.py FOLDER SETUP [PLANNED]
 """
@@ -22,7 +22,6 @@ from lightning_models import Net, SeededLoader, Ungated, fit
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 
-from faulty import Log
 from hybrid_predict.torch import ranks, shards
 from launcher import ADVICE
 
@@ -50,7 +49,6 @@ def fsdp2(**options: Any) -> Any:
 
 
 SETUPS: dict[str, tuple[Callable[[], Any], type[Net]]] = {
-    "single": (lambda: "auto", Net),
     "ddp": (lambda: DDPStrategy(process_group_backend="gloo"), Net),
     "fsdp2": (lambda: fsdp2(save_distributed_checkpoint=False), ShardedNet),
     "fsdp2, sharded": (fsdp2, ShardedNet),
@@ -87,7 +85,7 @@ class Fault(Callback):
         os.kill(os.getpid(), getattr(signal, self.how))
 
 
-def run(folder: Path, setup: str, planned: list[list[list[Any]]], **options: Any) -> None:
+def run(folder: Path, setup: str, planned: list[list[list[Any]]]) -> None:
     strategy, model = SETUPS[setup]
     plugin = Ungated(full_steps=2, predict_steps=1, warmup_steps=5, cooldown_steps=5,
                      max_overhead=100.0)  # fmt: skip
@@ -106,12 +104,11 @@ def run(folder: Path, setup: str, planned: list[list[list[Any]]], **options: Any
         path = str(max(whole, key=lambda x: x.stat().st_mtime)) if whole else None
     torch.manual_seed(0)  # the same weights on all ranks; then each draws its own numbers
     rank = int(os.environ.get("RANK", "0"))
-    with Log() as log:
-        trainer, net = fit(
-            [plugin, *faults, save], model(), train=RankLoader(50), seed=rank,
-            max_steps=STEPS, devices=world, strategy=strategy(), logger=CSVLogger(folder),
-            ckpt_path=path, default_root_dir=folder, val_check_interval=10, **options
-        )  # fmt: skip
+    trainer, net = fit(
+        [plugin, *faults, save], model(), train=RankLoader(50), seed=rank, max_steps=STEPS,
+        devices=world, strategy=strategy(), logger=CSVLogger(folder), ckpt_path=path,
+        val_check_interval=10,
+    )  # fmt: skip
     named = {n: shards.full_tensor(shards.local(p), p).clone() for n, p in net.named_parameters()}
     (optimizer,) = trainer.optimizers
     moments = {
@@ -121,7 +118,7 @@ def run(folder: Path, setup: str, planned: list[list[list[Any]]], **options: Any
     ledger = plugin.ledger.summary()
     kept = {k: v for k, v in ledger.items() if not any(w in k for w in ("seconds", "overhead"))}
     if ranks.rank() == 0:
-        torch.save({"weights": named, "optimizer": moments, "ledger": kept, "heard": log.lines,
+        torch.save({"weights": named, "optimizer": moments, "ledger": kept,
                     "step": trainer.global_step}, folder / "end.pt")  # fmt: skip
 
 
