@@ -45,8 +45,8 @@ def test_memory_is_what_the_engine_says_and_whole_matrices_stay_within_their_bou
         for kept in rank["memory"].values():
             assert kept["tensors"] == pytest.approx(kept["told"], rel=0.01)
         assert rank["together"]["wholes"] <= rank["together"]["bound"]
-        if row["setup"] != "DDP" and row["ranks"] > 1:
-            assert rank["together"]["all"] <= 6.5 * rank["together"]["bound"]
+    if row["setup"] != "DDP" and row["ranks"] > 1:
+        assert 1 < table.work_space(row) < 6
 
 
 def test_a_peak_counts_storages_while_a_tensor_on_them_is_alive():
