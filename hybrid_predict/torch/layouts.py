@@ -145,7 +145,7 @@ def layout(tensor: Any) -> Layout:
     return Layout(shape, team, boxes, copies, mesh)
 
 
-def gathered(part: Tensor, place: Layout) -> Tensor:
+def assembled(part: Tensor, place: Layout) -> Tensor:
     """Return the whole tensor from the parts of a team, of which every rank has to call it."""
     members, me = range(len(place.team)), place.team.index(ranks.rank())
     whole = part.new_empty(place.shape)
