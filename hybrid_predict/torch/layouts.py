@@ -15,6 +15,7 @@ from hybrid_predict.torch import ranks
 
 _PLAIN = (Tensor, nn.Parameter)
 _Box = tuple[slice, ...]
+_NOTHING: _Box = (slice(0, 0),)  # shared, as most of many ranks hold nothing of a small matrix
 
 
 @final
@@ -110,14 +111,14 @@ def register(
     numbers = {each: n for n, each in enumerate(dict.fromkeys(each for each, _ in found))}
     copies = tuple(numbers[each] for each, _ in found)
     for k, (p, shape, has) in enumerate(zip(parameters, shapes, has_gradient, strict=True)):
-        boxes: list[_Box] = [()] * len(found)
+        boxes = [_NOTHING] * len(found)
         form = p.detach().new_empty(()).expand(shape)
         for each in numbers:
             ends = [0, *itertools.accumulate(found[rank][1][k] for rank in each)]
             if ends[-1] != form.numel():
                 raise ValueError(f"ranges of {ends[-1]} entries for the shape {shape}")
             for rank, start, end in zip(each, ends[:-1], ends[1:], strict=True):
-                boxes[rank] = (slice(start, end),)
+                boxes[rank] = (slice(start, end),) if start < end else _NOTHING
         team = tuple(range(len(found)))
         _FLAT[p] = Flat(Layout(shape, team, tuple(boxes), copies, flat=True), form, has)
 
