@@ -11,6 +11,7 @@ from typing import Any, final
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.torch import ranks
 
 _PLAIN = (Tensor, nn.Parameter)
@@ -105,7 +106,7 @@ def register(
         has_gradient: See :class:`Flat`.
 
     Raises:
-        ValueError: If the ranges do not make up the whole parameters.
+        UnsupportedSetupError: On every rank, if the ranges do not make up the whole parameters.
     """
     found = ranks.gather((tuple(members), [p.numel() for p in parameters]))
     numbers = {each: n for n, each in enumerate(dict.fromkeys(each for each, _ in found))}
@@ -116,7 +117,9 @@ def register(
         for each in numbers:
             ends = [0, *itertools.accumulate(found[rank][1][k] for rank in each)]
             if ends[-1] != form.numel():
-                raise ValueError(f"ranges of {ends[-1]} entries for the shape {shape}")
+                expected = f"ranges of {form.numel()} entries in all for the shape {shape}"
+                remedy = "Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."
+                raise UnsupportedSetupError("model", expected, ends[-1], remedy)
             for rank, start, end in zip(each, ends[:-1], ends[1:], strict=True):
                 boxes[rank] = (slice(start, end),) if start < end else _NOTHING
         team = tuple(range(len(found)))
