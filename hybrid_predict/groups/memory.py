@@ -208,12 +208,12 @@ def _update_state(
         return update.init(like, history)
     # One by one, so that a rank does not hold what others own, not even for a moment.
     states = []
-    for x, owner in zip(like, owned_by, strict=True):
+    for p, x, owner in zip(tensors, like, owned_by, strict=True):
         states.append(update.init([x], history))
         if owner != ranks.rank():
             held = states[-1].arrays
             states[-1].arrays = {
-                n: [a.to("meta") if owners.stays(a, x) else a for a in each]
+                n: [a.to("meta") if owners.stays(a, p) else a for a in each]
                 for n, each in held.items()
             }
     return UpdateState(

@@ -64,12 +64,13 @@ def note_ranges(model: nn.Module) -> None:
             register(flat._params, shapes, members, has)
 
 
-def reshard(model: nn.Module) -> None:
-    """Free what forward passes have gathered and kept, which hides writes into the ranges."""
-    for module, flat in _flat_parameters(model):
-        # A copy can only be there after the first forward pass.
-        if hasattr(flat, "_full_param_padded") and not module._handle.needs_unshard():
-            module._handle.reshard(True)
+def reshard(module: Any) -> None:
+    """Free what a forward pass of a wrapper has gathered and kept."""
+    handle = module._handle
+    # There can only be a copy after the first forward pass.
+    gathers = handle is not None and hasattr(handle.flat_param, "_full_param_padded")
+    if gathers and not handle.needs_unshard():
+        handle.reshard(True)
 
 
 def add_state_dict_hooks(

@@ -11,10 +11,12 @@ from typing import Any, final
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.torch import ranks
 
 _PLAIN = (Tensor, nn.Parameter)
 _Box = tuple[slice, ...]
+_NOTHING: _Box = (slice(0, 0),)  # shared, as most of many ranks hold nothing of a small matrix
 
 
 @final
@@ -104,20 +106,22 @@ def register(
         has_gradient: See :class:`Flat`.
 
     Raises:
-        ValueError: If the ranges do not make up the whole parameters.
+        UnsupportedSetupError: On every rank, if the ranges do not make up the whole parameters.
     """
     found = ranks.gather((tuple(members), [p.numel() for p in parameters]))
     numbers = {each: n for n, each in enumerate(dict.fromkeys(each for each, _ in found))}
     copies = tuple(numbers[each] for each, _ in found)
     for k, (p, shape, has) in enumerate(zip(parameters, shapes, has_gradient, strict=True)):
-        boxes: list[_Box] = [()] * len(found)
+        boxes = [_NOTHING] * len(found)
         form = p.detach().new_empty(()).expand(shape)
         for each in numbers:
             ends = [0, *itertools.accumulate(found[rank][1][k] for rank in each)]
             if ends[-1] != form.numel():
-                raise ValueError(f"ranges of {ends[-1]} entries for the shape {shape}")
+                expected = f"ranges of {form.numel()} entries in all for the shape {shape}"
+                remedy = "Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)."
+                raise UnsupportedSetupError("model", expected, ends[-1], remedy)
             for rank, start, end in zip(each, ends[:-1], ends[1:], strict=True):
-                boxes[rank] = (slice(start, end),)
+                boxes[rank] = (slice(start, end),) if start < end else _NOTHING
         team = tuple(range(len(found)))
         _FLAT[p] = Flat(Layout(shape, team, tuple(boxes), copies, flat=True), form, has)
 
@@ -145,7 +149,7 @@ def layout(tensor: Any) -> Layout:
     return Layout(shape, team, boxes, copies, mesh)
 
 
-def gathered(part: Tensor, place: Layout) -> Tensor:
+def assembled(part: Tensor, place: Layout) -> Tensor:
     """Return the whole tensor from the parts of a team, of which every rank has to call it."""
     members, me = range(len(place.team)), place.team.index(ranks.rank())
     whole = part.new_empty(place.shape)

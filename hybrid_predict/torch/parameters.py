@@ -51,7 +51,7 @@ class ParameterMapper:
         _check_initialised(model)
         shards.check_supported(model)
         self.model, self._overrides = model, dict(overrides or {})
-        self._gathering = shards.fsdp2_modules(model)
+        self._keepers = shards.keepers(model)
         self.written()  # else the optimizers' shards may not be the model's parameters
         fsdp1.note_ranges(model)
         self._kinds: dict[int, str] = {}
@@ -60,9 +60,8 @@ class ParameterMapper:
 
     def written(self) -> None:
         """Free what FSDP gathered in a forward pass alone, which hides writes into its shards."""
-        for module in self._gathering:
-            module.reshard()
-        fsdp1.reshard(self.model)
+        for free in self._keepers:
+            free()
 
     def follow(self, parameters: Iterable[Tensor], owners: Mapping[int, int] | None = None) -> None:
         """List the parameters again; known parameters keep their kinds."""
@@ -199,7 +198,8 @@ class ParameterMapper:
         tensors = [self._by_name[name] for name in movement.delta.names]
         tensors += [tensor for tensor, _ in copied]
         copies = [copy for _, copy in copied]
-        return VerifiedReads(self.model, tensors, movement, copies, unverified, withdraw)
+        calls = unverified, withdraw, self.written
+        return VerifiedReads(self.model, tensors, movement, copies, *calls)
 
     def _check(self) -> None:
         known = {id(p) for p in self.model.parameters()}

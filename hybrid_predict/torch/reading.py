@@ -31,6 +31,7 @@ class VerifiedReads:
         copies: Copies of the latter.
         unverified: Returns the positions in ``movement`` that no update has verified.
         withdraw: Undoes them; called before a state dict is loaded in place of verified weights.
+        written: Called after ranges were written.
     """
 
     model: nn.Module
@@ -39,6 +40,7 @@ class VerifiedReads:
     copies: Sequence[Tensor]
     unverified: Callable[[], Collection[int]]
     withdraw: Callable[[], None]
+    written: Callable[[], None]
     _handles: list[Any] = field(default_factory=list, init=False)
     _ranges: list[int] = field(default_factory=list, init=False)
     _kept: list[tuple[Tensor, Tensor]] = field(default_factory=list, init=False)
@@ -89,7 +91,7 @@ class VerifiedReads:
                 target = shards.local(self.tensors[k]).data  # no update, so without a new version
                 self._kept.append((target, target.clone()))
                 target.copy_(value)
-        fsdp1.reshard(self.model)
+        self.written()
 
     def _leave(self, *_: object) -> None:
         """Put present values back."""
@@ -98,7 +100,7 @@ class VerifiedReads:
             for target, present in self._kept:
                 target.copy_(present)
             self._kept.clear()
-            fsdp1.reshard(self.model)
+            self.written()
 
     def _verified(self, k: int) -> Tensor | None:
         """Verified value of a tensor, or None for the present one."""

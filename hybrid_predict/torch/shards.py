@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.torch import deepspeed, fsdp1
-from hybrid_predict.torch.layouts import flat, gathered, is_dtensor, layout
+from hybrid_predict.torch.layouts import assembled, flat, is_dtensor, layout
 from hybrid_predict.torch.ranks import rank, size
 
 
@@ -52,6 +53,12 @@ def is_tensor_parallel(model: nn.Module) -> bool:
 def fsdp2_modules(model: nn.Module) -> list[Any]:
     """Return the modules that ``fully_shard`` was applied to."""
     return [m for m in model.modules() if "FSDPModule" in _class_names(m)]
+
+
+def keepers(model: nn.Module) -> list[Callable[[], None]]:
+    """Return functions that free what forward passes alone have gathered and FSDP keeps."""
+    wrappers = [partial(fsdp1.reshard, module) for module in fsdp1.wrappers(model)]
+    return [*(module.reshard for module in fsdp2_modules(model)), *wrappers]
 
 
 def _class_names(module: nn.Module) -> list[str]:
@@ -99,17 +106,19 @@ def as_dtensor(shard: Tensor, tensor: Any) -> Any:
         return shard
     from torch.distributed.tensor import DTensor
 
-    form = {"shape": tensor.shape, "stride": tensor.stride()}
-    return DTensor.from_local(shard, tensor.device_mesh, tensor.placements, run_check=False, **form)
+    like = {"shape": tensor.shape, "stride": tensor.stride()}
+    return DTensor.from_local(shard, tensor.device_mesh, tensor.placements, run_check=False, **like)
 
 
 def full_tensor(part: Tensor, tensor: Any) -> Tensor:
     """Gather the full tensor from parts placed like ``tensor``; every rank has to call it."""
-    return gathered(part, layout(tensor)) if is_sharded(tensor) else part
+    return assembled(part, layout(tensor)) if is_sharded(tensor) else part
 
 
 def local_shard(full: Tensor, tensor: Any) -> Tensor:
     """Cut this rank's part out of a full tensor, placed like ``tensor``, without communication."""
+    if not is_sharded(tensor):
+        return full
     place = layout(tensor)
     return place.part(full, place.team.index(rank())).to(local(tensor).device)
 
