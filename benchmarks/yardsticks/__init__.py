@@ -1,0 +1,19 @@
+"""Yardsticks that others made: plain training and the plug-in by their published recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.yardsticks.algoperf import ALGOPERF
+from benchmarks.yardsticks.deepobs import DEEPOBS
+from benchmarks.yardsticks.lightbench import LIGHTBENCH
+from benchmarks.yardsticks.nanogpt import nanogpt
+from benchmarks.yardsticks.study import Yardstick
+
+NAMES = ("nanogpt", "lightbench", "algoperf", "deepobs")
+"""Yardsticks in order of importance."""
+
+
+def yardsticks(text: Path | None = None) -> dict[str, Yardstick]:
+    """Return all yardsticks by name; ``text`` is a file for `nanogpt`."""
+    return {y.name: y for y in (nanogpt(text), LIGHTBENCH, ALGOPERF, DEEPOBS)}
