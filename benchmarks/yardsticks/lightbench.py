@@ -43,7 +43,7 @@ TRAPS: dict[str, tuple[float, bool, tuple[Level, ...]]] = {
         Level("trivial", 1, 0.01105), Level("easy", 4, 0.01105), Level("medium", 8, 0.01105),
     )),
     "layer_wise_scale": (1e-4, False, (
-        Level("trivial", 2, 0.00116), Level("medium", 1e3, 0.00116), Level("extreme", 1e7, 0.00116),
+        Level("trivial", 2, 0.00116), Level("medium", 1e3, 0.00116),
     )),
     "parameter_scale": (1e-4, False, (
         Level("easy", 10, 0.00967), Level("medium", 1e3, 1.34106),

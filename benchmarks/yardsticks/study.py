@@ -54,7 +54,7 @@ class Yardstick:
                     yield from (self._cell(case, arm, seed) for arm in self.arms)
 
     def _cell(self, case: Case, arm: str, seed: int) -> Cell:
-        # Up to a target every arm may take T full steps; without one T is what others are paid for.
+        # Up to a target every arm may take T full steps.
         share = 1.0 if case.target is None else ARMS[arm].share
         steps = round(case.task.steps / share)
         digest = recipe_digest(replace(case.task, steps=steps), ARMS[arm])
@@ -77,7 +77,7 @@ def constant(rate: float) -> Recipe:
 
 
 class Watched(Run):
-    """A run that ends when its metric reaches a target, in full step ``hit``."""
+    """A run that ends when its metric reaches a target, in full step ``hit``, or after T ones."""
 
     def __init__(self, cell: Cell, case: Case, target: float) -> None:
         super().__init__(cell, case.task)
@@ -87,7 +87,8 @@ class Watched(Run):
     @property
     def done(self) -> bool:
         """Whether the target is reached or all steps are made."""
-        return self.hit is not None or super().done
+        spent = self.full_steps >= self._case.task.steps
+        return self.hit is not None or spent or super().done
 
     def step(self, full_step: Callable[[], Tensor]) -> None:
         """Take one full step, and look at the metric if it is time."""
