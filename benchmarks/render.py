@@ -23,6 +23,8 @@ from benchmarks.rates import learned, published, signals
 from benchmarks.rates import table as rates
 from benchmarks.scale import table as scale
 from benchmarks.search import table as searched
+from benchmarks.yardsticks import table as yardsticks
+from benchmarks.yardsticks.study import FILE as YARDSTICKS
 from hybrid_predict.runs.rows import Rows
 
 ROOT = Path(__file__).parents[1]
@@ -157,6 +159,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **rates.blocks(STUDY),
     "pace rules": lambda: learned.rules(rows(signals.FILE, signals.key_of), STUDY),
     "rates published": lambda: published.table(rows(published.FILE, published.key_of)),
+    **yardsticks.blocks(rows(YARDSTICKS, as_cell)),
     "below corrected": below_corrected,
     "seconds": seconds.table,
     **searched.blocks(load("search.json")),
