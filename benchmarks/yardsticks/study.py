@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from benchmarks.arms import ARMS
-from benchmarks.plan import Cell, Row, recipe_digest, to_row
+from benchmarks.plan import Cell, Row, as_cell, recipe_digest, to_row
 from benchmarks.run import code_digest, trained
 from benchmarks.tasks import Recipe, Task
 from benchmarks.train import Run, warm
 
 FILE = "yardsticks.jsonl"
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,17 @@ class Case:
     fixed: bool = False
 
 
+class Study(NamedTuple, Generic[K]):
+    """What makes the runs of a name: by their keys, with rows in a file."""
+
+    name: str
+    file: str
+    key: Callable[[Row], K]
+    keys: Callable[[int], Iterable[K]]
+    measure: Callable[[K], Row]
+    tell: Callable[[Row], object]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Yardstick:
     """Cases with the arms that are compared on them."""
@@ -41,6 +54,11 @@ class Yardstick:
     name: str
     arms: tuple[str, ...]
     cases: tuple[Case, ...]
+
+    @property
+    def study(self) -> Study[Cell]:
+        """What makes its runs."""
+        return Study(self.name, FILE, as_cell, self.cells, self.measure, tell)
 
     def case(self, task: str) -> Case:
         """Return the case of a task's name."""

@@ -10,7 +10,7 @@ from benchmarks.arms import ARMS
 from benchmarks.plan import as_cell
 from benchmarks.rates.study import make_missing
 from benchmarks.tasks.schedules import SCHEDULES
-from benchmarks.yardsticks import NAMES, __main__, study, table, yardsticks
+from benchmarks.yardsticks import NAMES, __main__, small, studies, study, table, yardsticks
 from benchmarks.yardsticks.algoperf import ALGOPERF
 from benchmarks.yardsticks.deepobs import DEEPOBS, FUNCTIONS, quadratic
 from benchmarks.yardsticks.lightbench import LIGHTBENCH
@@ -214,15 +214,38 @@ def test_an_arm_is_compared_with_plain_training_of_the_same_seed(plain, arm, cou
     assert cell in table.traps(rows)
 
 
+def test_the_default_is_plain_training_where_there_are_no_matrices():
+    """A vector is not corrected and not predicted, so that nothing can be worse."""
+    yardstick = only(LIGHTBENCH, "scale_invariant-trivial", arms=("plain", "hybrid"), steps=60)
+    plain, hybrid = map(yardstick.measure, yardstick.cells(1))
+    assert plain["loss"] == hybrid["loss"]
+    assert hybrid["predicted_steps"] == 0
+
+
+def test_a_protocol_of_a_forecast_has_its_rate_and_its_first_hit(monkeypatch):
+    monkeypatch.setattr(small, "STEPS", 40)
+    row = small.measure(("nino", "corrected", 0))
+    assert row["steps"] == [20, 40]
+    for name, protocol in small.PROTOCOLS.items():
+        recipe = small.task(protocol).recipe
+        assert (recipe.betas, recipe.gradient_clip) == ((0.9, 0.999), None), name
+    plain = {**row, "arm": "plain", "losses": [3.0, 1.0]}
+    rows = [plain, {**row, "losses": [1.5, 0.5]}]
+    assert (small.target(plain), small.first_hit(rows[1], 2.0)) == (2.0, 20)
+    assert "| plain | 1 of 1 | 40 |" in small.table(rows)
+    assert "| corrected | 1 of 1 | 20 |" in small.table(rows)
+    assert len(set(small.keys(2))) == 2 * len(small.PROTOCOLS) * len(small.ARMS)
+
+
 def test_the_ratio_up_to_a_target_is_a_mean_over_seeds():
     rows = [row for row in hits([10, 40], [5, 5]) if row["arm"] in ("plain", "auto")]
     assert "| auto | 2 of 2 | 5 | 4.00 |" in table.targets(rows)
 
 
 def test_the_command_knows_its_yardsticks(tmp_path, monkeypatch, capsys):
-    assert set(NAMES) == set(yardsticks())
-    tiny = {"algoperf": only(ALGOPERF, "mnist", arms=("plain",))}
-    monkeypatch.setattr(__main__, "yardsticks", lambda text: tiny)
+    assert {*NAMES, "small"} == set(studies())
+    tiny = {"algoperf": only(ALGOPERF, "mnist", arms=("plain",)).study}
+    monkeypatch.setattr(__main__, "studies", lambda text=None: tiny)
     monkeypatch.setattr("sys.argv", ["x", "algoperf", "--seeds", "1", "--folder", str(tmp_path)])
     __main__.main()
     assert "mnist, plain, seed 0: 12 full steps" in capsys.readouterr().out
