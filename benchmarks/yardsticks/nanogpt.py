@@ -26,7 +26,7 @@ CHARACTERS, VOCABULARY = 1_115_394, 65
 Other texts are cut to this size.
 """
 
-PUBLISHED = "1.88"
+PUBLISHED = "published, on tiny Shakespeare: 1.88"
 
 ARMS = ("short", "plain", "plain-double", "corrected", "hybrid", "auto", "muon")
 
@@ -108,4 +108,4 @@ def nanogpt(path: Path | None = None) -> Yardstick:
             schedule="cosine",
         ),
     )
-    return Yardstick(name="nanogpt", arms=ARMS, cases=(Case(task=task),))
+    return Yardstick(name="nanogpt", arms=ARMS, cases=(Case(task=task, published=PUBLISHED),))

@@ -64,6 +64,11 @@ class Yardstick:
         """Return the case of a task's name."""
         return next(case for case in self.cases if case.task.name == task)
 
+    def published(self, task: str) -> str:
+        """Return what to compare a task with; the name of the only one may be a text file's."""
+        alone = len(self.cases) == 1
+        return (self.cases[0] if alone else self.case(task)).published
+
     def cells(self, seeds: int) -> Iterator[Cell]:
         """Return all runs, seed by seed."""
         for seed in range(seeds):

@@ -27,8 +27,8 @@ def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
     mine = {name: [row for row in kept if row["setting"] == name] for name in NAMES}
     return {
         "yardsticks source": partial(source, kept),
-        "yardsticks nanogpt": partial(qualities, mine["nanogpt"]),
-        "yardsticks deepobs": partial(qualities, mine["deepobs"]),
+        "yardsticks nanogpt": partial(qualities, mine["nanogpt"], "nanogpt"),
+        "yardsticks deepobs": partial(qualities, mine["deepobs"], "deepobs"),
         "yardsticks algoperf": partial(targets, mine["algoperf"]),
         "yardsticks lightbench": partial(traps, mine["lightbench"]),
         "yardsticks never worse": partial(never_worse, mine["lightbench"]),
@@ -54,15 +54,18 @@ def grouped(rows: Iterable[Row]) -> dict[str, dict[str, Runs]]:
     return found
 
 
-def qualities(rows: Collection[Row]) -> str:
+def qualities(rows: Collection[Row], name: str) -> str:
     """Compare final losses after each arm's full steps, a row per task and arm."""
+    known = yardsticks()[name]
     lines = [
         [f"`{task}`", ARMS[arm].title, str(len(runs)), *_counts(runs.values()),
-         _losses(runs.values()), _speedup(arms, arm), *_times(runs.values())]
+         _losses(runs.values()), _speedup(arms, arm),
+         known.published(task) if arm == BASE else "", *_times(runs.values())]
         for task, arms in grouped(rows).items() for arm, runs in arms.items()
     ]  # fmt: skip
     titles = ["task", "arm", "seeds", "full steps", "predicted steps", "final loss, mean ± sd",
-              "speedup at equal quality", "processor seconds", "seconds"]  # fmt: skip
+              "speedup at equal quality", "for comparison", "processor seconds",
+              "seconds"]  # fmt: skip
     return markdown(titles, lines)
 
 

@@ -90,6 +90,8 @@ def test_the_quadratic_has_the_spectrum_of_a_deep_net():
     assert ((values > 0) & (values < 1)).sum() == 90
     assert ((values > 30) & (values < 60)).sum() == 10
     assert not torch.equal(train, test)
+    least = DEEPOBS.cases[0].task.judged(test.mean(0))
+    assert DEEPOBS.published("quadratic_deep") == f"least possible: {float(least):.4f}"
 
 
 @pytest.mark.parametrize(("parity", "right"), [(True, [0.0]), (False, [0.0, 1.0, 1.0])])
@@ -184,6 +186,7 @@ def test_tables_have_every_task_and_arm(made):
     assert "deepobs 2" in texts["yardsticks source"]
     assert texts["yardsticks nanogpt"].count("\n") == 1
     assert texts["yardsticks deepobs"].count("`two_d_beale`") == len(DEEPOBS.arms)
+    assert texts["yardsticks deepobs"].count("least possible: 0 ") == 1
     assert "| `mnist` | plain, T | 0 of 2 | not reached | n/a |" in texts["yardsticks algoperf"]
     assert "| `rosenbrock-trivial` | 1e-09 | 0.14105 | won | 1 |" in texts["yardsticks lightbench"]
 
