@@ -23,7 +23,7 @@ from benchmarks.rates import learned, signals
 from benchmarks.rates import table as rates
 from benchmarks.scale import table as scale
 from benchmarks.search import table as searched
-from benchmarks.yardsticks import small
+from benchmarks.yardsticks import small, small_table
 from benchmarks.yardsticks import table as yardsticks
 from benchmarks.yardsticks.study import FILE as YARDSTICKS
 from hybrid_predict.runs.rows import Rows
@@ -159,7 +159,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **scale.blocks(rows("scale.jsonl", as_cell), load("scale-cost.json")),
     **rates.blocks(STUDY),
     "pace rules": lambda: learned.rules(rows(signals.FILE, signals.key_of), STUDY),
-    "yardsticks small": lambda: small.table(rows(small.FILE, small.key_of)),
+    "yardsticks small": lambda: small_table.table(rows(small.FILE, small.key_of)),
     **yardsticks.blocks(rows(YARDSTICKS, as_cell)),
     "below corrected": below_corrected,
     "seconds": seconds.table,

@@ -10,7 +10,17 @@ from benchmarks.arms import ARMS
 from benchmarks.plan import as_cell
 from benchmarks.rates.study import make_missing
 from benchmarks.tasks.schedules import SCHEDULES
-from benchmarks.yardsticks import NAMES, __main__, small, studies, study, table, yardsticks
+from benchmarks.yardsticks import (
+    NAMES,
+    __main__,
+    hits,
+    small,
+    small_table,
+    studies,
+    study,
+    table,
+    yardsticks,
+)
 from benchmarks.yardsticks.algoperf import ALGOPERF
 from benchmarks.yardsticks.deepobs import DEEPOBS, FUNCTIONS, quadratic
 from benchmarks.yardsticks.lightbench import LIGHTBENCH
@@ -191,7 +201,7 @@ def test_tables_have_every_task_and_arm(made):
     assert "| `rosenbrock-trivial` | 1e-09 | 0.14105 | won | 1 |" in texts["yardsticks lightbench"]
 
 
-def hits(plain, arm):
+def reached(plain, arm):
     about = {"task": "wide_linear-trivial", "setting": "lightbench", "full_steps": 10}
     times = {"seconds": 1.0, "elapsed": 1.0, "predicted_steps": 0, "code": "x", "loss": 1.0}
     pairs = [("plain", plain), *((name, arm) for name in LIGHTBENCH.arms if name != "plain")]
@@ -211,10 +221,10 @@ def hits(plain, arm):
     ],
 )
 def test_an_arm_is_compared_with_plain_training_of_the_same_seed(plain, arm, counts, cell):
-    rows = hits(plain, arm)
-    line = table.never_worse(rows).splitlines()[3]
+    rows = reached(plain, arm)
+    line = hits.never_worse(rows).splitlines()[3]
     assert line == f"| hybrid (default) | {' | '.join(map(str, counts))} |"
-    assert cell in table.traps(rows)
+    assert cell in hits.traps(rows)
 
 
 def test_the_default_is_plain_training_where_there_are_no_matrices():
@@ -234,15 +244,15 @@ def test_a_protocol_of_a_forecast_has_its_rate_and_its_first_hit(monkeypatch):
         assert (recipe.betas, recipe.gradient_clip) == ((0.9, 0.999), None), name
     plain = {**row, "arm": "plain", "losses": [3.0, 1.0]}
     rows = [plain, {**row, "losses": [1.5, 0.5]}]
-    assert (small.target(plain), small.first_hit(rows[1], 2.0)) == (2.0, 20)
-    assert "| plain | 1 of 1 | 40 |" in small.table(rows)
-    assert "| corrected | 1 of 1 | 20 |" in small.table(rows)
+    assert (small_table.target(plain), small_table.first_hit(rows[1], 2.0)) == (2.0, 20)
+    assert "| plain | 1 of 1 | 40 |" in small_table.table(rows)
+    assert "| corrected | 1 of 1 | 20 |" in small_table.table(rows)
     assert len(set(small.keys(2))) == 2 * len(small.PROTOCOLS) * len(small.ARMS)
 
 
 def test_the_ratio_up_to_a_target_is_a_mean_over_seeds():
-    rows = [row for row in hits([10, 40], [5, 5]) if row["arm"] in ("plain", "auto")]
-    assert "| auto | 2 of 2 | 5 | 4.00 |" in table.targets(rows)
+    rows = [row for row in reached([10, 40], [5, 5]) if row["arm"] in ("plain", "auto")]
+    assert "| auto | 2 of 2 | 5 | 4.00 |" in hits.targets(rows)
 
 
 def test_the_command_knows_its_yardsticks(tmp_path, monkeypatch, capsys):
