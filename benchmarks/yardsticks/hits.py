@@ -38,10 +38,12 @@ def targets(rows: Collection[Row]) -> str:
 
 
 def traps(rows: Collection[Row]) -> str:
-    """Compare the full steps until the target on every problem, a row per problem."""
+    """Compare the full steps until the target, a row per problem with runs of every arm."""
     known, compared = yardsticks()["lightbench"], ("corrected", "hybrid", "auto")
     lines = []
     for task, arms in grouped(rows).items():
+        if arms.keys() < {BASE, *compared}:
+            continue
         case, plain = known.case(task), arms[BASE]
         cells = [f"{_steps(arms[arm])}{_verdict(plain, arms[arm])}" for arm in compared]
         lines.append([
@@ -62,7 +64,7 @@ def never_worse(rows: Collection[Row]) -> str:
         kinds = [
             _compared(arms[BASE][seed], row)
             for arms in grouped(rows).values() for seed, row in arms.get(arm, {}).items()
-            if seed in arms[BASE]
+            if seed in arms.get(BASE, {})
         ]  # fmt: skip
         lines.append([ARMS[arm].title, *(str(kinds.count(kind)) for kind in KINDS)])
     return markdown(["arm", *KINDS], lines)
@@ -100,8 +102,9 @@ def _steps(runs: Runs) -> str:
 
 def _ratio(arms: Mapping[str, Runs], arm: str) -> str:
     """Return the geometric mean over seeds of plain full steps per full step up to the target."""
-    pairs = [(arms[BASE][seed]["hit"], row["hit"]) for seed, row in arms[arm].items()]
-    if any(None in pair for pair in pairs):
+    plain = arms.get(BASE, {})
+    pairs = [(plain[s]["hit"], row["hit"]) for s, row in arms[arm].items() if s in plain]
+    if not pairs or any(None in pair for pair in pairs):
         return NONE
     return f"{math.exp(statistics.fmean(math.log(p / a) for p, a in pairs)):.2f}"
 
