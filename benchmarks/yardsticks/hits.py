@@ -92,10 +92,10 @@ def _reached(runs: Runs) -> int:
 
 
 def _steps(runs: Runs) -> str:
-    """Return the mean full steps until the target, of the seeds that reach it."""
+    """Return the mean full steps until the target, of the seeds that reach it; of all if none."""
     hits = [row["hit"] for row in runs.values() if row["hit"] is not None]
     if not hits:
-        return "not reached"
+        return f">{statistics.fmean(row['full_steps'] for row in runs.values()):,.0f}"
     some = "" if len(hits) == len(runs) else f", {len(hits)} of {len(runs)}"
     return f"{statistics.fmean(hits):,.0f}{some}"
 
