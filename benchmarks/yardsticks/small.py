@@ -44,7 +44,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "wnn": Protocol("weight nowcaster (Jang et al., ICML 2023), Adam at 1e-3", "no number", 1e-3),
     "nino-lm": Protocol(
         "NiNo's language model 3-64, AdamW at 2e-4", "up to 50 %", 2e-4, "gpt-0.2m", 0.01,
-        {"heads": 4},
+        {"heads": 4, "validation_batches": 4},
     ),
 }  # fmt: skip
 """Protocols by name.
