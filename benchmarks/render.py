@@ -20,11 +20,14 @@ from benchmarks.figures import Summary
 from benchmarks.gpu import table as gpu
 from benchmarks.plan import Row, as_cell
 from benchmarks.ranks import table as ranks
-from benchmarks.rates import learned, published, signals
+from benchmarks.rates import learned, signals
 from benchmarks.rates import table as rates
 from benchmarks.scale import sizes_table
 from benchmarks.scale import table as scale
 from benchmarks.search import table as searched
+from benchmarks.yardsticks import small, small_table
+from benchmarks.yardsticks import table as yardsticks
+from benchmarks.yardsticks.study import FILE as YARDSTICKS
 from hybrid_predict.runs.rows import Rows
 
 ROOT = Path(__file__).parents[1]
@@ -159,7 +162,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "scale sizes": lambda: sizes_table.table(rows("sizes.jsonl", as_cell)),
     **rates.blocks(STUDY),
     "pace rules": lambda: learned.rules(rows(signals.FILE, signals.key_of), STUDY),
-    "rates published": lambda: published.table(rows(published.FILE, published.key_of)),
+    "yardsticks small": lambda: small_table.table(rows(small.FILE, small.key_of)),
+    **yardsticks.blocks(rows(YARDSTICKS, as_cell)),
     "below corrected": below_corrected,
     "seconds": seconds.table,
     **searched.blocks(load("search.json")),

@@ -1,4 +1,4 @@
-"""A small byte-level GPT: pre-norm decoder blocks with learned positions and an untied head."""
+"""A small byte-level GPT: pre-norm decoder blocks with learned positions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ _INIT_STD = 0.02
 
 
 class ByteGPT(nn.Module):
-    """Decoder-only transformer over bytes."""
+    """Decoder-only transformer over bytes.
 
-    def __init__(self, layers: int, heads: int, width: int, context: int, vocab: int = 256) -> None:
+    With ``lean`` there are no biases, and the head is the token embedding.
+    """
+
+    def __init__(
+        self, layers: int, heads: int, width: int, context: int, vocab: int = 256, *,
+        lean: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.token_embedding = nn.Embedding(vocab, width)
         self.position_embedding = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(_Block(heads, width) for _ in range(layers))
-        self.final_norm = nn.LayerNorm(width)
+        self.blocks = nn.ModuleList(_Block(heads, width, bias=not lean) for _ in range(layers))
+        self.final_norm = nn.LayerNorm(width, bias=not lean)
         self.head = nn.Linear(width, vocab, bias=False)
+        if lean:
+            self.head.weight = self.token_embedding.weight
         # GPT-2's initial weights. Each block adds twice to the residual stream; this keeps its
         # variance free of depth.
         residual_std = _INIT_STD / math.sqrt(2 * layers)
@@ -44,15 +52,15 @@ class ByteGPT(nn.Module):
 class _Block(nn.Module):
     """Causal self-attention and a GELU MLP, each after a layer norm and inside a residual sum."""
 
-    def __init__(self, heads: int, width: int) -> None:
+    def __init__(self, heads: int, width: int, *, bias: bool) -> None:
         super().__init__()
         self.heads = heads
-        self.attention_norm = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.attention_out = nn.Linear(width, width)
-        self.mlp_norm = nn.LayerNorm(width)
-        self.mlp_in = nn.Linear(width, 4 * width)
-        self.mlp_out = nn.Linear(4 * width, width)
+        self.attention_norm = nn.LayerNorm(width, bias=bias)
+        self.qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.attention_out = nn.Linear(width, width, bias=bias)
+        self.mlp_norm = nn.LayerNorm(width, bias=bias)
+        self.mlp_in = nn.Linear(width, 4 * width, bias=bias)
+        self.mlp_out = nn.Linear(4 * width, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Update the residual stream, of shape [B, T, width]."""

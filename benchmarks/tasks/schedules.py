@@ -11,6 +11,9 @@ Schedule = Callable[[int], float]
 COOLDOWN = 0.2
 """Share of the run in which the rate of ``warmup-stable-decay`` falls."""
 
+FLOOR = 0.1
+"""Where ``cosine`` ends."""
+
 FIRST, LAST = 1 / 25, 1e-4 / 25
 """Where ``one-cycle`` starts and ends; the defaults of ``torch.optim.lr_scheduler.OneCycleLR``."""
 
@@ -44,6 +47,18 @@ def stable_decay_schedule(total: int, warmup_fraction: float) -> Schedule:
     return lambda step: min(rise(step), max(0.0, (total - step) / cooldown))
 
 
+def cosine_schedule(total: int, warmup_fraction: float) -> Schedule:
+    """A linear rise, then half a cosine down to a tenth, as in nanoGPT (Karpathy, 2022)."""
+    rise, warmup = constant_schedule(total, warmup_fraction), round(warmup_fraction * total)
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return rise(step)
+        return _cosine(1.0, FLOOR, min(1.0, (step - warmup) / max(1, total - warmup)))
+
+    return factor
+
+
 def one_cycle_schedule(total: int, warmup_fraction: float) -> Schedule:
     """Half a cosine up from 1/25, then half a cosine down to 4e-6; Adam's momentum stays.
 
@@ -68,6 +83,7 @@ def _cosine(start: float, end: float, share: float) -> float:
 SCHEDULES: dict[str, Callable[[int, float], Schedule]] = {
     "linear": linear_schedule,
     "constant": constant_schedule,
+    "cosine": cosine_schedule,
     "one-cycle": one_cycle_schedule,
     "warmup-stable-decay": stable_decay_schedule,
 }

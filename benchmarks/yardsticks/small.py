@@ -1,24 +1,19 @@
-"""Trains by the protocols of published forecasts: constant rates, and the first hit of a loss.
-
-Run with: python -m benchmarks.rates.published --jobs 2
-"""
+"""Protocols of published forecasts of weights: constant rates, and the first hit of a loss."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from benchmarks.plan import Row
-from benchmarks.rates import study
-from benchmarks.table import NONE, markdown
 from benchmarks.tasks import TASKS, Task
 from benchmarks.tasks.schedules import constant_schedule, linear_schedule
 from benchmarks.train import Training
+from benchmarks.yardsticks.study import Study
 from hybrid_predict import HybridConfig
 
 FILE = "published.jsonl"
@@ -31,19 +26,32 @@ AVERAGE = 0.99
 
 @dataclass(frozen=True)
 class Protocol:
-    """A published constant learning rate of AdamW, and the saving that its authors report."""
+    """A published constant learning rate of AdamW, and the saving that its authors report.
+
+    ``task`` is the task of the benchmark whose net and data take the place of theirs.
+    """
 
     source: str
     saving: str
     rate: float
-    betas: tuple[float, float] = (0.9, 0.999)
+    task: str = "cnn"
+    decay: float = 0.0
+    fields: Mapping[str, Any] = field(default_factory=lambda: {"batch_size": 128})
 
 
 PROTOCOLS: Mapping[str, Protocol] = {
     "nino": Protocol("NiNo (Knyazev et al., ICLR 2025), AdamW at 6e-3", "up to 50 %", 6e-3),
     "wnn": Protocol("weight nowcaster (Jang et al., ICML 2023), Adam at 1e-3", "no number", 1e-3),
-}
-"""Protocols by name. Both train a net of 3x3 convolutions with 16, 32 and 32 channels."""
+    "nino-lm": Protocol(
+        "NiNo's language model 3-64, AdamW at 2e-4", "up to 50 %", 2e-4, "gpt-0.2m", 0.01,
+        {"heads": 4, "validation_batches": 4},
+    ),
+}  # fmt: skip
+"""Protocols by name.
+
+The first two train a net of 3x3 convolutions with 16, 32 and 32 channels, the third a GPT of 3
+layers and width 64.
+"""
 
 
 class Arm(NamedTuple):
@@ -68,11 +76,12 @@ Key = tuple[str, str, int]
 
 
 def task(protocol: Protocol) -> Task:
-    """Return the convolutional net on digits with the settings of a protocol."""
+    """Return the task of a protocol with its settings."""
+    base = TASKS[protocol.task]
     recipe = replace(
-        TASKS["cnn"].recipe, betas=protocol.betas, weight_decay=0.0, gradient_clip=None
+        base.recipe, betas=(0.9, 0.999), weight_decay=protocol.decay, gradient_clip=None
     )
-    return replace(TASKS["cnn"], steps=STEPS, recipe=recipe, batch_size=128)  # type: ignore[call-arg]
+    return replace(base, steps=STEPS, recipe=recipe, **protocol.fields)
 
 
 def measure(key: Key) -> dict[str, Any]:
@@ -82,8 +91,9 @@ def measure(key: Key) -> dict[str, Any]:
     total = round(STEPS * arm.share)
     model, batches = chosen.model(seed), chosen.batches(seed)
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=PROTOCOLS[name].rate, betas=chosen.recipe.betas, weight_decay=0.0
-    )
+        model.parameters(), lr=PROTOCOLS[name].rate, betas=chosen.recipe.betas,
+        weight_decay=PROTOCOLS[name].decay,
+    )  # fmt: skip
     config = None if arm.options is None else HybridConfig(total_steps=total, **arm.options)
     factor = linear_schedule(total, 0.0) if arm.decays else constant_schedule(total, 0.0)
     run = Training(model, [optimizer], [factor], config, total)
@@ -110,47 +120,6 @@ def key_of(row: Row) -> Key:
     return row["protocol"], row["arm"], row["seed"]
 
 
-def first_hit(row: Row, target: float) -> int | None:
-    """Return the full steps at the first evaluation that is at most a loss."""
-    pairs = zip(row["steps"], row["losses"], strict=True)
-    return next((steps for steps, loss in pairs if loss <= target), None)
-
-
-def target(row: Row) -> float:
-    """Return the mean of the last evaluations of a plain run."""
-    return statistics.fmean(row["losses"][-SETTLED:])
-
-
-def table(rows: Collection[Row]) -> str:
-    """Return by protocol and arm when the final loss of plain training is reached."""
-    lines = []
-    for name, protocol in PROTOCOLS.items():
-        for arm in ARMS:
-            mine = {row["seed"]: row for row in rows if key_of(row)[:2] == (name, arm)}
-            plain = {r["seed"]: r for r in rows if key_of(r)[:2] == (name, "plain")}
-            seeds = sorted(mine.keys() & plain.keys())
-            if not seeds:
-                continue
-            hits = [first_hit(mine[seed], target(plain[seed])) for seed in seeds]
-            known = [hit for hit in hits if hit is not None]
-            saved = (
-                f"{1 - statistics.fmean(known) / STEPS:.0%}" if len(known) == len(hits) else NONE
-            )
-            lines.append([
-                protocol.source if arm == "plain" else "", arm,
-                f"{len(known)} of {len(hits)}",
-                f"{statistics.fmean(known):,.0f}" if known else NONE, saved,
-                f"{statistics.fmean(mine[seed]['predicted_steps'] for seed in seeds):,.0f}",
-                f"{statistics.fmean(mine[seed]['losses'][-1] for seed in seeds):.4f}",
-                protocol.saving if arm == "plain" else "",
-            ])  # fmt: skip
-    titles = [
-        "protocol", "arm", "reached", "full steps until then", f"saved of {STEPS:,}",
-        "predicted steps of the run", "loss at its end", "saving that its authors report",
-    ]  # fmt: skip
-    return markdown(titles, lines)
-
-
 def keys(seeds: int) -> Iterator[Key]:
     """Return all runs, seed by seed."""
     for seed in range(seeds):
@@ -164,5 +133,4 @@ def tell(row: Row) -> None:
     print(*key_of(row), f"loss {row['losses'][-1]:.4f}", flush=True)
 
 
-if __name__ == "__main__":
-    study.main(FILE, key_of, keys, measure, tell, seeds=3)
+SMALL = Study("small", FILE, key_of, keys, measure, tell)
