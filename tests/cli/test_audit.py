@@ -81,7 +81,7 @@ def test_plan_trains_a_few_steps_and_writes_nothing(work, capsys, options, seeds
     few = "A verdict needs at least 5 seeds; fewer only give a hint."
     assert out.splitlines().count(few) == (seeds == "4")
     assert not (work / "hybrid-predict-audit").exists()
-    assert seen() == [[18, 18, 9]]
+    assert seen() == [[18, 18, 9]] * 2
 
 
 def test_search_of_a_file(work, capsys):
