@@ -200,7 +200,7 @@ class HybridEngine(Uncopied):
 
         Args:
             loss: The training loss of the step, or None. A tensor is read ``lag`` full steps later.
-            stop: Whether this rank was asked to stop; all ranks agree on ``record.stop``.
+            stop: Whether this rank was asked to stop. All ranks pass it in every step, or never.
 
         Returns:
             The record of the step; call ``scheduler.step()`` ``record.ticks`` times.

@@ -257,7 +257,7 @@ def unmeasured(record: StepRecord, loss: object, stop: bool | None) -> StepRecor
     ranks agree on it here.
     """
     if stop is not None:
-        record = replace(record, stop=record.stop or ranks.total(int(stop)) > 0)
+        record = replace(record, stop=record.stop or ranks.total(bool(stop)) > 0)
     on_device = isinstance(loss, Tensor) and loss.device.type != "cpu"
     if loss is None or on_device or ranks.size() > 1 or record.read_step is not None:
         return record

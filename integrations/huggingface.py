@@ -232,7 +232,8 @@ def refuse(args: TrainingArguments) -> None:
     elif args.parallel_mode is ParallelMode.NOT_DISTRIBUTED:
         got, remedy = "nn.DataParallel", "Start the script with torchrun, or use a single device."
     elif getattr(args, "enable_jit_checkpoint", False):
-        expected, got = "checkpoints of which callbacks are told", "enable_jit_checkpoint"
+        expected = "enable_jit_checkpoint=False, whose checkpoints callbacks do not see"
+        got = "enable_jit_checkpoint=True"
         remedy = "Set control.should_save in a callback's on_step_end after SIGTERM."
     else:
         return

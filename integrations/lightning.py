@@ -226,7 +226,7 @@ class HybridPredict(TrainerCallback):
             return
         # Lightning divides each loss by the number of batches in the window.
         record = engine.after_step(self._loss, stop=self._signals.held)
-        self._signals.agree(record.stop)
+        self._signals.agree(record.stop, last=engine.done)
         if clock.unavailable:
             clock.steps, clock.global_step = engine.ledger.steps, trainer.global_step
         else:
@@ -259,7 +259,7 @@ class HybridPredict(TrainerCallback):
     ) -> None:
         """Undo predicted steps that are not verified, and log which rank failed first."""
         self._detach(trainer)
-        stopped = isinstance(exception, (KeyboardInterrupt, SystemExit))  # SIGTERM is the latter
+        stopped = isinstance(exception, KeyboardInterrupt) or trainer.received_sigterm
         try:
             ranks.fail_together(None if stopped else exception)
         except RankError as first:

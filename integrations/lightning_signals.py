@@ -27,7 +27,7 @@ class HeldSignals(TrainerCallback):
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
         self._held: set[int] = set()
-        self._agreed = False
+        self._agreed = self._last = False
         self._handlers: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.getsignal(number) for number in _handled(trainer)}
@@ -45,14 +45,17 @@ class HeldSignals(TrainerCallback):
         else:
             self._held.add(number)
 
-    def agree(self, stop: bool) -> None:
-        """Take what all ranks have agreed on after a full step."""
-        self._agreed = stop
+    def agree(self, stop: bool, *, last: bool) -> None:
+        """Take what all ranks have agreed on after a full step, and whether it is the last one."""
+        self._agreed, self._last = stop, last
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Call the handlers after a full step, when all other callbacks have been called."""
         agreed, self._agreed = self._agreed, False
-        if agreed if ranks.size() > 1 else not trainer.fit_loop._should_accumulate():
+        if self._last:
+            self._last = False
+            self.finish()  # from now on ranks do not agree
+        elif agreed if ranks.size() > 1 else not trainer.fit_loop._should_accumulate():
             self._handle()
 
     def finish(self) -> None:

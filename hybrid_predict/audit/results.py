@@ -244,10 +244,10 @@ def _events(runs: Sequence[FinishedRun]) -> Iterator[str]:
     for run in runs:
         for event in (run["ledger"] or {}).get("events", []) if run["arm"] == HYBRID else ():
             where = f"full step {event['step']:,} of seed {run['seed']}"
-            places.setdefault(event["reason"], []).append(where)
-    made = any(run["predicted_steps"] for run in runs)
-    for reason, each in places.items():
-        text = AFTERWARDS.get(reason, reason) if made else reason
+            reason = event["reason"]
+            text = AFTERWARDS.get(reason, reason) if run["predicted_steps"] else reason
+            places.setdefault(text, []).append(where)
+    for text, each in places.items():
         yield f"Hybrid arm: {text} (first at {', '.join(each)})."
 
 

@@ -157,15 +157,20 @@ def _inputs(raw: Any, index: MatrixIndex) -> list[Any]:
 
 def _parameter(raw: Any, index: MatrixIndex) -> int | None:
     """Return the ``id`` of a leaf, or of the parameter that it or its part stands for."""
-    if hasattr(raw, "variable"):
+    if _is_leaf(raw):
         return index.stand_ins.get(id(raw.variable), id(raw.variable))
     if len(raw.next_functions) != 1 or not index.stand_ins:
         return None
     split, number = raw.next_functions[0]
     wholes = [n for n, _ in split.next_functions] if split is not None else []
-    if len(wholes) != 1 or not hasattr(wholes[0], "variable"):
+    if len(wholes) != 1 or not _is_leaf(wholes[0]):
         return None
     return index.stand_ins.get((id(wholes[0].variable), number))
+
+
+def _is_leaf(raw: Any) -> bool:
+    # A function of the user's may have an attribute of this name as well.
+    return not raw.next_functions and hasattr(raw, "variable")
 
 
 def _operation(raw: Any) -> str:

@@ -63,7 +63,8 @@ class VerifiedReads:
                 self._handles.append(module.register_load_state_dict_pre_hook(load))
 
     def close(self) -> None:
-        """Remove the hooks."""
+        """Remove the hooks, and put present values back if a state dict has failed half-way."""
+        self._put_back()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -97,10 +98,13 @@ class VerifiedReads:
         """Put present values back."""
         self._depth -= 1
         if self._depth == 0:
-            for target, present in self._kept:
-                target.copy_(present)
-            self._kept.clear()
+            self._put_back()
             self.written()
+
+    def _put_back(self) -> None:
+        for target, present in self._kept:
+            target.copy_(present)
+        self._kept.clear()
 
     def _verified(self, k: int) -> Tensor | None:
         """Verified value of a tensor, or None for the present one."""
