@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from slurm import job
 from witness import Witness
 
 from hybrid_predict import HybridPredict
+from hybrid_predict.integrations.lightning_signals import HeldSignals
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Checkpoint directory .* exists and is not empty", "ignore:The dirpath has changed"
@@ -230,3 +232,24 @@ def test_a_signal_to_requeue_in_a_validation_saves_at_once(requeued: Path, tmp_p
     run.fit(None, default_root_dir=tmp_path)
     assert seen == [True]
     assert requeued.read_text() == "requeue 4321\n"
+
+
+def test_a_signal_that_comes_in_the_last_full_step_is_answered_and_later_ones_are_not_held() -> (
+    None
+):
+    answered: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: answered.append(number))
+    cluster = SimpleNamespace(auto_requeue=True, requeue_signal=signal.SIGUSR1)
+    connector = SimpleNamespace(cluster_environment=cluster)
+    trainer: Any = SimpleNamespace(_accelerator_connector=connector, validating=False)
+    try:
+        held = HeldSignals(trainer)
+        signal.raise_signal(signal.SIGUSR1)
+        assert held.held and not answered
+        held.agree(False, last=True)
+        held.on_train_batch_end(trainer)
+        assert len(answered) == 1
+        signal.raise_signal(signal.SIGUSR1)
+        assert len(answered) == 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -103,6 +103,33 @@ def test_only_weights_of_products_are_hidden_matrices(name):
     assert untold == unseen
 
 
+class Remembering(torch.autograd.Function):
+    """A function that keeps something under the name that leaves of a graph use."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.variable = x
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def test_a_function_with_a_variable_of_its_own_hides_no_layer():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.out = nn.Linear(6, 5), nn.Linear(5, 3)
+
+        def forward(self, x):
+            return self.out(Remembering.apply(self.first(x)))
+
+    model = Model()
+    _, unseen = resolved(model, model(rows()).square().mean())
+    assert unseen == []
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before backward", "after it"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_graph_shows_which_matrices_end_the_network(name, after):
