@@ -1,4 +1,4 @@
-"""A torch loop on several processes: DDP, FSDP2, HSDP or tensor parallelism.
+"""A torch loop on several processes: DDP, FSDP, HSDP or tensor parallelism.
 
 Look at: SETUPS, which make the model parallel as always. The engine gets the result on every
 process, and the loop is that of one process.
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,6 +29,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def ddp(net: nn.Module) -> Any:
     return DistributedDataParallel(net)
+
+
+def fsdp1(net: nn.Module) -> Any:
+    return FullyShardedDataParallel(net, use_orig_params=True, device_id=torch.device(DEVICE))
 
 
 def fsdp2(net: nn.Module) -> Any:
@@ -46,7 +50,9 @@ def tp(net: nn.Module) -> Any:
     return parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 
 
-SETUPS: dict[str, Callable[[nn.Module], Any]] = {"ddp": ddp, "fsdp2": fsdp2, "hsdp": hsdp, "tp": tp}
+SETUPS: dict[str, Callable[[nn.Module], Any]] = {
+    "ddp": ddp, "fsdp1": fsdp1, "fsdp2": fsdp2, "hsdp": hsdp, "tp": tp,
+}  # fmt: skip
 
 
 def train(setup: str, steps: int = 200) -> HybridEngine:

@@ -153,7 +153,9 @@ def test_a_trainer_of_two_processes_prints_once(name: str, told: str, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.distributed
 @NEEDS_GLOO
-@pytest.mark.parametrize(("setup", "processes"), [("ddp", 2), ("fsdp2", 2), ("hsdp", 4), ("tp", 2)])
+@pytest.mark.parametrize(
+    ("setup", "processes"), [("ddp", 2), ("fsdp1", 2), ("fsdp2", 2), ("hsdp", 4), ("tp", 2)]
+)
 def test_a_loop_of_several_processes_predicts(setup: str, processes: int, tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", f"--nproc-per-node={processes}")
     printed = run(
