@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.arms import ARMS, PLAIN
-from benchmarks.plan import SETTINGS, TUNING_SEED, as_cell, number
+from benchmarks.plan import SETTINGS, TUNING_SEED, Row, as_cell, number
 from hybrid_predict.runs.evidence import EXACT, Speedup, speedup, spread
 
 Runs = dict[int, Mapping[str, Any]]
@@ -147,6 +147,19 @@ def of_runs(
     least = [0 if math.isfinite(loss) else as_cell(rows[0]).budget for loss in losses]
     costs = [max(row["full_steps"], n) for row, n in zip(rows, least, strict=True)]
     return speedup(budgets, plain, losses, costs)
+
+
+def of_arm(arms: Mapping[str, Mapping[int, Row]], curve: Sequence[str], arm: str) -> Speedup | None:
+    """Return the speedup of an arm, from the seeds that all plain arms of the curve have as well.
+
+    ``arms`` has runs by arm and seed; the curve ascends in steps. None if there is no such seed.
+    """
+    seeds = sorted(set(arms[arm]).intersection(*(arms[name] for name in curve)))
+    if not seeds or not curve:
+        return None
+    plain = [[number(arms[name][seed]["loss"]) for seed in seeds] for name in curve]
+    budgets = [as_cell(arms[name][seeds[0]]).budget for name in curve]
+    return of_runs(budgets, plain, [arms[arm][seed] for seed in seeds])
 
 
 def _mean_length(rows: Sequence[Mapping[str, Any]]) -> float | None:

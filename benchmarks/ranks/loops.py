@@ -48,7 +48,7 @@ SETUPS: dict[str, Wrap] = {"DDP": DistributedDataParallel, "FSDP2": fully_shard,
 
 
 def network(size: Size) -> nn.Sequential:
-    """Return a net with the matrices of the layers of GPT-2, and layers of other widths at ends."""
+    """Return a net with the matrices of GPT-2; its first and last layers have other widths."""
     widths = [size.width, 3 * size.width, size.width, 4 * size.width]
     inner = [8, *(width for _ in range(size.layers) for width in widths), size.width, 8]
     return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(inner)))

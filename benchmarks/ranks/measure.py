@@ -162,7 +162,7 @@ def _plain(values: Any) -> list[Tensor]:
 def together(wrap: Wrap, size: Size, device: torch.device) -> dict[str, Any]:
     """Return the most bytes of whole matrices and of all that correcting makes, at one time.
 
-    So few matrices come together that each rank needs several rounds; ``bound`` is the stated one.
+    Few matrices come together at a time, so each rank needs several rounds. ``bound`` is the limit.
     """
     largest = 4 * size.width**2
     loop = RankLoop(wrap, size, {"speedup": 1, **WHOLE}, device)
@@ -191,7 +191,7 @@ def together(wrap: Wrap, size: Size, device: torch.device) -> dict[str, Any]:
 
 
 def seconds(wrap: Wrap, plan: Plan, device: torch.device) -> dict[str, Any]:
-    """Return milliseconds of full steps, of which loops take turns; what is added is a difference.
+    """Return milliseconds of full steps. Loops take turns, and what is added is their difference.
 
     On a CPU it is processor time of this process, on a GPU wall time.
     """

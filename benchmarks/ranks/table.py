@@ -84,7 +84,7 @@ def held(results: Found) -> str:
 
 
 def work_space(row: Found) -> float:
-    """Return what correcting makes on the busiest rank beside its part of directions, in bounds."""
+    """Return the busiest rank's work space in bounds, without its part of directions."""
     part = 4 * row["each"][0]["elements"] * (2 if row["setup"] == HSDP else 1) / row["ranks"]
     return max((x["together"]["all"] - part) / x["together"]["bound"] for x in row["each"])
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from benchmarks.arms import ARMS
-from benchmarks.figures import of_runs
+from benchmarks.figures import of_arm
 from benchmarks.plan import Row, number
 from benchmarks.scale.sizes import TASKS
 from benchmarks.scale.study import PLAIN
@@ -66,13 +66,8 @@ def _line(
 
 
 def _speedup(arm: str, runs: dict[str, dict[int, Row]]) -> str:
-    """Read an arm off the plain runs that have its seeds; nothing if some are not done."""
-    seeds = sorted(set(runs[arm]).intersection(*(runs[name] for name in CURVE)))
-    if not seeds:
-        return NONE
-    lengths = [runs[name][seeds[0]]["full_steps"] for name in CURVE]
-    losses = [[number(runs[name][seed]["loss"]) for seed in seeds] for name in CURVE]
-    return speedup_text(of_runs(lengths, losses, [runs[arm][seed] for seed in seeds]))
+    found = of_arm(runs, CURVE, arm)
+    return NONE if found is None else speedup_text(found)
 
 
 def _mean(rows: list[Row], field: str) -> float:

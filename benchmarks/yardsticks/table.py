@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from benchmarks.arms import ARMS, PLAIN
-from benchmarks.figures import of_runs
-from benchmarks.plan import Row, as_cell, number
+from benchmarks.figures import of_arm
+from benchmarks.plan import Row
 from benchmarks.table import NONE, markdown, speedup_text
 from benchmarks.yardsticks import NAMES, yardsticks
 from benchmarks.yardsticks.hits import BASE, Runs, grouped, never_worse, targets, times, traps
@@ -57,14 +57,8 @@ def qualities(rows: Collection[Row], name: str) -> str:
 
 
 def _speedup(arms: Mapping[str, Runs], arm: str) -> str:
-    """Return the speedup at equal quality, from the seeds that all plain runs have as well."""
-    curve = [name for name in PLAIN if name in arms]
-    seeds = sorted(set.intersection(*(set(arms[name]) for name in (*curve, arm))))
-    if not seeds or not curve:
-        return NONE
-    plain = [[number(arms[name][seed]["loss"]) for seed in seeds] for name in curve]
-    budgets = [as_cell(arms[name][seeds[0]]).budget for name in curve]
-    return speedup_text(of_runs(budgets, plain, [arms[arm][seed] for seed in seeds]))
+    found = of_arm(arms, [name for name in PLAIN if name in arms], arm)
+    return NONE if found is None else speedup_text(found)
 
 
 def _counts(rows: Collection[Row]) -> list[str]:
