@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import logging
 import multiprocessing
@@ -109,8 +110,11 @@ def outcome(row: Row) -> str:
 _TRAINING = ("tasks", "peers", "optimizers.py", "train.py")
 """Code of the benchmark that a result depends on."""
 
-_ASIDE = {"audit", "cli", "demo", "functional", "integrations", "report", "runs", "testing"}
-"""Folders of the package that no result depends on."""
+_ASIDE = {
+    "audit", "cli", "demo", "functional", "integrations", "report", "runs", "testing",
+    "errors.py", "html.py", "refusals.py",
+}  # fmt: skip
+"""Folders and files of the package that no result depends on."""
 
 
 def start_worker() -> None:
@@ -122,16 +126,37 @@ def start_worker() -> None:
 
 @lru_cache
 def code_digest(arm: str) -> str:
-    """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch."""
+    """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch.
+
+    Comments and docstrings do not count.
+    """
     digest = hashlib.sha256(torch.__version__.encode())
     here, package = Path(__file__).parent, Path(hybrid_predict.__file__).parent
-    sources = [(here, here / name) for name in _TRAINING]
+    sources = [(here, path) for path in here.rglob("*.py")
+               if path.relative_to(here).parts[0] in _TRAINING]  # fmt: skip
     if ARMS[arm].plugin is not None:
-        sources += [(package, part) for part in package.iterdir() if part.name not in _ASIDE]
-    for root, part in sorted(sources):
-        for path in sorted(part.rglob("*.py")) if part.is_dir() else [part]:
-            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+        sources += [(package, path) for path in package.rglob("*.py")
+                    if not _ASIDE & set(path.relative_to(package).parts)]  # fmt: skip
+    for root, path in sorted(sources):
+        digest.update(f"{path.relative_to(root).as_posix()}{statements(path)}".encode())
     return digest.hexdigest()[:12]
+
+
+def statements(path: Path) -> str:
+    """Return the code of a file without comments and docstrings."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(getattr(node, "body", None), list):
+            node.body = [each for each in node.body if not _is_text(each)]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def check_device(plan: Plan) -> None:

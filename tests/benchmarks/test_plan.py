@@ -22,7 +22,7 @@ from benchmarks.plan import (
     select,
     to_row,
 )
-from benchmarks.run import code_digest, compile_results
+from benchmarks.run import code_digest, compile_results, statements
 from benchmarks.step_cost import WAYS
 from benchmarks.table import blocks
 from benchmarks.tasks import TASKS
@@ -226,6 +226,16 @@ def test_arms_with_the_plug_in_have_a_digest_of_its_rules(monkeypatch):
     monkeypatch.setitem(UPDATES, "spectral", SpectralUpdate)
     changed = {name for name, digest in before.items() if digests(name) != digest}
     assert changed == {"hybrid", "corrected"}
+
+
+def test_comments_and_docstrings_do_not_count_as_code(tmp_path):
+    def read(text):
+        (tmp_path / "a.py").write_text(text)
+        return statements(tmp_path / "a.py")
+
+    code = read('def f(x):\n    """One."""\n    return x  # why\n')
+    assert code == read('"""Two."""\n\n\ndef f(x):\n    return x\n')
+    assert code != read("def f(x):\n    return -x\n")
 
 
 def compiled(plan, done):
