@@ -13,7 +13,6 @@ from typing import Any
 from benchmarks import table
 from benchmarks.arms import ARMS
 from benchmarks.blocks import fill, names
-from benchmarks.merge import merged
 from benchmarks.plan import SETTINGS, SUITES, TUNING_SEED, Plan, Row, Suite, select
 from benchmarks.plot import save_figure
 from benchmarks.rates import command as rates
@@ -61,8 +60,6 @@ def _run_options(add: Any) -> None:
         help="Folder for finished runs; the same command goes on where it was stopped "
         "(benchmark-runs).",
     )
-    add("--start-from", metavar="FILE", help="Results file to take runs from; runs of another "
-        "recipe are trained again.")  # fmt: skip
 
 
 def _run(options: Any) -> int:
@@ -70,19 +67,17 @@ def _run(options: Any) -> int:
     plan, folder = Plan(suite), writable_folder(options.output_dir, "--output-dir")
     need("The benchmark", ("cli", "bench"))
     check_device(plan)
-    earlier = _load(options.start_from)["runs"] if options.start_from else []
     with locked(folder):
-        return _run_in(folder, plan, options, earlier)
+        return _run_in(folder, plan, options)
 
 
-def _run_in(folder: Path, plan: Plan, options: Any, earlier: list[Row]) -> int:
+def _run_in(folder: Path, plan: Plan, options: Any) -> int:
     store = stored(folder)
-    store.start_from(earlier)
     print(f"{PROGRAM}: suite {options.suite}, {len(plan)} runs, kept in {folder}", flush=True)
     path, stopped = folder / RESULTS, False
     steps = _load(str(path))["steps"] if path.exists() else {}
     try:
-        lengths, before = [1.0] * len(plan), plan.finished(store.done)
+        lengths, before = [1.0] * len(plan), len(plan.chosen(store.done))
         with Screen(lengths, outcome, name=_name, done=before) as screen:
             run_plan(plan, store, options.jobs, screen.run_finished)
         steps = measure_steps(plan)
@@ -156,18 +151,6 @@ def _fill(name: str, blocks: Mapping[str, Callable[[], str]]) -> None:
     print(f"{name}: {', '.join(known)}")
 
 
-def _merge_options(add: Any) -> None:
-    add("file", metavar="FILE", help="Results file to extend.")
-    add("others", nargs="+", metavar="OTHER", help="Results files to take runs from.")
-
-
-def _merge(options: Any) -> int:
-    with _reading(options.file):
-        results = merged(_load(options.file), [_load(name) for name in options.others])
-    print(f"{write_json(results, Path(options.file))}: {len(results['runs'])} runs")
-    return 0
-
-
 def _plot_options(add: Any) -> None:
     add("file", metavar="FILE", help="Results file of the command run.")
     add("--output", default="bench.png", metavar="FILE", help="File to write: .png, .svg or .pdf "
@@ -219,7 +202,7 @@ _ACTIONS = {
     "run": Command(
         "Run a suite, or the rest of it.",
         "Runs a suite, or the rest of it. Suites: core takes about four hours on 2 cores, "
-        "wide too, fresh one, full days, smoke minutes, gpu needs a CUDA device.",
+        "wide too, fresh one, smoke minutes, gpu needs a CUDA device.",
         _run_options,
         _run,
     ),
@@ -230,14 +213,6 @@ _ACTIONS = {
         "<!-- results: NAME --> and <!-- end -->.",
         _table_options,
         _table,
-    ),
-    "merge": Command(
-        "Add runs of other results files to one.",
-        "Adds runs of other results files to one. If other files have new runs of an arm, they "
-        "replace all runs of the arm in that task and setting. Several files may hold seeds of one "
-        "arm.",
-        _merge_options,
-        _merge,
     ),
     "plot": Command("Draw a figure of results.", "Draw a figure of results.", _plot_options, _plot),
 }

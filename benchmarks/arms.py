@@ -18,9 +18,7 @@ from hybrid_predict import (
     HybridConfig,
     MomentumPredictor,
     SpectralUpdate,
-    WhitenedUpdate,
 )
-from hybrid_predict.config import KINDS
 from hybrid_predict.testing.placebos import PLACEBOS
 
 SPEEDUP = 1.5
@@ -31,10 +29,9 @@ SPEEDUP = 1.5
 class Arm:
     """One way to train.
 
-    ``tunes`` names a learning rate. Several ``factors`` on it are tried in a grid. ``after`` names
-    an arm; the factor is then the speedup that was measured for it. ``share`` is the number of full
-    steps, divided by T, in a run without predicted steps. ``plugin`` has arguments of
-    `HybridConfig`. An arm that is ``kept`` cannot be run any more, but its runs are shown.
+    ``tunes`` names a learning rate. Several ``factors`` on it are tried in a grid. ``share`` is the
+    number of full steps, divided by T, in a run without predicted steps. ``plugin`` has arguments
+    of `HybridConfig`.
     """
 
     name: str
@@ -46,8 +43,6 @@ class Arm:
     scheduled: bool = True
     tunes: str = "base"
     factors: tuple[float, ...] = field(default=(1.0,))
-    after: str | None = None
-    kept: bool = False
 
     def full_steps(self, steps: int) -> int:
         """Return the full steps on a task of ``steps``, if all predicted steps stand."""
@@ -101,8 +96,7 @@ _MUON = (0.5, 1.0, 2.0, 4.0, 8.0)
 _SOAP = (0.25, 0.5, 1.0, 2.0, 4.0)
 _KRON = (0.125, 0.25, 0.5, 1.0, 2.0)
 _ADEMAMIX = (0.25, 0.5, 1.0, 2.0)
-_COEFFICIENTS = tuple(map(_predicted, (0, 0.35, 0.5, 1)))
-_NESTEROV = {".3": 0.3, ".6": 0.6}
+_COEFFICIENTS = tuple(map(_predicted, (0, 0.5, 1)))
 _WHITENED = {"hidden": "whitened"}
 
 
@@ -132,46 +126,28 @@ ARMS: dict[str, Arm] = {
         *_COEFFICIENTS,
         Arm(name="predicted-only", title="predicted only",
             plugin={"updates": {}, "predictors": {"hidden": _momentum(0.5)}}),
-        Arm(name="landed", title="landed default (first edition)", plugin={}, kept=True),
         Arm(name="corrected-any-cost", title="corrected, whatever it costs",
             plugin={"speedup": 1, "max_overhead": 1e9}),
-        Arm(name="hybrid-unbounded", title="corrected + predicted, any cost and any length",
-            plugin={"max_overhead": 1e9, "updates": {"hidden": SpectralUpdate(bound=None)}}),
         Arm(name="corrected-unbounded", title="corrected, no length bound",
             plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(bound=None)}}),
         Arm(name="whitened", title="corrected, whitened",
             plugin={"speedup": 1, "updates": _WHITENED}),
         Arm(name="whitened-any-cost", title="corrected, whitened, whatever it costs",
             plugin={"speedup": 1, "max_overhead": 1e9, "updates": _WHITENED}),
-        Arm(name="hybrid-whitened", title="corrected, whitened + predicted, any cost",
-            plugin={"max_overhead": 1e9, "updates": _WHITENED}),
-        Arm(name="hybrid-whitened-unbounded",
-            title="corrected, whitened + predicted, any cost and any length",
-            plugin={"max_overhead": 1e9, "updates": {"hidden": WhitenedUpdate(bound=None)}}),
-        Arm(name="all-kinds", title="corrected + predicted, all kinds",
-            plugin={"predictors": dict.fromkeys(KINDS, _momentum(0.5))}),
-        Arm(name="fitted", title="corrected + fitted, drift",
-            plugin={"predictors": {"hidden": FittedPredictor()}}),
         Arm(name="fitted-only", title="fitted only",
             plugin={"updates": {}, "predictors": {"hidden": FittedPredictor()}}),
-        *(Arm(name=f"nesterov-{name}", title=f"corrected, EMA-Nesterov {name}",
-              plugin={"speedup": 1}, around=partial(EMANesterov, factor=factor))
-          for name, factor in _NESTEROV.items()),
+        Arm(name="nesterov-.3", title="corrected, EMA-Nesterov .3",
+            plugin={"speedup": 1}, around=partial(EMANesterov, factor=0.3)),
         *_placebos(gated=False),
         *_placebos(gated=True),
         Arm(name="hidden-x2", title="hidden rate x 2", tunes="hidden", factors=(2.0,)),
         Arm(name="hidden-x3", title="hidden rate x 3", tunes="hidden", factors=(3.0,)),
         Arm(name="hidden-x4", title="hidden rate x 4", tunes="hidden", factors=(4.0,)),
-        Arm(name="rate-x-gain", title="rate x measured speedup", after="hybrid"),
-        Arm(name="hidden-x-gain", title="hidden rate x measured speedup", tunes="hidden",
-            after="hybrid"),
         Arm(name="beta1", title="beta1 = 0.95", build=partial(adamw, beta1=0.95)),
         Arm(name="ema", title="EMA read-out", around=ema_readout),
         Arm(name="lookahead", title="Lookahead", around=lookahead),
         Arm(name="snoo", title="SNOO", around=snoo),
         Arm(name="muon", title="Muon", build=opt.muon, tunes="hidden", factors=_MUON),
-        Arm(name="hybrid-muon", title="hybrid on Muon", build=opt.muon, plugin={},
-            tunes="hidden", factors=_MUON),
         Arm(name="normuon", title="NorMuon", build=opt.normuon, tunes="hidden", factors=_MUON),
         Arm(name="soap", title="SOAP", build=opt.soap, tunes="hidden", factors=_SOAP),
         Arm(name="soap-muon", title="SOAP-Muon", build=opt.soap_muon, tunes="hidden",
@@ -209,5 +185,3 @@ MECHANISMS: dict[str, str | None] = {
 
 The values name the way in `step_cost.WAYS` whose cost their full steps have; None if not measured.
 """
-
-RUNNABLE = tuple(name for name, arm in ARMS.items() if not arm.kept)

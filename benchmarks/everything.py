@@ -115,10 +115,10 @@ def committed(path: Path) -> list[Row]:
 
 
 def holding(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the runs without the plug-in, those of its present code, and those of kept arms."""
+    """Yield the runs without the plug-in, and those of its present code."""
     for row in rows:
-        arm = ARMS[row["arm"]]
-        if arm.plugin is None or arm.kept or row["code"] == code_digest(arm.name):
+        arm = ARMS.get(row["arm"])
+        if arm and (arm.plugin is None or row["code"] == code_digest(arm.name)):
             yield row
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.arms import ARMS, PLAIN
+from benchmarks.arms import PLAIN
 from benchmarks.plan import SETTINGS, TUNING_SEED, Row, as_cell, number
 from hybrid_predict.runs.evidence import EXACT, Speedup, speedup, spread
 
@@ -53,11 +53,8 @@ class Summary:
         self.tasks: list[str] = list(results["tasks"])
         self.seeds: int = results["seeds"]
         arms: Mapping[str, list[str]] = results["arms"]
-        known = {row["arm"] for row in results["runs"]}
         self.settings: dict[str, list[str]] = {
-            setting: [arm for arm in arms[setting] if arm in known or not ARMS[arm].kept]
-            for setting in SETTINGS
-            if setting in arms
+            setting: list(arms[setting]) for setting in SETTINGS if setting in arms
         }
         self._runs: dict[tuple[str, str, str], Runs] = {}
         self._speedups: dict[tuple[str, str, str], Speedup | None] = {}

@@ -10,41 +10,30 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-from benchmarks.arms import ARMS, PLAIN, RUNNABLE, UNTUNED, Arm
+from benchmarks.arms import ARMS, PLAIN, UNTUNED, Arm
 from benchmarks.optimizers import Rates
 from benchmarks.tasks import FRESH, TASKS, Task
 from hybrid_predict import ConfigError
 from hybrid_predict.forecast.predictors import make_predictor
-from hybrid_predict.runs.evidence import speedup
 from hybrid_predict.updates import make_update
 
 TUNING, TUNING_SEED = "tuning", 1000
 """Name of the setting and the seed of runs over a grid; comparisons use other seeds."""
 
-MULTIPLIERS = (1.0, 2.0, 3.0, 4.0)
-"""Factors on the hidden matrices' learning rate that ``tuned-by-kind`` tries."""
-
 
 @dataclass(frozen=True)
 class Setting:
-    """A way to choose the learning rate, the same for all arms.
-
-    The grid tries ``multipliers`` of the hidden matrices' rate; without any, the task's default
-    rate is used.
-    """
+    """A way to choose the learning rate for all arms: ``tuned`` ones take the best of a grid."""
 
     title: str
-    decay: bool
-    multipliers: tuple[float, ...]
+    tuned: bool
 
 
 SETTINGS: dict[str, Setting] = {
-    "default-constant": Setting("default rate, constant", False, ()),
-    "default-decay": Setting("default rate, decay", True, ()),
-    "tuned": Setting("tuned rate, decay", True, (1.0,)),
-    "tuned-by-kind": Setting("rates tuned by kind, decay", True, MULTIPLIERS),
+    "default-decay": Setting("default rate, decay", False),
+    "tuned": Setting("tuned rate, decay", True),
 }
-"""Settings by name, from an untuned rate to the most thorough search."""
+"""Settings by name."""
 
 
 @dataclass(frozen=True)
@@ -61,24 +50,16 @@ class Suite:
     measured: tuple[str, ...] = ()
 
 
-_CORE = ("corrected", "hybrid", "landed")
-_CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only")
-_OTHERS = dict.fromkeys(("default-constant", "default-decay", "tuned-by-kind"), _CORE)
+_CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only", "corrected-any-cost")
+_WIDE = (*_CONTROLLED, "predict-.5", "whitened", "whitened-any-cost")
 _ALL = tuple(name for name in ARMS if name not in (*PLAIN, *UNTUNED))
-_PLUGIN = tuple(name for name in _ALL if ARMS[name].plugin is not None)
-_PEERS = ("muon", "normuon", "soap", "soap-muon", "kron", "ademamix")
-_ON_CPU = tuple(name for name, task in TASKS.items() if not task.needs_cuda)
+_PEERS = ("muon", "normuon", "soap", "soap-muon")
 
 SUITES: dict[str, Suite] = {
-    "core": Suite(("gpt-0.2m", "cnn", "inr"), {**_OTHERS, "tuned": _ALL}, 5),
-    "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), {"tuned": (*_PLUGIN, *_PEERS)}, 5),
-    "fresh": Suite(
-        tuple(task.name for task in FRESH),
-        {"tuned": (*_CONTROLLED, "corrected-any-cost", "muon")},
-        5,
-    ),
-    "full": Suite(_ON_CPU, {**_OTHERS, "tuned": _ALL}, 5),
-    "smoke": Suite(tuple(TASKS), {"default-decay": RUNNABLE}, 1, tiny=True),
+    "core": Suite(("gpt-0.2m", "cnn", "inr"), {"tuned": _ALL}, 5),
+    "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), {"tuned": (*_WIDE, *_PEERS)}, 5),
+    "fresh": Suite(tuple(task.name for task in FRESH), {"tuned": (*_CONTROLLED, "muon")}, 5),
+    "smoke": Suite(tuple(TASKS), {"default-decay": tuple(ARMS)}, 1, tiny=True),
     "gpu": Suite(
         ("gpt-30m",),
         {"default-decay": ("corrected", "hybrid", "hidden-x2", "muon")},
@@ -132,14 +113,14 @@ class Plan:
 
     def __len__(self) -> int:
         """Return the number of cells that can be run, with those of grids."""
-        widest = max(len(SETTINGS[setting].multipliers) for setting in self.suite.arms)
+        tuned = any(SETTINGS[setting].tuned for setting in self.suite.arms)
         rates = sum(len(task.recipe.rates) for task in self.tasks.values())
-        count = rates * widest * len(PLAIN)
+        count = rates * len(PLAIN) if tuned else 0
         for setting in self.suite.arms:
             for arm in self.arms(setting):
                 tried = len(ARMS[arm].factors)
                 runs = self.suite.seeds + (tried if tried > 1 else 0)
-                count += 0 if ARMS[arm].kept else len(self.tasks) * runs
+                count += len(self.tasks) * runs
         return count
 
     def task(self, name: str) -> Task:
@@ -156,23 +137,9 @@ class Plan:
         return [cell for cell in cells if cell not in done]
 
     def chosen(self, done: Mapping[Cell, Row]) -> dict[Cell, Row]:
-        """Return the finished cells of this plan, with those of kept arms."""
-        cells = dict.fromkeys((*self._cells(done), *filter(self._is_kept, done)))
+        """Return the finished cells of this plan."""
+        cells = dict.fromkeys(self._cells(done))
         return {cell: done[cell] for cell in cells if cell in done}
-
-    def finished(self, done: Mapping[Cell, Row]) -> int:
-        """Return how many of the cells that can be run are finished."""
-        return sum(not ARMS[cell.arm].kept for cell in self.chosen(done))
-
-    def _is_kept(self, cell: Cell) -> bool:
-        """Return whether a finished cell is of a kept arm of this plan."""
-        return (
-            ARMS[cell.arm].kept
-            and cell.arm in self.suite.arms.get(cell.setting, ())
-            and cell.task in self.tasks
-            and cell.steps == self.tasks[cell.task].steps
-            and cell.seed < self.suite.seeds
-        )
 
     def _cells(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:
         places = list(product(self.tasks, self.suite.arms))
@@ -187,7 +154,6 @@ class Plan:
             (task, setting, arm, rates)
             for task, setting in places
             for arm in self.arms(setting)
-            if not ARMS[arm].kept
             if (rates := self.rates(task, setting, arm, done)) is not None
         ]
         for seed in range(self.suite.seeds):
@@ -196,18 +162,15 @@ class Plan:
 
     def _grid(self, task: str, setting: str, arm: str) -> list[Cell]:
         """Return the cells of a plain arm over the grid; empty for a setting without a grid."""
-        return [
-            self._cell(task, TUNING, arm, TUNING_SEED, Rates(rate, multiplier))
-            for multiplier in SETTINGS[setting].multipliers
-            for rate in self.tasks[task].recipe.rates
-        ]
+        rates = self.tasks[task].recipe.rates if SETTINGS[setting].tuned else ()
+        return [self._cell(task, TUNING, arm, TUNING_SEED, Rates(rate)) for rate in rates]
 
     def _cell(self, task: str, setting: str, arm: str, seed: int, rates: Rates) -> Cell:
-        steps, decay = self.tasks[task].steps, setting == TUNING or SETTINGS[setting].decay
+        steps = self.tasks[task].steps
         if (task, arm) not in self._digests:
             self._digests[task, arm] = recipe_digest(self.tasks[task], ARMS[arm])
         digest = self._digests[task, arm]
-        return Cell(task, setting, arm, seed, rates.base, rates.hidden, decay, steps, digest)
+        return Cell(task, setting, arm, seed, rates.base, rates.hidden, True, steps, digest)
 
     def _tried(self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]) -> list[Cell]:
         """Return the cells of an arm's own grid around the setting's rates, once they are known."""
@@ -236,28 +199,7 @@ class Plan:
             tried = self._tried(task, setting, arm, done)
             return best(tried, done) if tried else None
         rates = self._base_rates(task, setting, arm, done)
-        factor: float | None = chosen.factors[0]
-        if chosen.after:
-            factor = self._gain(task, setting, chosen.after, done)
-        if rates is None or factor is None:
-            return None
-        return rates.times(chosen.tunes, factor)
-
-    def _gain(self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]) -> float | None:
-        """Return the measured speedup of an arm over all seeds, rounded to two decimals."""
-        rows: list[list[Row]] = []
-        for name in (*PLAIN, arm):
-            if (rates := self.rates(task, setting, name, done)) is None:
-                return None
-            seeds = range(self.suite.seeds)
-            cells = [self._cell(task, setting, name, seed, rates) for seed in seeds]
-            if any(cell not in done for cell in cells):
-                return None
-            rows.append([done[cell] for cell in cells])
-        losses = [[number(row["loss"]) for row in runs] for runs in rows]
-        steps = [runs[0]["full_steps"] for runs in rows[:-1]]
-        costs = [row["full_steps"] for row in rows[-1]]
-        return round(speedup(steps, losses[:-1], losses[-1], costs, resamples=1).value, 2)
+        return rates and rates.times(chosen.tunes, chosen.factors[0])
 
 
 def _check(suite: Suite) -> None:
@@ -271,10 +213,6 @@ def _check(suite: Suite) -> None:
             raise ConfigError(argument, f"names out of {', '.join(known)}", unknown[0])
         if len(set(names)) < len(names):
             raise ConfigError(argument, "every name once", list(names))
-    for setting, arms in suite.arms.items():
-        for arm in arms:
-            if (needed := ARMS[arm].after) is not None and needed not in arms:
-                raise ConfigError("arms", f"{needed} beside {arm} in {setting}", list(arms))
     if suite.seeds < 1:
         raise ConfigError("seeds", "an integer, at least 1", suite.seeds)
 

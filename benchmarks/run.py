@@ -190,7 +190,7 @@ def compile_results(
         "suite": suite,
         "seeds": plan.suite.seeds,
         "arms": {name: list(plan.arms(name)) for name in plan.suite.arms},
-        "cells": {"planned": len(plan), "done": plan.finished(done)},
+        "cells": {"planned": len(plan), "done": len(done)},
         "environment": dict(environment),
         "code": codes(done),
         "tasks": {name: task.to_dict() for name, task in plan.tasks.items()},
@@ -203,7 +203,7 @@ def codes(done: Mapping[Cell, Row]) -> dict[str, list[str]]:
     """Return the digests of the code that runs with and without the plug-in came from."""
 
     def found(*, plugin: bool) -> list[str]:
-        arms = {a.name for a in ARMS.values() if not a.kept and (a.plugin is not None) == plugin}
+        arms = {a.name for a in ARMS.values() if (a.plugin is not None) == plugin}
         return sorted({row["code"] for cell, row in done.items() if cell.arm in arms})
 
     return {"with the plug-in": found(plugin=True), "without it": found(plugin=False)}

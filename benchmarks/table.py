@@ -8,7 +8,6 @@ from typing import Any
 
 from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.figures import Figures, Overall, Summary
-from benchmarks.plan import SETTINGS
 from benchmarks.step_cost import ADDED, WAYS
 from hybrid_predict.report.shared import mean_and_sd
 from hybrid_predict.runs.evidence import FEW_SEEDS, Speedup
@@ -30,7 +29,6 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
         f"{suite} headline": partial(headline, summary),
         f"{suite} mechanisms": partial(mechanisms_table, summary, results["steps"]),
         f"{suite} brief": partial(mechanisms_table, summary, results["steps"], BRIEF),
-        f"{suite} settings": partial(settings_table, summary),
         f"{suite} arms": partial(arms_table, summary),
         f"{suite} losses": partial(losses_table, summary),
         f"{suite} steps": partial(steps_table, results["steps"]),
@@ -114,22 +112,6 @@ def _predicted(figures: Figures) -> str:
     """Format mean predicted steps, and their mean length in lengths of the drift where known."""
     length = "" if figures.length is None else f" ({figures.length:.2f})"
     return f"{figures.predicted_steps:,.0f}{length}"
-
-
-def settings_table(summary: Summary) -> str:
-    """Compare the speedups with and without predicted steps, a column per setting."""
-    rows = []
-    for arm in ("corrected", "hybrid", "landed"):
-        shown = [name for name, arms in summary.settings.items() if arm in arms]
-        if not shown:
-            continue
-        title = ARMS[arm].title
-        for task in summary.tasks:
-            cells = [_cell(summary, task, name, arm) for name in summary.settings]
-            rows.append([title, f"`{task}`", *cells])
-        overall = [summary.overall(name, arm) for name in summary.settings]
-        rows.append([title, "geometric mean", *(_mean(total) for total in overall)])
-    return markdown(["arm", "task", *(SETTINGS[name].title for name in summary.settings)], rows)
 
 
 def arms_table(summary: Summary) -> str:

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from benchmarks.arms import ARMS, PLAIN, RUNNABLE
+from benchmarks.arms import ARMS, PLAIN
 from benchmarks.figures import Summary
 from benchmarks.optimizers import Rates
 from benchmarks.plan import (
-    MULTIPLIERS,
     SETTINGS,
     SUITES,
     TUNING,
@@ -67,8 +66,7 @@ def test_tuned_settings_take_the_best_of_their_grid(core):
     plan, done = core
     found = {s: plan.rates("gpt-0.2m", s, "hybrid", done) for s in SETTINGS}
     assert found["tuned"] == Rates(BEST_RATE)
-    assert found["tuned-by-kind"] == Rates(BEST_RATE, BEST_MULTIPLIER)
-    assert found["default-constant"] == Rates(TASKS["gpt-0.2m"].recipe.learning_rate)
+    assert found["default-decay"] == Rates(TASKS["gpt-0.2m"].recipe.learning_rate)
 
 
 def test_grids_use_no_seed_of_a_comparison(core):
@@ -77,19 +75,10 @@ def test_grids_use_no_seed_of_a_comparison(core):
     assert {cell.seed for cell in tuning} == {TUNING_SEED}
     for arm in PLAIN:
         grid = [c for c in tuning if c.task == "cnn" and c.arm == arm]
-        assert len(grid) == len(TASKS["cnn"].recipe.rates) * len(MULTIPLIERS)
+        assert len(grid) == len(TASKS["cnn"].recipe.rates)
         assert {c.budget for c in grid} == {round(TASKS["cnn"].steps * ARMS[arm].share)}
     results = compiled(plan, done)
     assert all(TUNING_SEED not in Summary(results).runs("cnn", s, "muon") for s in SETTINGS)
-
-
-def test_rate_times_gain_uses_the_measured_speedup():
-    plan = Plan(select(SUITES["full"], tasks=["cnn"], settings=["tuned"], seeds=2))
-    done = finished(plan)
-    base = plan.rates("cnn", "tuned", "short", done)
-    gained = plan.rates("cnn", "tuned", "rate-x-gain", done)
-    assert gained.base / base.base == pytest.approx(1.3, abs=0.006)
-    assert plan.rates("cnn", "tuned", "hidden-x-gain", done).hidden == pytest.approx(1.3, abs=0.006)
 
 
 def test_diverged_runs_are_never_chosen():
@@ -111,7 +100,6 @@ def test_diverged_runs_are_never_chosen():
         ({"arms": ["nope"]}, "arms"),
         ({"seeds": 0}, "seeds"),
         ({"tasks": ["cnn", "cnn"]}, "tasks"),
-        ({"arms": ["rate-x-gain"]}, "hybrid beside rate-x-gain"),
     ],
 )
 def test_unknown_names_are_refused(change, argument):
@@ -177,27 +165,6 @@ def test_runs_of_several_states_of_the_code_are_told(core):
     assert "without it" not in told
 
 
-def edition(plan, seeds=(0, 1)):
-    """Committed runs of an arm that cannot be made any more."""
-    (cell,) = [c for c in plan.ready({}) if (c.arm, c.seed) == ("plain", 0)]
-    cells = [replace(cell, arm="landed", recipe="old", seed=seed) for seed in seeds]
-    return {cell: invented(cell) for cell in cells}
-
-
-def test_committed_runs_of_an_arm_whose_code_is_gone_are_shown_and_not_made():
-    suite = Suite(("inr",), {"default-decay": ("landed",)}, 2)
-    plan = Plan(suite)
-    known = edition(plan)
-    assert plan.ready({}) == plan.ready(known)
-    done = {**finished(plan), **known}
-    assert plan.finished(done) == len(plan) == 2 * len(PLAIN)
-    assert set(plan.chosen(done)) == set(done)
-    assert ARMS["landed"].title in blocks(compiled(plan, done))["bench core arms"]()
-    assert ARMS["landed"].title not in blocks(compiled(plan, finished(plan)))["bench core arms"]()
-    for other in ({"seeds": 1}, {"tasks": ("cnn",)}, {"arms": {"tuned": ("landed",)}}):
-        assert not known.keys() <= Plan(replace(suite, **other)).chosen(done).keys()
-
-
 @pytest.mark.parametrize(
     ("arm", "full", "schedule", "speedup"),
     [("short", 400, 400, None), ("plain-double", 1200, 1200, None), ("corrected", 400, 400, 1),
@@ -257,7 +224,6 @@ def test_figures_recover_what_was_put_in(core):
     overall = summary.overall("tuned", "hybrid")
     assert overall.value == pytest.approx(1.3, rel=0.01)
     assert overall.tasks == 3
-    assert summary.overall("tuned-by-kind", "gpa") is None
 
 
 def test_the_worst_task_is_named():
@@ -272,11 +238,11 @@ def test_the_worst_task_is_named():
 def test_tables_name_every_task_setting_and_arm(core):
     plan, done = core
     made = {name: make() for name, make in blocks(compiled(plan, done)).items()}
-    wanted = ("source", "headline", "mechanisms", "brief", "settings", "arms", "losses", "steps")
+    wanted = ("source", "headline", "mechanisms", "brief", "arms", "losses", "steps")
     assert list(made) == [f"bench core {name}" for name in wanted]
-    assert all(f"`{task}`" in made["bench core settings"] for task in plan.tasks)
-    runnable = [arm for arm in plan.arms("tuned")[len(PLAIN) :] if arm in RUNNABLE]
-    assert all(ARMS[arm].title in made["bench core arms"] for arm in runnable)
+    assert all(f"`{task}`" in made["bench core arms"] for task in plan.tasks)
+    others = plan.arms("tuned")[len(PLAIN) :]
+    assert all(ARMS[arm].title in made["bench core arms"] for arm in others)
     assert "5 paired seeds" in made["bench core source"]
     assert "hint" not in made["bench core source"]
     runs = [cell for cell in done if cell.setting != TUNING and cell.seed == 0]
