@@ -30,7 +30,8 @@ class Client(ABC):
 
     ``trains`` says what is trained, and names settings that are not the package's defaults. The
     full run lasts for ``length`` epochs or steps, whichever ``unit`` says. ``lower`` says whether a
-    lower metric is better.
+    lower metric is better. ``requires`` are the client's requirements of pip beyond torch,
+    Lightning and this project.
     """
 
     package: ClassVar[str]
@@ -39,6 +40,7 @@ class Client(ABC):
     lower: ClassVar[bool] = True
     length: ClassVar[int]
     unit: ClassVar[str] = "epochs"
+    requires: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def data(self, seed: int) -> Any:

@@ -1,15 +1,20 @@
-"""Trains the clients: python -m benchmarks.clients NAME... --seeds 3; finished seeds are kept."""
+"""Trains the clients: python -m benchmarks.clients NAME... --seeds 3; finished seeds are kept.
+
+Each client has a virtual environment of its own, which is made before its first run.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import logging
-import multiprocessing
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import process_time
 from typing import Any
 
@@ -19,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from benchmarks import RESULTS
 from benchmarks.arguments import one_of
 from benchmarks.clients import CLIENTS, Client, client
+from benchmarks.clients.environments import ROOT, interpreter
 from benchmarks.run import code_digest
 from hybrid_predict.cli.program import positive
 from hybrid_predict.runs.runtime import environment, write_json
@@ -33,10 +39,19 @@ SCHEMA = 1
 Row = dict[str, Any]
 
 
-def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> dict[str, Any]:
+def run(
+    names: Sequence[str], seeds: int, path: Path, environments: Path, *, anew: bool = False
+) -> dict[str, Any]:
     """Train the seeds that are not finished yet; write the file after each of them.
 
     Each seed of a client has its own process: packages change global settings.
+
+    Args:
+        names: Names of clients.
+        seeds: Number of seeds of each.
+        path: The results file.
+        environments: Folder of the clients' virtual environments.
+        anew: Whether to make finished seeds again.
     """
     results: dict[str, Any] = {"schema": SCHEMA, "environment": {}, "clients": {}, "rows": []}
     if path.exists():
@@ -47,8 +62,7 @@ def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> 
         for name in names:
             if any((row["client"], row["seed"]) == (name, seed) for row in results["rows"]):
                 continue
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                description, rows = pool.submit(train_seed, name, seed).result()
+            description, rows = in_environment(name, seed, environments)
             results["environment"] = environment()
             results["clients"][name] = description
             results["rows"] += rows
@@ -56,6 +70,29 @@ def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> 
             for row in rows:
                 print(json.dumps(row), flush=True)
     return results
+
+
+def in_environment(name: str, seed: int, environments: Path) -> tuple[dict[str, Any], list[Row]]:
+    """Return what :func:`train_seed` returns in the environment of the client."""
+    python = interpreter(client(name), environments)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "seed.json"
+        call = f"write_json(train_seed({name!r}, {seed}), Path({str(path)!r}))"
+        code = f"from benchmarks.clients.__main__ import *; {call}"
+        variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        subprocess.run([python, "-c", code], check=True, cwd=folder, env=variables)
+        description, rows = json.loads(path.read_text("utf-8"))
+    return description, rows
+
+
+def check(names: Sequence[str], environments: Path) -> int:
+    """Run the slow tests of clients, each in its environment; return how many failed."""
+    command = ("-m", "pytest", "-m", "slow", "tests/clients/test_clients.py", "-k")
+    codes = [
+        subprocess.run([interpreter(client(name), environments), *command, name], cwd=ROOT)
+        for name in names
+    ]
+    return sum(bool(code.returncode) for code in codes)
 
 
 def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any], list[Row]]:
@@ -124,8 +161,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS / "clients.json",
                         help="the results file")  # fmt: skip
     parser.add_argument("--anew", action="store_true", help="make finished seeds again")
+    parser.add_argument("--environments", type=Path, default=Path("client-environments"),
+                        help="folder of their virtual environments")  # fmt: skip
+    parser.add_argument("--test", action="store_true", help="run their slow tests instead")
     asked = parser.parse_args()
-    run(asked.names or list(CLIENTS), asked.seeds, asked.output, anew=asked.anew)
+    names = asked.names or list(CLIENTS)
+    if asked.test:
+        sys.exit(check(names, asked.environments))
+    run(names, asked.seeds, asked.output, asked.environments, anew=asked.anew)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ class Chemprop(Client):
     """The default network of chemprop on molecules that RDKit ships."""
 
     package = "chemprop"
+    requires = ("chemprop==2.3.1",)
     trains = f"`MPNN`, logP by Crippen of {MOLECULES} molecules of the NCI set"
     metric = "validation loss (squared error of the scaled target)"
     length = 50

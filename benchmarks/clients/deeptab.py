@@ -17,6 +17,7 @@ class Deeptab(Client):
     """The residual network of deeptab on the diabetes data that scikit-learn ships."""
 
     package = "deeptab"
+    requires = ("deeptab==2.1.0",)
     trains = "`ResNetRegressor`, scikit-learn's diabetes data of 442 patients"
     metric = "validation squared error, as a share of the target's variance"
     length = 100

@@ -17,6 +17,7 @@ class Nhits(Client):
     """The NHITS of neuralforecast; it trains with a deep copy of the callback."""
 
     package = "neuralforecast"
+    requires = ("neuralforecast==3.3.0",)
     trains = (
         "`NHITS`, the package's panel of airline passengers, robust scaler, 128 windows per batch"
     )

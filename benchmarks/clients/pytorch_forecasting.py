@@ -15,6 +15,7 @@ class Fusion(Client):
     """The temporal fusion transformer of pytorch-forecasting."""
 
     package = "pytorch-forecasting"
+    requires = ("pytorch-forecasting==1.8.0",)
     trains = (
         "`TemporalFusionTransformer`, `generate_ar_data` with 10 series of 150 steps, clipped at .1"
     )

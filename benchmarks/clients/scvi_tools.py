@@ -17,6 +17,7 @@ class Scvi(Client):
     """The default model of scvi-tools on counts generated from a few gene programs."""
 
     package = "scvi-tools"
+    requires = ("scvi-tools==1.4.2",)
     trains = f"`SCVI`, counts of {CELLS} cells and {GENES} genes from {PROGRAMS} programs"
     metric = "validation ELBO per cell, negated"
     length = 400

@@ -18,6 +18,7 @@ class Tide(Client):
     """The TiDE of darts."""
 
     package = "darts"
+    requires = ("darts==0.48.1",)
     trains = "`TiDEModel`, weekly differences of carbon dioxide at Mauna Loa"
     metric = "mean absolute error of rolling forecasts over the last four years"
     length = 20

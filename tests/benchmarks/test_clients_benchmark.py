@@ -12,7 +12,7 @@ import pytest
 from lightning_models import Net, loader
 
 from benchmarks import clients
-from benchmarks.clients import CLIENTS, QUIET, Client, table
+from benchmarks.clients import CLIENTS, QUIET, Client, environments, table
 from benchmarks.clients import __main__ as run
 
 
@@ -41,24 +41,7 @@ class Small(Client):
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "client", lambda name: Small())
     monkeypatch.setattr(run, "quiet", lambda: None)
-    monkeypatch.setattr(run, "ProcessPoolExecutor", InProcess)
-
-
-class InProcess:
-    """Runs what it is given at once, so that the fixture's client is found."""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def __enter__(self) -> InProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def submit(self, call: Any, *args: Any) -> Any:
-        found = call(*args)
-        return type("Done", (), {"result": lambda self: found})()
+    monkeypatch.setattr(run, "in_environment", lambda name, seed, _: run.train_seed(name, seed))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -79,16 +62,35 @@ def test_every_arm_is_trained_with_its_own_length(seed: int) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_finished_seeds_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "clients.json"
-    run.run(["small"], 1, path)
+    run.run(["small"], 1, path, tmp_path)
     first = json.loads(path.read_text())
     first["rows"][0]["quality"] = 123.0
     path.write_text(json.dumps(first))
-    found = run.run(["small"], 2, path)
+    found = run.run(["small"], 2, path, tmp_path)
     assert [row["seed"] for row in found["rows"]] == 4 * [0] + 4 * [1]
     assert found["rows"][0]["quality"] == 123.0
-    found = run.run(["small"], 1, path, anew=True)
+    found = run.run(["small"], 1, path, tmp_path, anew=True)
     assert [row["seed"] for row in found["rows"]] == 4 * [0]
     assert found["rows"][0]["quality"] != 123.0
+
+
+def test_a_client_has_an_environment_of_its_own_which_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[str]] = []
+    monkeypatch.setattr(environments.venv, "create", lambda place, **_: place.mkdir(exist_ok=True))
+    monkeypatch.setattr(
+        environments.subprocess, "run", lambda command, **_: calls.append(list(map(str, command)))
+    )
+    python = environments.interpreter(Small(), tmp_path)
+    assert python == tmp_path / "lightning" / "bin" / "python"
+    assert environments.interpreter(Small(), tmp_path) == python
+    (call,) = calls
+    assert call[:4] == [str(python), "-m", "pip", "install"]
+    assert any(each.startswith("torch==") and "+" not in each for each in call)
+    monkeypatch.setattr(Small, "requires", ("numpy<9",))
+    environments.interpreter(Small(), tmp_path)
+    assert len(calls) == 2 and "numpy<9" in calls[1]
 
 
 def row(arm: str, seed: int, quality: float | None, ratio: float = 1.0) -> dict[str, Any]:

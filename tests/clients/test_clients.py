@@ -1,0 +1,37 @@
+"""Every client of the benchmark whose package is installed trains a short run.
+
+``python -m benchmarks.clients --test`` runs this for each client in an environment of its own.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import pytest
+
+from benchmarks.clients import CLIENTS, client
+from benchmarks.clients import __main__ as run
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+SHARE = 0.1
+"""Length of the runs as a share of the full one."""
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_client_trains_as_many_steps_as_without_the_plug_in(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = client(name).package
+    try:
+        version(package)
+    except PackageNotFoundError:
+        pytest.skip(f"{package} is not installed")
+    arms: dict[str, Any] = {"full": None, "hybrid": {}, "off": {"enabled": False}}
+    monkeypatch.setattr(run, "ARMS", arms)
+    by_arm = {row["arm"]: row for row in run.train_seed(name, 0, SHARE)[1]}
+    full, hybrid, off = (by_arm[arm] for arm in arms)
+    assert hybrid["full_steps"] + hybrid["predicted_steps"] == full["full_steps"] > 1
+    assert off["quality"] == full["quality"], "disabled, the plug-in changes nothing"
+    assert hybrid["quality"] != full["quality"]
