@@ -8,6 +8,11 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any, ClassVar, final
 
+from torch import nn
+from torch.optim import Optimizer
+
+from hybrid_predict import HybridEngine
+
 CLIENTS = {
     "scvi": "scvi_tools",
     "chemprop": "chemprop",
@@ -15,6 +20,9 @@ CLIENTS = {
     "tide": "tide",
     "fusion": "pytorch_forecasting",
     "deeptab": "deeptab",
+    "deepxde": "deepxde",
+    "neuraloperator": "neuraloperator",
+    "geometric": "torch_geometric",
 }
 
 QUIET: dict[str, Any] = {
@@ -30,7 +38,7 @@ class Client(ABC):
 
     ``trains`` says what is trained, and names settings that are not the package's defaults. The
     full run lasts for ``length`` epochs or steps, whichever ``unit`` says. ``lower`` says whether a
-    lower metric is better.
+    lower metric is better. ``requires`` lists what to install, beside torch and Lightning.
     """
 
     package: ClassVar[str]
@@ -39,6 +47,7 @@ class Client(ABC):
     lower: ClassVar[bool] = True
     length: ClassVar[int]
     unit: ClassVar[str] = "epochs"
+    requires: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def data(self, seed: int) -> Any:
@@ -57,6 +66,17 @@ class Client(ABC):
         """Return the description of the client as plain data."""
         names = ("package", "trains", "metric", "lower", "length", "unit")
         return {**{n: getattr(self, n) for n in names}, "version": version(self.package)}
+
+
+def engine_for(
+    callbacks: Sequence[Any], model: nn.Module, optimizer: Optimizer, total_steps: int
+) -> HybridEngine | None:
+    """Return the engine of a callback, for a loop that is not Lightning's; None without one."""
+    for callback in callbacks:
+        config = callback.config.with_length(total_steps)
+        callback.engine = HybridEngine(model, optimizer, config)
+        return callback.engine
+    return None
 
 
 def client(name: str) -> Client:
