@@ -23,6 +23,7 @@ CLIENTS = {
     "deepxde": "deepxde",
     "neuraloperator": "neuraloperator",
     "geometric": "torch_geometric",
+    "nequip": "nequip",
 }
 
 QUIET: dict[str, Any] = {

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.clients import Client, engine_for
 
-WAVE = 4 * np.pi
+WAVE = 2 * np.pi
 
 
 @final
@@ -20,7 +20,7 @@ class DeepXDE(Client):
     package = "DeepXDE"
     trains = "`FNN`, 3 layers of 150 units, Helmholtz equation on a square, 480 points per step"
     metric = "relative error of the solution at 3,600 points"
-    length = 2000
+    length = 1000
     unit = "steps"
     requires = ("DeepXDE==1.15.0",)
 
