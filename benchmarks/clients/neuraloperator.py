@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from scipy.fft import idctn
+from scipy.fft import idctn  # type: ignore[import-untyped,unused-ignore]
 from torch.utils.data import DataLoader
 
 from benchmarks.clients import Client, engine_for
