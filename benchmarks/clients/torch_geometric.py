@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmarks.clients import QUIET, Client
 
-GRAPHS, TRAINED, FEATURES = 1000, 800, 10
+GRAPHS, TRAINED, FEATURES = 2000, 1600, 10
 
 
 @final
@@ -19,8 +19,8 @@ class GraphClassifier(Client):
 
     package = "torch_geometric"
     trains = f"`GIN`, {TRAINED} random graphs that contain a house or a cycle of five nodes"
-    metric = "cross entropy on 200 further graphs"
-    length = 50
+    metric = "cross entropy on 400 further graphs"
+    length = 40
     requires = ("torch_geometric==2.8.1",)
 
     def data(self, seed: int) -> Any:
@@ -33,7 +33,7 @@ class GraphClassifier(Client):
         seed_everything(seed, verbose=False)
         graphs: list[Any] = []
         for label, motif in enumerate((HouseMotif(), CycleMotif(5))):
-            made = ExplainerDataset(BAGraph(40, 2), motif, 1, GRAPHS // 2)
+            made = ExplainerDataset(BAGraph(20, 1), motif, 1, GRAPHS // 2)
             for graph in made:
                 graph.x, graph.y = torch.full((graph.num_nodes, FEATURES), 0.1), label
                 graphs.append(graph)
