@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from tempfile import mkdtemp
 from typing import Any, final
+
+import numpy as np
 
 from benchmarks.clients import QUIET, Client
 
@@ -21,20 +24,28 @@ class NequIP(Client):
     requires = ("nequip==0.19.1",)
 
     def data(self, seed: int) -> Any:
-        from nequip.data.datamodule import NequIPDataModule
+        import ase.io
+        from ase.build import bulk
+        from ase.calculators.emt import EMT
+        from nequip.data.datamodule import ASEDataModule
 
-        path = "nequip.data.transforms."
-        crystals = {
-            "_target_": "nequip.data.dataset.EMTTestDataset",
-            "transforms": [
-                {"_target_": path + "ChemicalSpeciesToAtomTypeMapper", "model_type_names": ["Cu"]},
-                {"_target_": path + "NeighborListTransform", "r_max": CUTOFF},
-            ],
-            "supercell": [2, 2, 1], "num_frames": TRAINED + VALIDATED, "seed": seed,
-        }  # fmt: skip
+        rng, crystals, path = np.random.default_rng(seed), [], f"{mkdtemp()}/copper.xyz"
+        for _ in range(TRAINED + VALIDATED):
+            crystal = bulk("Cu", orthorhombic=True).repeat((2, 2, 1))
+            crystal.positions += rng.normal(0, 0.1, crystal.positions.shape)
+            crystal.calc = EMT()
+            crystal.get_forces()
+            crystals.append(crystal)
+        ase.io.write(path, crystals)
+        changes = "nequip.data.transforms."
         loader = {"_target_": "torch.utils.data.DataLoader", "batch_size": 5, "num_workers": 0}
-        return NequIPDataModule(
-            seed, split_dataset={"dataset": crystals, "train": TRAINED, "val": VALIDATED},
+        return ASEDataModule(
+            seed, split_dataset={"file_path": path, "train": TRAINED, "val": VALIDATED},
+            transforms=[
+                {"_target_": changes + "ChemicalSpeciesToAtomTypeMapper",
+                 "model_type_names": ["Cu"]},
+                {"_target_": changes + "NeighborListTransform", "r_max": CUTOFF},
+            ],
             train_dataloader={**loader, "shuffle": True}, val_dataloader=loader,
             stats_manager={
                 "_target_": "nequip.data.CommonDataStatisticsManager", "type_names": ["Cu"],
