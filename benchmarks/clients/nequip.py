@@ -20,7 +20,7 @@ class NequIP(Client):
     package = "nequip"
     trains = f"`NequIPGNNModel`, {TRAINED} rattled crystals of copper, with the potential of ASE"
     metric = "validation mean absolute error of forces, eV/Å"
-    length = 12
+    length = 15
     requires = ("nequip==0.19.1",)
 
     def data(self, seed: int) -> Any:
