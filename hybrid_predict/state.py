@@ -180,6 +180,7 @@ class State:
         if kinds.logged and not kinds.pending:
             return
         kinds.observe(loss)
+        known = "the loss's graph does not tell" if kinds.seen else "no loss was passed to tell"
         due = sorted(kinds.pending & (set(step.calls) if index is None else {index}))
         for owner in due:
             changed, unseen = kinds.decide(owner, step.with_gradient, late=late)
@@ -187,8 +188,8 @@ class State:
                 self.groups.regroup(owner)
                 self.log_left_out()
             if unseen:
-                reason = "the loss's graph does not tell heads from hidden matrices in"
-                text = f"{reason} {listed(unseen)}: decided by names and shapes"
+                reason = f"{known} heads from hidden matrices in {listed(unseen)}"
+                text = f"{reason}: decided by names and shapes"
                 self.record_event(text, logging.INFO, step.number)
         if late and kinds.pending and step.number >= PATIENCE:
             reason = "an optimizer has not updated yet: kinds of its parameters by names and shapes"

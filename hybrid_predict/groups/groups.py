@@ -33,6 +33,7 @@ from hybrid_predict.updates.projection import PROJECTED
 LEFT = "matrices are left to an optimizer"
 RELATIVE = f"{LEFT} whose updates grow with the weights"
 SHARED = "parameters that share memory with others are left to the optimizer"
+COMPLEX = "complex parameters are left to the optimizer"
 """Events of the ledger: why tensors are not corrected."""
 
 ABSENT_STEPS = 64
@@ -203,18 +204,17 @@ class Groups:
 
     def _partition(self) -> list[tuple[Treatment, list[str], list[Tensor]]]:
         """Divide the tensors that are corrected or predicted by kind, optimizer and treatment."""
-        mapper, owners = self._mapper, self._optimizer.owners()
+        mapper, owners, rules = self._mapper, self._optimizer.owners(), self._optimizer.rules()
         shared = self._shared = self._overlapping()
-        rules = self._optimizer.rules()
         parts: dict[Any, tuple[Treatment, list[str], list[Tensor]]] = {}
         columns = zip(mapper.names, mapper.parameters, mapper.kinds, strict=True)
         for position, (name, p, kind) in enumerate(columns):
-            wanted = p.requires_grad and shards.form(p).numel() and p.is_floating_point()
+            wanted = p.requires_grad and shards.form(p).numel()
             update, predictor = self._updates.get(kind), self._predictors.get(kind)
             if not wanted or (update is None and predictor is None):
                 continue
-            if position in shared:
-                self.left_out.add(SHARED)
+            if position in shared or p.is_complex():
+                self.left_out.add(SHARED if position in shared else COMPLEX)
                 continue
             rule = rules[id(p)]
             if update is not None and (rule.relative or not rule.known):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, final
 from hybrid_predict.config import KINDS
 from hybrid_predict.ledger import percent
 from hybrid_predict.rules.budget import WEAK
+from hybrid_predict.rules.gate import TOO_FEW
 
 if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine
@@ -114,7 +115,7 @@ def overview(engine: HybridEngine) -> Overview:
         parts=tuple(Part(*key, len(sizes[key]), sum(sizes[key])) for key in order),
         left_out=tuple(sorted(groups.left_out)),
         steps=schedule.total,
-        predicted=schedule.planned if groups.predicted else 0,
+        predicted=0 if too_few(engine) or not groups.predicted else schedule.planned,
         warmup=schedule.warmup,
         cooldown=schedule.cooldown,
         held_bytes=groups.held_bytes,
@@ -125,6 +126,12 @@ def overview(engine: HybridEngine) -> Overview:
 def steps_until_skill(engine: HybridEngine) -> int:
     """Return the number of steps until skill can be known; 0 if predicted steps need none."""
     return engine._state.groups.steps_until_skill
+
+
+def too_few(engine: HybridEngine) -> bool:
+    """Return whether no predicted step can be taken, since few of the weights are predicted."""
+    gate = engine._state.groups.gate
+    return gate.closed and gate.reason == TOO_FEW
 
 
 def remedies(engine: HybridEngine) -> str:
@@ -145,7 +152,7 @@ def added_cost(engine: HybridEngine) -> str:
 
 
 def cautions(engine: HybridEngine) -> list[str]:
-    """Return warnings about the run, as sentences: speedup too high, run too short."""
+    """Return warnings about the run, as sentences: speedup too high, run too short, few weights."""
     asked, schedule = engine.config.compression, engine.schedule
     lines = []
     if asked > MOST_SPEEDUP and not engine.config.paced:
@@ -160,6 +167,8 @@ def cautions(engine: HybridEngine) -> list[str]:
             f"{schedule.warmup} steps only learn whether forecasts have skill. Train for "
             "at least a few hundred steps."
         )
+    if schedule.planned and too_few(engine):
+        lines.append(f"There are {TOO_FEW}.")
     return lines
 
 

@@ -54,6 +54,11 @@ class KindDecision:
         self._seen = self._seen or GraphFindings()
         self._seen.add(loss, replace(self._index, stand_ins=shards.stand_ins(self._mapper.model)))
 
+    @property
+    def seen(self) -> bool:
+        """Whether a graph of a loss was observed, for what is not decided yet."""
+        return self._seen is not None
+
     def decide(
         self, index: int, with_gradient: Collection[int], *, late: bool
     ) -> tuple[bool, list[str]]:

@@ -9,11 +9,13 @@ from typing import Any, ClassVar, final
 
 import lightning as L
 import pytest
+import torch
 from lightning_models import Net, loader
 
 from benchmarks import clients
 from benchmarks.clients import CLIENTS, QUIET, Client, environments, table
 from benchmarks.clients import __main__ as run
+from hybrid_predict import HybridPredict
 
 
 @final
@@ -57,6 +59,20 @@ def test_every_arm_is_trained_with_its_own_length(seed: int) -> None:
     assert by_arm["full"]["ratio"] == 1.0 and by_arm["full"]["skill"] is None
     assert len({row["quality"] for row in rows}) >= 3, "arms are trained apart"
     assert by_arm["full"]["code"] != by_arm["hybrid"]["code"] == by_arm["auto"]["code"]
+
+
+def test_a_loop_of_its_own_trains_with_the_settings_of_the_callback() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
+    adam = torch.optim.Adam(net.parameters())
+    callback = HybridPredict(full_steps=3, predict_steps=1)
+    engine = clients.engine_for(callback, net, adam, 30)
+    assert callback.ledger is engine.ledger
+    assert engine.config.full_steps == 3 and engine.schedule.total == 30
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_what_a_client_requires_has_a_version(name: str) -> None:
+    assert all("==" in each for each in clients.client(name).requires)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -191,6 +191,27 @@ def test_an_optimizer_that_updates_later_or_never_is_decided_then(every, decided
     assert any("an optimizer has not updated yet" in reason for reason in reasons) is told
 
 
+def test_a_loop_that_passes_no_loss_is_told_what_decided():
+    loop = Loop(make_config(total_steps=9), tell=lambda loss: None)
+    loop.step()
+    (event,) = loop.engine.ledger.events
+    assert event["reason"].startswith("no loss was passed to tell heads from hidden matrices in")
+
+
+@pytest.mark.parametrize(("dtype", "told"), [(torch.complex64, True), (torch.float32, False)])
+def test_complex_weights_are_left_to_the_optimizer_and_that_is_told(dtype, told):
+    class Spectral(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.modes, self.out = nn.Parameter(torch.randn(8, 8, dtype=dtype)), mlp(8, 8, 8, 3)
+
+    loop = Loop(make_config(total_steps=9), model=Spectral)
+    reasons = [event["reason"] for event in loop.engine.ledger.events]
+    assert reasons == told * ["complex parameters are left to the optimizer"]
+    groups = loop.engine._state.groups
+    assert ("modes" in {name for group in groups for name in group.names}) is not told
+
+
 @pytest.mark.slow
 def test_compiled_parts_keep_their_kinds():
     class Whole(nn.Module):

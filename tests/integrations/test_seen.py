@@ -138,6 +138,7 @@ def test_phases_are_logged_once_at_info(caplog: pytest.LogCaptureFixture) -> Non
     [
         ({"speedup": 10}, 300, "asks for 9 predicted steps after every full step"),
         ({"speedup": 1.1}, 60, "A run of 60 steps is too short to gain much"),
+        ({"predictors": {"vector": "fitted"}}, 300, "There are no predicted steps: they would"),
         ({}, 60, None),  # told already: not all predicted steps fit
         ({}, 300, None),
         ({"speedup": 1}, 60, None),

@@ -1,0 +1,107 @@
+"""neuraloperator: a Fourier neural operator for Darcy flow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, final
+
+import numpy as np
+import torch
+from scipy.fft import idctn  # type: ignore[import-untyped,unused-ignore]
+from torch.utils.data import DataLoader
+
+from benchmarks.clients import Client, engine_for
+from hybrid_predict import HybridEngine
+
+SIDE, TRAINED, TESTED, EPOCHS = 16, 1000, 200, 15
+
+
+@final
+class NeuralOperator(Client):
+    """The `FNO` of neuraloperator's example of Darcy flow."""
+
+    package = "neuraloperator"
+    trains = f"`FNO`, Darcy flow through {TRAINED} generated media of {SIDE} x {SIDE} cells"
+    metric = "relative error (L2) on generated media"
+    length = EPOCHS
+    requires = ("neuraloperator==2.0.0",)
+
+    def data(self, seed: int) -> Any:
+        rng = np.random.default_rng(seed)
+        media = np.stack([medium(rng) for _ in range(TRAINED + TESTED)])
+        x = torch.tensor(media, dtype=torch.float32)[:, None]
+        y = torch.tensor(np.stack([pressure(a) for a in media]), dtype=torch.float32)[:, None]
+        x, y = (x - x.mean()) / x.std(), y / y.std()
+        rows = [{"x": a, "y": b} for a, b in zip(x, y, strict=True)]
+        order = torch.Generator().manual_seed(seed)
+        train: Any = DataLoader(rows[:TRAINED], 64, shuffle=True, generator=order)  # type: ignore[arg-type]
+        return train, DataLoader(rows[TRAINED:], TESTED)  # type: ignore[arg-type]
+
+    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+        from neuralop import H1Loss, LpLoss, Trainer
+        from neuralop.models import FNO
+        from neuralop.training import AdamW
+
+        model = FNO((8, 8), 1, 1, hidden_channels=24, projection_channel_ratio=2)
+        optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=1e-4)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * length)
+        engine = engine_for(callbacks, model, optimizer, length * len(data[0]))
+        loader = data[0] if engine is None else Steps(data[0], engine)
+        trainer = Trainer(model=model, n_epochs=length)
+        trainer.train(
+            loader, {SIDE: data[1]}, optimizer, schedule, training_loss=H1Loss(d=2),
+            eval_losses={"l2": LpLoss(d=2)},
+        )  # fmt: skip
+        return trainer
+
+    def quality(self, trained: Any, data: Any) -> float:
+        from neuralop import LpLoss
+
+        return float(trained.evaluate({"l2": LpLoss(d=2)}, data[1])["_l2"])
+
+
+class Steps:
+    """A loader whose batches are full steps; it drops one for each predicted step."""
+
+    def __init__(self, loader: DataLoader[Any], engine: HybridEngine) -> None:
+        self._loader, self._engine, self._drop = loader, engine, 0
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            if self._engine.done:
+                return
+            if self._drop:
+                self._drop -= 1
+                continue
+            self._engine.before_step()
+            yield batch
+            self._drop += self._engine.after_step().ticks - 1
+
+
+def medium(rng: np.random.Generator) -> Any:
+    """Return a permeability of 3 or 12 in each cell, by the sign of a smooth random field."""
+    k = np.pi * np.arange(SIDE)
+    scale = (k[:, None] ** 2 + k**2 + 9) ** -1
+    field = idctn(scale * rng.normal(size=(SIDE, SIDE)), norm="ortho")
+    return np.where(field > 0, 12.0, 3.0)
+
+
+def pressure(medium: Any) -> Any:
+    """Return the pressure in each cell under a uniform source, with zero pressure outside."""
+    wide = np.pad(medium, 1, mode="edge")
+    cells = np.pad(np.arange(SIDE**2).reshape(SIDE, SIDE), 1, constant_values=-1)
+    matrix, inner = np.zeros((SIDE**2 + 1,) * 2), (slice(1, -1), slice(1, -1))
+    rows = cells[inner].ravel()
+    for axis in (0, 1):
+        for shift in (1, -1):
+            beside = np.roll(cells, shift, axis)[inner].ravel()
+            flow = 2 / (1 / medium + 1 / np.roll(wide, shift, axis)[inner]).ravel() * SIDE**2
+            matrix[rows, beside] -= flow
+            matrix[rows, rows] += flow
+    return np.linalg.solve(matrix[:-1, :-1], np.ones(SIDE**2)).reshape(SIDE, SIDE)
+
+
+CLIENT = NeuralOperator()

@@ -1,0 +1,84 @@
+"""torch_geometric: a graph isomorphism network, trained with Lightning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from benchmarks.clients import QUIET, Client
+
+GRAPHS, TRAINED, FEATURES = 2000, 1600, 10
+
+
+@final
+class GraphClassifier(Client):
+    """The `GIN` of torch_geometric's example for Lightning, on graphs as in BA-2Motifs."""
+
+    package = "torch_geometric"
+    trains = f"`GIN`, {TRAINED} random graphs that contain a house or a cycle of five nodes"
+    metric = "cross entropy on 400 further graphs"
+    length = 40
+    requires = ("torch_geometric==2.8.1",)
+
+    def data(self, seed: int) -> Any:
+        from lightning.fabric import seed_everything
+        from torch_geometric.data.lightning import LightningDataset
+        from torch_geometric.datasets import ExplainerDataset
+        from torch_geometric.datasets.graph_generator import BAGraph
+        from torch_geometric.datasets.motif_generator import CycleMotif, HouseMotif
+
+        seed_everything(seed, verbose=False)
+        graphs: list[Any] = []
+        for label, motif in enumerate((HouseMotif(), CycleMotif(5))):
+            made = ExplainerDataset(BAGraph(20, 1), motif, 1, GRAPHS // 2)
+            for graph in made:
+                graph.x, graph.y = torch.full((graph.num_nodes, FEATURES), 0.1), label
+                graphs.append(graph)
+        mixed = [graphs[k] for k in torch.randperm(GRAPHS)]
+        return LightningDataset(mixed[:TRAINED], mixed[TRAINED:], batch_size=64, num_workers=0)
+
+    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+        import lightning.pytorch as pl
+
+        trainer = pl.Trainer(
+            max_epochs=length, callbacks=list(callbacks), enable_checkpointing=False, **QUIET
+        )
+        trainer.fit(model(), data)
+        return trainer
+
+    def quality(self, trained: Any, data: Any) -> float:
+        return float(trained.validate(trained.model, data, verbose=False)[0]["loss"])
+
+
+def model() -> Any:
+    """Return the module of the example."""
+    import lightning.pytorch as pl
+    from torch_geometric.nn import GIN, MLP, global_add_pool
+
+    class Model(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gnn = GIN(FEATURES, 64, 3, dropout=0.5, jk="cat")
+            self.classifier = MLP([64, 64, 2], norm="batch_norm", dropout=0.5)
+
+        def forward(self, batch: Any) -> Any:
+            x = self.gnn(batch.x, batch.edge_index)
+            return self.classifier(global_add_pool(x, batch.batch, batch.num_graphs))
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return nn.functional.cross_entropy(self(batch), batch.y)
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            loss = nn.functional.cross_entropy(self(batch), batch.y)
+            self.log("loss", loss, batch_size=batch.num_graphs)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.parameters(), lr=0.01)
+
+    return Model()
+
+
+CLIENT = GraphClassifier()
