@@ -46,6 +46,12 @@ FILE = "hybrid_predict.pt"
 
 _ENTRIES = {"run": str, "start": int, "engine": dict}
 
+_UNSEEN = (
+    "HybridPredict does not see the loss, as the model's output has none or is compiled: gradients "
+    "alone decide whether predicted steps stand, and names and shapes decide the kinds of "
+    "parameters. Set kinds={...} if one is wrong."
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -149,6 +155,9 @@ class HybridPredictCallback(TrainerCallback):
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Close a full step right after the optimizer has updated."""
         if self.engine is not None and self.engine.in_step:
+            first = state.is_world_process_zero and self.ledger.full_steps == 0
+            if first and self._loss is None:
+                logger.warning(_UNSEEN)
             self._record = self.engine.after_step()
 
     def on_step_end(

@@ -24,6 +24,11 @@ CLIENTS = {
     "neuraloperator": "neuraloperator",
     "geometric": "torch_geometric",
     "nequip": "nequip",
+    "speechbrain": "speechbrain",
+    "asteroid": "asteroid",
+    "pykeen": "pykeen",
+    "sentence_transformers": "sentence_transformers",
+    "recbole": "recbole",
 }
 
 QUIET: dict[str, Any] = {

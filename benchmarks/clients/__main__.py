@@ -25,7 +25,6 @@ from benchmarks import RESULTS
 from benchmarks.arguments import one_of
 from benchmarks.clients import CLIENTS, Client, client
 from benchmarks.clients.environments import ROOT, interpreter
-from benchmarks.run import code_digest
 from hybrid_predict.cli.program import positive
 from hybrid_predict.runs.runtime import environment, write_json
 
@@ -110,6 +109,8 @@ def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any]
     for arm in order:
         whole = length if arm != "short" else max(1, round(SHORT * length))
         by_arm[arm] = _trained(chosen, arm, seed, whole)
+    from benchmarks.run import code_digest  # has a Muon, of which pykeen expects only that of torch
+
     shared = {"client": name, "seed": seed, "torch": torch.__version__}
     for arm, row in by_arm.items():
         row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -11,7 +11,7 @@ from scipy.fft import idctn  # type: ignore[import-untyped,unused-ignore]
 from torch.utils.data import DataLoader
 
 from benchmarks.clients import Client, engine_for
-from hybrid_predict import HybridEngine
+from benchmarks.clients.kept import KeptBatches
 
 SIDE, TRAINED, TESTED, EPOCHS = 16, 1000, 200, 15
 
@@ -45,8 +45,10 @@ class NeuralOperator(Client):
         model = FNO((8, 8), 1, 1, hidden_channels=24, projection_channel_ratio=2)
         optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=1e-4)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * length)
-        engine = engine_for(callbacks, model, optimizer, length * len(data[0]))
-        loader = data[0] if engine is None else Steps(data[0], engine)
+        loader = data[0]
+        for each in callbacks:
+            engine = engine_for(each, model, optimizer, length * len(loader))
+            loader = KeptBatches(engine).over(loader)
         trainer = Trainer(model=model, n_epochs=length)
         trainer.train(
             loader, {SIDE: data[1]}, optimizer, schedule, training_loss=H1Loss(d=2),
@@ -58,27 +60,6 @@ class NeuralOperator(Client):
         from neuralop import LpLoss
 
         return float(trained.evaluate({"l2": LpLoss(d=2)}, data[1])["_l2"])
-
-
-class Steps:
-    """A loader whose batches are full steps; it drops one for each predicted step."""
-
-    def __init__(self, loader: DataLoader[Any], engine: HybridEngine) -> None:
-        self._loader, self._engine, self._drop = loader, engine, 0
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._loader:
-            if self._engine.done:
-                return
-            if self._drop:
-                self._drop -= 1
-                continue
-            self._engine.before_step()
-            yield batch
-            self._drop += self._engine.after_step().ticks - 1
 
 
 def medium(rng: np.random.Generator) -> Any:

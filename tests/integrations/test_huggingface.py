@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import shutil
 import sys
 from importlib.util import find_spec, module_from_spec
@@ -174,6 +175,23 @@ def test_the_graph_of_the_loss_tells_the_head(tmp_path: Path) -> None:
     kinds = dict(zip(mapper.names, mapper.kinds, strict=True))
     assert kinds["head.weight"] == "head"
     assert kinds["body.1.weight"] == kinds["body.2.weight"] == "hidden"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_loss_outside_the_model_is_told_once(
+    tmp_path: Path, inside: bool, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    model = gpt()
+    if not inside:
+        model.register_forward_hook(lambda module, inputs, output: {"cost": output["loss"]})
+    cost = lambda self, model, inputs, **_: next(iter(model(**inputs).values()))  # noqa: E731
+    monkeypatch.setattr(transformers.Trainer, "compute_loss", cost)
+    callback = HybridPredictCallback(**OPTIONS)
+    with caplog.at_level(logging.WARNING, "hybrid_predict"):
+        trained(tmp_path, callback, model)
+    told = [text for text in caplog.messages if "does not see the loss" in text]
+    assert len(told) == (0 if inside else 1) and callback.ledger.steps == STEPS
+    assert all((row.loss is None) != inside for row in callback.history.rows)
 
 
 def test_ends_as_the_trainer_ends_with_a_last_evaluation_and_checkpoint(tmp_path: Path) -> None:

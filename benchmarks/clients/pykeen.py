@@ -1,0 +1,72 @@
+"""pykeen: a convolutional model of a knowledge graph, in a training loop of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, final
+
+from torch import Tensor
+
+from benchmarks.clients import Client, engine_for
+from benchmarks.clients.kept import KeptBatches
+
+
+@final
+class Pykeen(Client):
+    """The pipeline of pykeen, given a training loop whose epochs drop the predicted batches."""
+
+    package = "pykeen"
+    trains = "`ConvE` with inverse relations on `Kinships`, Adam"
+    metric = "mean reciprocal rank of the validation facts"
+    lower = False
+    length = 20
+    requires: ClassVar[tuple[str, ...]] = ("pykeen==1.11.1",)
+
+    def data(self, seed: int) -> Any:
+        from pykeen.datasets import Kinships
+
+        return Kinships(create_inverse_triples=True), seed
+
+    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+        from pykeen.pipeline import pipeline
+
+        graph, seed = data
+        return pipeline(
+            dataset=graph,
+            model="ConvE",
+            training_loop=loop(callbacks[0], length) if callbacks else "lcwa",
+            training_kwargs={"num_epochs": length, "batch_size": 256, "use_tqdm": False},
+            evaluation_kwargs={"use_tqdm": False},
+            evaluation_fallback=False,
+            use_testing_data=False,
+            random_seed=seed,
+            device="cpu",
+        )
+
+    def quality(self, trained: Any, data: Any) -> float:
+        return float(trained.metric_results.get_metric("mean_reciprocal_rank"))
+
+
+def loop(callback: Any, epochs: int) -> Any:
+    """Return a class of training loop that trains with the settings of a HybridPredict."""
+    from pykeen.training import LCWATrainingLoop
+
+    class Hybrid(LCWATrainingLoop):
+        kept: KeptBatches | None = None
+
+        def _train_epoch(self, batches: Any, **options: Any) -> float:
+            if not options["only_size_probing"]:  # which comes first, with another optimizer
+                if self.kept is None:
+                    steps = epochs * len(batches)
+                    self.kept = KeptBatches(engine_for(callback, self.model, self.optimizer, steps))
+                batches = self.kept.over(batches)
+            return float(super()._train_epoch(batches=batches, **options))
+
+        def _process_batch(self, *batch: Any, **options: Any) -> Tensor:
+            loss: Tensor = super()._process_batch(*batch, **options)
+            return loss if self.kept is None else self.kept.see(loss)
+
+    return Hybrid
+
+
+CLIENT = Pykeen()

@@ -1,0 +1,67 @@
+"""recbole: the next film of a user, in the package's own Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, final
+
+from benchmarks.clients import Client, engine_for
+from benchmarks.clients.kept import KeptBatches
+
+
+@final
+class Recbole(Client):
+    """SASRec on the films that recbole ships, with a Trainer that drops predicted batches."""
+
+    package = "recbole"
+    trains = "`SASRec` on sequences of 20 films of `ml-100k`, of users with 20 to 60 films, Adam"
+    metric = "mean reciprocal rank of the validation film among 10"
+    lower = False
+    length = 4
+    requires: ClassVar[tuple[str, ...]] = ("recbole==1.2.1",)
+
+    def data(self, seed: int) -> Any:
+        from recbole.config import Config
+        from recbole.data import create_dataset, data_preparation
+
+        own = {"MAX_ITEM_LIST_LENGTH": 20, "user_inter_num_interval": "[20,60]", "seed": seed,
+               "train_batch_size": 256, "train_neg_sample_args": None}  # fmt: skip
+        config = Config(model="SASRec", dataset="ml-100k", config_dict=own)
+        parts = data_preparation(config, create_dataset(config))
+        return config, *parts[:2]
+
+    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+        from recbole.model.sequential_recommender import SASRec
+
+        config, train, _ = data
+        with TemporaryDirectory() as folder:
+            config["epochs"], config["checkpoint_dir"] = length, folder
+            model = SASRec(config, train.dataset)
+            found = trainer(config, model, length * len(train), *callbacks)
+            found.fit(train, saved=False)
+        return found
+
+    def quality(self, trained: Any, data: Any) -> float:
+        return float(trained.evaluate(data[2], load_best_model=False)["mrr@10"])
+
+
+def trainer(config: Any, model: Any, steps: int, *callbacks: Any) -> Any:
+    """Return recbole's Trainer, with the plug-in if a callback is given."""
+    from recbole.trainer import Trainer
+
+    class Hybrid(Trainer):
+        def __init__(self, config: Any, model: Any) -> None:
+            super().__init__(config, model)
+            self.kept = KeptBatches(engine_for(callbacks[0], model, self.optimizer, steps))
+
+        def _train_epoch(self, train_data: Any, epoch_idx: int, *rest: Any, **options: Any) -> Any:
+            def loss(batch: Any) -> Any:
+                return self.kept.see(self.model.calculate_loss(batch))
+
+            return super()._train_epoch(self.kept.over(train_data), epoch_idx, loss)
+
+    return (Hybrid if callbacks else Trainer)(config, model)
+
+
+CLIENT = Recbole()
