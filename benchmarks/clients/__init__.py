@@ -6,7 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from hybrid_predict import HybridEngine
+
+if TYPE_CHECKING:
+    from hybrid_predict import HybridPredict
 
 CLIENTS = {
     "scvi": "scvi_tools",
@@ -15,6 +20,7 @@ CLIENTS = {
     "tide": "tide",
     "fusion": "pytorch_forecasting",
     "deeptab": "deeptab",
+    "fastai": "fastai",
 }
 
 QUIET: dict[str, Any] = {
@@ -30,7 +36,8 @@ class Client(ABC):
 
     ``trains`` says what is trained, and names settings that are not the package's defaults. The
     full run lasts for ``length`` epochs or steps, whichever ``unit`` says. ``lower`` says whether a
-    lower metric is better.
+    lower metric is better. ``requires`` are the client's requirements of pip beyond torch,
+    lightning and this project.
     """
 
     package: ClassVar[str]
@@ -39,6 +46,7 @@ class Client(ABC):
     lower: ClassVar[bool] = True
     length: ClassVar[int]
     unit: ClassVar[str] = "epochs"
+    requires: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def data(self, seed: int) -> Any:
@@ -57,6 +65,13 @@ class Client(ABC):
         """Return the description of the client as plain data."""
         names = ("package", "trains", "metric", "lower", "length", "unit")
         return {**{n: getattr(self, n) for n in names}, "version": version(self.package)}
+
+
+def engine_for(callback: HybridPredict, model: Any, optimizer: Any, steps: int) -> HybridEngine:
+    """Return an engine for a package's own loop; the callback has its settings and its ledger."""
+    engine = HybridEngine(model, optimizer, callback.config.with_length(steps))
+    callback.engine = engine
+    return engine
 
 
 def client(name: str) -> Client:
