@@ -21,6 +21,10 @@ CLIENTS = {
     "fusion": "pytorch_forecasting",
     "deeptab": "deeptab",
     "fastai": "fastai",
+    "monai": "monai",
+    "smp": "smp",
+    "lightly": "lightly",
+    "deepinv": "deepinv",
 }
 
 QUIET: dict[str, Any] = {
