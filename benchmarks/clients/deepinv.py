@@ -25,7 +25,7 @@ class Deepinv(Client):
     requires: ClassVar[tuple[str, ...]] = ("deepinv==0.5.0", "scikit-learn==1.9.1")
 
     def data(self, seed: int) -> Any:
-        from sklearn.datasets import load_sample_images
+        from sklearn.datasets import load_sample_images  # type: ignore[import-untyped]
 
         torch.manual_seed(seed)
         photographs = [torch.from_numpy(image).permute(2, 0, 1) / 255
@@ -41,7 +41,7 @@ class Deepinv(Client):
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
         import deepinv as dinv
 
-        class Hybrid(dinv.Trainer):  # type: ignore[misc]
+        class Hybrid(dinv.Trainer):
             drop = 0
 
             def step(self, *args: Any, train: bool = True, **options: Any) -> Any:

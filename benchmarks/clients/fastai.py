@@ -31,7 +31,7 @@ class Fastai(Client):
     def data(self, seed: int) -> Any:
         from fastai.vision.all import ImageDataLoaders, Resize
         from PIL import Image
-        from sklearn.datasets import load_digits
+        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
         folder = TemporaryDirectory()
         digits = load_digits()
@@ -63,7 +63,7 @@ def hybrid(settings: Any) -> Any:
     """Return a callback of fastai that trains with the settings of a HybridPredict."""
     from fastai.callback.core import Callback, CancelBatchException
 
-    class Hybrid(Callback):  # type: ignore[misc]
+    class Hybrid(Callback):
         def before_fit(self) -> None:
             steps = self.learn.n_epoch * len(self.learn.dls.train)
             self.engine = engine_for(settings, self.learn.model, self.learn.opt.opt, steps)

@@ -27,7 +27,7 @@ class Lightly(Client):
     requires: ClassVar[tuple[str, ...]] = ("lightly==1.6.0", "scikit-learn==1.9.1")
 
     def data(self, seed: int) -> Any:
-        from sklearn.datasets import load_digits
+        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
         digits, generator = load_digits(), torch.Generator().manual_seed(seed)
         images = torch.from_numpy(digits.images).float()[:, None].expand(-1, 3, -1, -1) / 16
