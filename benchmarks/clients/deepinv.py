@@ -30,6 +30,8 @@ class Deepinv(Client):
         torch.manual_seed(seed)
         photographs = [torch.from_numpy(image).permute(2, 0, 1) / 255
                        for image in load_sample_images().images]  # fmt: skip
+        train: Any
+        held_out: Any
         train, held_out = (
             [photographs[k % 2][:, y : y + SIDE, x : x + SIDE] for k, (y, x) in enumerate(zip(
                 torch.randint(427 - SIDE, (count,)), torch.randint(*columns, (count,)), strict=True

@@ -58,8 +58,8 @@ class Lightly(Client):
                 return self.loss(*(self.head(self.backbone(view)) for view in batch))
 
         views = SimCLRTransform(input_size=SIDE, gaussian_blur=0.0)
-        pictures = [to_pil_image(image) for image in data[0][: data[2]]]
-        loader = torch.utils.data.DataLoader(
+        pictures: Any = [to_pil_image(image) for image in data[0][: data[2]]]
+        loader: Any = torch.utils.data.DataLoader(
             pictures, BATCH, shuffle=True, drop_last=True,
             collate_fn=lambda batch: [torch.stack(v) for v in zip(*map(views, batch), strict=True)],
         )  # fmt: skip
