@@ -245,7 +245,10 @@ def newest(read: list[tuple[Measurement, Judgement]]) -> dict[str, Any]:
 def mean_loss(loss: object) -> Tensor | float | None:
     """Detach a loss: the mean of a tensor, a number, or None."""
     if isinstance(loss, Tensor):
-        mean: Any = loss.detach().float().mean()
+        # Some packages subclass tensors, and the functions of such a class may refuse numbers that
+        # are no batch (MetaTensor in MONAI does).
+        with torch._C.DisableTorchFunctionSubclass():
+            mean: Any = loss.detach().float().mean()
         return mean.full_tensor() if hasattr(mean, "full_tensor") else mean
     return float(loss) if isinstance(loss, (int, float)) else None
 

@@ -88,11 +88,12 @@ class Reporter:
         """Report a full step from its record."""
         if not self.log.start:
             self._begin()
-        if record.phase not in self._phases:
-            self._phases.add(record.phase)
-            self._loggers.text("phase", record.phase.value)
+        phase = Phase.PLAIN if self._ledger.fell_back else record.phase
+        if phase not in self._phases:
+            self._phases.add(phase)
+            self._loggers.text("phase", phase.value)
             skill = "" if record.skill is None else f" (skill {record.skill:.2f})"
-            logger.info("Full step %d: %s%s.", record.step, _PHASES[record.phase], skill)
+            logger.info("Full step %d: %s%s.", record.step, _PHASES[phase], skill)
         if slow := self._slow.warning(record.step):
             logger.warning("Full step %d: %s.", record.step, slow)
         self._writer.step(record, self._ledger)

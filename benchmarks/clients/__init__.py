@@ -29,6 +29,11 @@ CLIENTS = {
     "pykeen": "pykeen",
     "sentence_transformers": "sentence_transformers",
     "recbole": "recbole",
+    "fastai": "fastai",
+    "monai": "monai",
+    "smp": "smp",
+    "lightly": "lightly",
+    "deepinv": "deepinv",
 }
 
 QUIET: dict[str, Any] = {

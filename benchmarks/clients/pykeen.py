@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 from torch import Tensor
 
@@ -20,7 +20,7 @@ class Pykeen(Client):
     metric = "mean reciprocal rank of the validation facts"
     lower = False
     length = 20
-    requires: ClassVar[tuple[str, ...]] = ("pykeen==1.11.1",)
+    requires = ("pykeen==1.11.1",)
 
     def data(self, seed: int) -> Any:
         from pykeen.datasets import Kinships

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 from benchmarks.clients import Client, engine_for
 from benchmarks.clients.kept import KeptBatches
@@ -19,7 +19,7 @@ class Recbole(Client):
     metric = "mean reciprocal rank of the validation film among 10"
     lower = False
     length = 4
-    requires: ClassVar[tuple[str, ...]] = ("recbole==1.2.1",)
+    requires = ("recbole==1.2.1", "numpy<2", "pandas<3")
 
     def data(self, seed: int) -> Any:
         from recbole.config import Config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class Speechbrain(Client):
     trains = f"`Xvector` of width 64, {VOICES} artificial voices of {SPEAKERS} speakers, Adam"
     metric = "validation loss (cross entropy)"
     length = 6
-    requires: ClassVar[tuple[str, ...]] = ("speechbrain==1.1.2", "torchaudio==2.11.0")
+    requires = ("speechbrain==1.1.2", "torchaudio==2.11.0")
 
     def data(self, seed: int) -> Any:
         draw = torch.Generator().manual_seed(seed)

@@ -221,3 +221,23 @@ def test_a_model_has_one_engine_at_a_time():
     del second
     HybridEngine(model, optimizer, HybridConfig(total_steps=9, enabled=False))
     HybridEngine(model, optimizer, config)
+
+
+class Strict(torch.Tensor):
+    """A tensor with meta data of a batch, which refuses to be sliced, as MONAI's may."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.__getitem__:
+            raise ValueError("Inconsistent batched metadata")
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def test_a_loss_of_a_class_of_its_own_trains_as_a_plain_one():
+    ends = []
+    for cls in (torch.Tensor, Strict):
+        run = run_of(model := autoencoder(), loss=lambda m, k, c=cls: loss(m, k).as_subclass(c))
+        run.train(STEPS)
+        assert run.engine.ledger.predicted_steps and not run.engine.ledger.events
+        ends.append(weights(model))
+    assert same_bits(*ends)

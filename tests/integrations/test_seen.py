@@ -99,6 +99,15 @@ def test_the_lines_say_what_is_particular_about_a_run(
     assert start in lines()[0] and end in lines()[-1]
 
 
+def test_a_run_that_falls_back_in_its_first_full_step_announces_no_warm_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", "hybrid_predict"):
+        fit([HybridPredict(max_overhead=0.0)], max_steps=20)
+    assert "Full step 1: plain training for the rest of the run." in caplog.messages
+    assert "warm-up:" not in caplog.text
+
+
 @pytest.mark.parametrize("plugin", [Ungated(updates={}), HybridPredict(max_overhead=0.0)])
 def test_where_nothing_is_corrected_no_cost_of_it_is_shown(
     plugin: HybridPredict, lines: Any
