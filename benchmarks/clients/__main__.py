@@ -28,11 +28,18 @@ from benchmarks.clients.environments import ROOT, interpreter
 from hybrid_predict.cli.program import positive
 from hybrid_predict.runs.runtime import environment, write_json
 
-ARMS: dict[str, Any] = {"full": None, "hybrid": {}, "auto": {"speedup": "auto"}, "short": None}
+ARMS: dict[str, Any] = {
+    "full": None,
+    "hybrid": {},
+    "corrected": {"speedup": 1},
+    "auto": {"speedup": "auto"},
+    "short": None,
+}
 """Arguments of the callback by arm, in the order of training; None trains without it."""
 
-SHORT = 2 / 3
-"""Length of the short arm as a share of the full one: 1 / 1.5, the default speedup."""
+SHORT, SHORT_ARMS = 2 / 3, ("short", "corrected")
+"""Length of these arms as a share of the full one: 1 / 1.5, the default speedup. They take as many
+full steps as the default, if all its predicted steps are made."""
 
 SCHEMA = 1
 Row = dict[str, Any]
@@ -107,7 +114,7 @@ def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any]
     order = list(ARMS)[:: -1 if seed % 2 else 1]
     by_arm = {}
     for arm in order:
-        whole = length if arm != "short" else max(1, round(SHORT * length))
+        whole = max(1, round(SHORT * length)) if arm in SHORT_ARMS else length
         by_arm[arm] = _trained(chosen, arm, seed, whole)
     from benchmarks.run import code_digest  # has a Muon, of which pykeen expects only that of torch
 

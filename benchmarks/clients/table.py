@@ -13,7 +13,7 @@ from hybrid_predict.runs.evidence import FEW_SEEDS, bounds, spread
 LEVEL = 0.95
 """Level of the confidence intervals of paired differences."""
 
-SHOWN = ("full", "short", "hybrid", "auto")
+SHOWN = ("full", "short", "corrected", "hybrid", "auto")
 
 
 def qualities(results: Mapping[str, Any]) -> str:
@@ -28,8 +28,8 @@ def qualities(results: Mapping[str, Any]) -> str:
             *(_spread(by_arm[arm], "quality") for arm in SHOWN),
             difference(worse),
         ])  # fmt: skip
-    titles = ["client", "metric", "full", "short (2/3 of the steps)", "hybrid (default)", "auto",
-              "hybrid - full, lower is better"]  # fmt: skip
+    titles = ["client", "metric", "full", "short (2/3 of the steps)", "corrected (2/3)",
+              "hybrid (default)", "auto", "hybrid - full, lower is better"]  # fmt: skip
     return markdown(titles, rows)
 
 
@@ -43,11 +43,11 @@ def costs(results: Mapping[str, Any]) -> str:
             f"`{name}`",
             *(f"{_mean(by_arm[arm], 'full_steps'):,.0f}" for arm in SHOWN),
             f"{seconds:.1f}",
-            *(_ratios(by_arm[arm]) for arm in ("short", "hybrid", "auto")),
+            *(_ratios(by_arm[arm]) for arm in SHOWN[1:]),
         ])  # fmt: skip
     titles = ["client", *(f"full steps, {arm}" for arm in SHOWN),
               "full run, processor seconds",
-              *(f"{arm} / full" for arm in ("short", "hybrid", "auto"))]  # fmt: skip
+              *(f"{arm} / full" for arm in SHOWN[1:])]  # fmt: skip
     return markdown(titles, rows)
 
 

@@ -55,7 +55,7 @@ def test_every_arm_is_trained_with_its_own_length(seed: int) -> None:
     by_arm = {row["arm"]: row for row in rows}
     assert list(by_arm) == list(run.ARMS)
     assert {arm: row["full_steps"] + row["predicted_steps"] for arm, row in by_arm.items()} == {
-        "full": 30, "short": 20, "hybrid": 30, "auto": 30,
+        "full": 30, "short": 20, "corrected": 20, "hybrid": 30, "auto": 30,
     }  # fmt: skip
     assert by_arm["full"]["ratio"] == 1.0 and by_arm["full"]["skill"] is None
     assert len({row["quality"] for row in rows}) >= 3, "arms are trained apart"
@@ -84,10 +84,10 @@ def test_finished_seeds_are_kept(tmp_path: Path) -> None:
     first["rows"][0]["quality"] = 123.0
     path.write_text(json.dumps(first))
     found = run.run(["small"], 2, path, tmp_path)
-    assert [row["seed"] for row in found["rows"]] == 4 * [0] + 4 * [1]
+    assert [row["seed"] for row in found["rows"]] == 5 * [0] + 5 * [1]
     assert found["rows"][0]["quality"] == 123.0
     found = run.run(["small"], 1, path, tmp_path, anew=True)
-    assert [row["seed"] for row in found["rows"]] == 4 * [0]
+    assert [row["seed"] for row in found["rows"]] == 5 * [0]
     assert found["rows"][0]["quality"] != 123.0
 
 
@@ -116,7 +116,11 @@ def row(arm: str, seed: int, quality: float | None, ratio: float = 1.0) -> dict[
 
 
 def made(hybrid: list[float | None], lower: bool = True) -> dict[str, Any]:
-    arms = {"full": [1.0, 1.1, 0.9], "short": [2.0] * 3, "hybrid": hybrid, "auto": hybrid}
+    arms = {
+        "full": [1.0, 1.1, 0.9],
+        "short": [2.0] * 3,
+        **dict.fromkeys(("corrected", "hybrid", "auto"), hybrid),
+    }
     rows = [row(arm, k, q, 1 + k) for arm, values in arms.items() for k, q in enumerate(values)]
     told = {**Small().to_dict(), "lower": lower}
     environment = {"torch": "2", "python": "3"}
