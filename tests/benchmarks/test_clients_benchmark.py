@@ -136,6 +136,13 @@ def test_a_client_that_is_worse_is_told_so(hybrid: list[float], lower: bool, wor
     assert ("worse**" in table.qualities(made(hybrid, lower))) == worse
 
 
+@pytest.mark.parametrize(("quality", "losses"), [(0.5, 0), (1.5, 1)])
+def test_clients_that_end_worse_are_counted(quality: float, losses: int) -> None:
+    assert f"worse than the full run in {losses} and takes 2.00" in table.headline(
+        made([quality] * 3)
+    )
+
+
 def test_a_run_without_a_number_is_left_out_of_its_pair() -> None:
     text = table.qualities(made([None, 1.2, 1.0]))
     assert "+0.1 [+0.1, +0.1]" in text
