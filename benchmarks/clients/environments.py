@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import venv
 from importlib.metadata import version
@@ -16,7 +15,8 @@ SHARED = ("pytest", "hypothesis", f"{ROOT}[lightning,cli,bench]")
 """Requirements of every environment, beside the present versions of torch and Lightning."""
 
 OLD_BUILDS = "setuptools<81\n"
-"""Constraint on the tools that build packages: some old ones need a part that is gone since."""
+"""Constraint on the tools that build packages: some old ones need a part that is gone since. The
+pip that comes with Python would apply it to what is installed too."""
 
 
 def interpreter(client: Client, folder: Path) -> Path:
@@ -27,12 +27,12 @@ def interpreter(client: Client, folder: Path) -> Path:
     if not made.exists() or made.read_text("utf-8") != wanted:
         print(f"Environment of {client.package}: {place}", flush=True)
         venv.create(place, with_pip=True, clear=True)
-        limits = place / "constraints.txt"
+        limits = place / "builds.txt"
         limits.write_text(OLD_BUILDS, "utf-8")
+        install = [str(python), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*install, "pip>=25.3"], check=True)
         subprocess.run(
-            [python, "-m", "pip", "install", "--quiet", *wanted.split("\n")],
-            check=True,
-            env={**os.environ, "PIP_CONSTRAINT": str(limits)},
+            [*install, "--build-constraint", str(limits), *wanted.split("\n")], check=True
         )
         made.write_text(wanted, "utf-8")
     return python
