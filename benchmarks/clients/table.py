@@ -47,11 +47,11 @@ def qualities(results: Mapping[str, Any]) -> str:
     for name, about in results["clients"].items():
         by_arm = arms(results, name)
         rows.append([
-            f"`{name}`", f"{about['metric']}{'' if about['lower'] else ', higher is better'}",
+            f"`{name}`", "lower" if about["lower"] else "higher",
             *(_spread(by_arm[arm], "quality") for arm in SHOWN),
             *(difference(_worse(by_arm, arm, about)) for arm in ("hybrid", "auto")),
         ])  # fmt: skip
-    titles = ["client", "metric", "full", "short (2/3 of the steps)", "corrected (2/3)",
+    titles = ["client", "better is", "full", "short (2/3 of the steps)", "corrected (2/3)",
               "hybrid (default)", "auto", "hybrid - full, lower is better",
               "auto - full, lower is better"]  # fmt: skip
     return markdown(titles, rows)
@@ -76,10 +76,10 @@ def costs(results: Mapping[str, Any]) -> str:
 
 
 def subjects(results: Mapping[str, Any]) -> str:
-    """List the package, model, data and length of each client."""
+    """List the package, model, data, length and metric of each client."""
     return "\n".join(
         f"- `{name}`: {about['package']} {about['version']}, {about['trains']}; "
-        f"{about['length']} {about['unit']}."
+        f"{about['length']} {about['unit']}; {about['metric']}."
         for name, about in results["clients"].items()
     )
 
