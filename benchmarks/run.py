@@ -124,17 +124,21 @@ def start_worker() -> None:
     logging.getLogger("hybrid_predict").setLevel(logging.ERROR)
 
 
-@lru_cache
 def code_digest(arm: str) -> str:
     """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch.
 
     Comments and docstrings do not count.
     """
+    return _digest(plugin=ARMS[arm].plugin is not None)
+
+
+@lru_cache
+def _digest(*, plugin: bool) -> str:
     digest = hashlib.sha256(torch.__version__.encode())
     here, package = Path(__file__).parent, Path(hybrid_predict.__file__).parent
     sources = [(here, path) for path in here.rglob("*.py")
                if path.relative_to(here).parts[0] in _TRAINING]  # fmt: skip
-    if ARMS[arm].plugin is not None:
+    if plugin:
         sources += [(package, path) for path in package.rglob("*.py")
                     if not _ASIDE & set(path.relative_to(package).parts)]  # fmt: skip
     for root, path in sorted(sources):
