@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.clients import Client, engine_for
+from benchmarks.clients.kept import Steps
 
 SIDE, BATCH, CROPS = 48, 16, 320
 
@@ -44,17 +45,12 @@ class Deepinv(Client):
         import deepinv as dinv
 
         class Hybrid(dinv.Trainer):
-            drop = 0
-
             def step(self, *args: Any, train: bool = True, **options: Any) -> Any:
                 if not train:
                     super().step(*args, train=False, **options)
-                elif self.drop or self.engine.done:
-                    self.drop -= 1
-                else:
-                    self.engine.before_step()
+                elif self.steps.begin():
                     super().step(*args, train=True, **options)
-                    self.drop += self.engine.after_step(self.total).ticks - 1
+                    self.steps.end(self.total)
 
             def compute_loss(self, *args: Any, **options: Any) -> Any:
                 self.total, *others = super().compute_loss(*args, **options)
@@ -71,7 +67,8 @@ class Deepinv(Client):
             device="cpu", save_path=None, verbose=False, show_progress_bar=False,
         )  # fmt: skip
         for callback in callbacks:
-            trainer.engine = engine_for(callback, model, adam, length * len(data[0]))
+            engine = engine_for(callback, model, adam, length * len(data[0]))
+            trainer.steps = Steps(engine)
         trainer.train()
         return trainer
 

@@ -11,6 +11,7 @@ from typing import Any, final
 import torch
 
 from benchmarks.clients import Client, engine_for
+from benchmarks.clients.kept import Steps
 
 SIDE, BATCH, WIDEN = 32, 64, 0.25
 
@@ -67,20 +68,17 @@ def hybrid(settings: Any) -> Any:
         def before_fit(self) -> None:
             steps = self.learn.n_epoch * len(self.learn.dls.train)
             self.engine = engine_for(settings, self.learn.model, self.learn.opt.opt, steps)
-            self.drop = 0
+            self.full = Steps(self.engine)
 
         def before_batch(self) -> None:
-            if self.learn.training and (self.drop or self.engine.done):
-                self.drop -= 1
+            if self.learn.training and not self.full.begin(len(self.learn.xb[0])):
                 raise CancelBatchException
-            if self.learn.training:
-                self.engine.before_step(len(self.learn.xb[0]))
 
         def after_loss(self) -> None:
             self.engine.observe_graph(self.learn.loss_grad)
 
         def after_step(self) -> None:
-            self.drop += self.engine.after_step(self.learn.loss).ticks - 1
+            self.full.end(self.learn.loss)
 
         def after_fit(self) -> None:
             self.engine.detach()

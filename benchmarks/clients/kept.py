@@ -11,6 +11,27 @@ from hybrid_predict import HybridEngine
 
 
 @final
+class Steps:
+    """The full steps of an engine in a loop that drops a batch for each predicted step."""
+
+    def __init__(self, engine: HybridEngine) -> None:
+        self.engine = engine
+        self._drop = 0
+
+    def begin(self, samples: int | None = None) -> bool:
+        """Begin a full step with the next batch; return False if the batch is to be dropped."""
+        if self._drop or self.engine.done:
+            self._drop -= 1
+            return False
+        self.engine.before_step(samples)
+        return True
+
+    def end(self, loss: Tensor | None) -> None:
+        """End the full step, after the update."""
+        self._drop += self.engine.after_step(loss).ticks - 1
+
+
+@final
 class KeptBatches:
     """Batches of an epoch without those of predicted steps; a full step surrounds each.
 
@@ -20,9 +41,9 @@ class KeptBatches:
 
     def __init__(self, engine: HybridEngine) -> None:
         self.engine = engine
+        self._steps = Steps(engine)
         self._batches: Collection[Any] = ()
         self._loss: Tensor | None = None
-        self._drop = 0
 
     def over(self, batches: Collection[Any]) -> KeptBatches:
         """Return these batches, of the next epoch."""
@@ -40,9 +61,6 @@ class KeptBatches:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._batches:
-            if self._drop or self.engine.done:
-                self._drop -= 1
-                continue
-            self.engine.before_step()
-            yield batch
-            self._drop += self.engine.after_step(self._loss).ticks - 1
+            if self._steps.begin():
+                yield batch
+                self._steps.end(self._loss)

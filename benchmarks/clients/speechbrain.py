@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.clients import Client, engine_for
+from benchmarks.clients.kept import Steps
 
 SPEAKERS, VOICES, RATE = 40, 3200, 16_000
 
@@ -83,18 +84,16 @@ def brain(scheduler: Any, *callbacks: Any, steps: int) -> Any:
     class Hybrid(Speakers):
         def on_fit_start(self) -> None:
             super().on_fit_start()
-            self.engine = engine_for(callbacks[0], self.modules, self.optimizer, steps)
-            self.drop = 0
+            engine = engine_for(callbacks[0], self.modules, self.optimizer, steps)
+            self.steps = Steps(engine)
 
         def fit_batch(self, batch: Any) -> Any:
-            if self.drop or self.engine.done:
-                self.drop -= 1
-                return torch.tensor(self.avg_train_loss)  # which this leaves as it is
-            self.engine.before_step(len(batch[0]))
-            return super().fit_batch(batch)
+            if self.steps.begin(len(batch[0])):
+                return super().fit_batch(batch)
+            return torch.tensor(self.avg_train_loss)  # which this leaves as it is
 
         def on_fit_batch_end(self, batch: Any, outputs: Any, loss: Any, should_step: bool) -> None:
-            self.drop += self.engine.after_step(loss).ticks - 1
+            self.steps.end(loss)
 
     vectors = Xvector(tdnn_channels=[64, 64, 64, 64, 192], lin_neurons=64, in_channels=40)
     classifier = Classifier((None, None, 64), lin_blocks=1, lin_neurons=64, out_neurons=SPEAKERS)
