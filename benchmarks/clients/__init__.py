@@ -87,6 +87,19 @@ def engine_for(callback: HybridPredict, model: Any, optimizer: Any, steps: int) 
     return engine
 
 
+def fitted(
+    module: Any, data: Sequence[Any], epochs: int, callbacks: Sequence[Any], **options: Any
+) -> Any:
+    """Return a Lightning Trainer that has trained a module; ``data`` are what ``fit`` is given."""
+    import lightning.pytorch as pl
+
+    trainer = pl.Trainer(
+        max_epochs=epochs, callbacks=list(callbacks), enable_checkpointing=False, **QUIET, **options
+    )
+    trainer.fit(module, *data)
+    return trainer
+
+
 def client(name: str) -> Client:
     """Return a client by name."""
     chosen: Client = import_module(f"benchmarks.clients.{CLIENTS[name]}").CLIENT

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from benchmarks.clients import QUIET, Client
+from benchmarks.clients import Client, fitted
 
 MOLECULES = 250
 
@@ -51,14 +51,7 @@ class Chemprop(Client):
         return models.MPNN(nn.BondMessagePassing(), nn.MeanAggregation(), nn.RegressionFFN())
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        import lightning.pytorch as pl
-
-        model = self.model()
-        trainer = pl.Trainer(
-            max_epochs=length, callbacks=list(callbacks), enable_checkpointing=False, **QUIET
-        )
-        trainer.fit(model, *data)
-        return trainer
+        return fitted(self.model(), data, length, callbacks)
 
     def quality(self, trained: Any, data: Any) -> float:
         return float(trained.validate(trained.model, data[1], verbose=False)[0]["val_loss"])

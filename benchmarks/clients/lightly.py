@@ -7,7 +7,7 @@ from typing import Any, final
 
 import torch
 
-from benchmarks.clients import QUIET, Client
+from benchmarks.clients import Client, fitted
 
 SIDE, BATCH, WIDTH = 16, 64, 0.25
 
@@ -63,10 +63,7 @@ class Lightly(Client):
             pictures, BATCH, shuffle=True, drop_last=True,
             collate_fn=lambda batch: [torch.stack(v) for v in zip(*map(views, batch), strict=True)],
         )  # fmt: skip
-        trainer = pl.Trainer(
-            max_epochs=length, callbacks=list(callbacks), enable_checkpointing=False, **QUIET
-        )
-        trainer.fit(net := Net(), loader)
+        fitted(net := Net(), [loader], length, callbacks)
         return net.backbone.eval()
 
     @torch.no_grad()

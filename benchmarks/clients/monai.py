@@ -7,7 +7,7 @@ from typing import Any, final
 
 import torch
 
-from benchmarks.clients import QUIET, Client
+from benchmarks.clients import Client, fitted
 
 
 @final
@@ -60,11 +60,7 @@ class Monai(Client):
                 self.log("val_dice", self.dice.aggregate())
                 self.dice.reset()
 
-        trainer = pl.Trainer(
-            max_epochs=length, callbacks=list(callbacks), enable_checkpointing=False, **QUIET
-        )
-        trainer.fit(Net(), *data)
-        return trainer
+        return fitted(Net(), data, length, callbacks)
 
     def quality(self, trained: Any, data: Any) -> float:
         return float(trained.validate(trained.model, data[1], verbose=False)[0]["val_dice"])

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from benchmarks.clients import QUIET, Client
+from benchmarks.clients import Client, fitted
 
 CUTOFF, TRAINED, VALIDATED = 4.0, 100, 50
 
@@ -54,7 +54,6 @@ class NequIP(Client):
         )  # fmt: skip
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        import lightning.pytorch as pl
         from nequip.train import EMALightningModule
         from nequip.utils.global_state import set_global_state
 
@@ -85,12 +84,7 @@ class NequIP(Client):
                 "coeffs": {"per_atom_energy_mae": 1.0, "forces_mae": 1.0},
             },
         )  # fmt: skip
-        trainer = pl.Trainer(
-            max_epochs=length, callbacks=list(callbacks), enable_checkpointing=False,
-            inference_mode=False, **QUIET,
-        )  # fmt: skip
-        trainer.fit(module, datamodule=data)
-        return trainer
+        return fitted(module, [data], length, callbacks, inference_mode=False)
 
     def quality(self, trained: Any, data: Any) -> float:
         scores = trained.validate(trained.model, datamodule=data, verbose=False)[0]

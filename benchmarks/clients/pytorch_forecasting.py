@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, final
 
-from benchmarks.clients import QUIET, Client
+from benchmarks.clients import Client, fitted
 
 HISTORY, HORIZON = 24, 6
 
@@ -45,16 +45,10 @@ class Fusion(Client):
         )
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        import lightning.pytorch as pl
         from pytorch_forecasting import TemporalFusionTransformer
 
         model = TemporalFusionTransformer.from_dataset(data[0])
-        trainer = pl.Trainer(
-            max_epochs=length, gradient_clip_val=0.1, callbacks=list(callbacks),
-            enable_checkpointing=False, **QUIET,
-        )  # fmt: skip
-        trainer.fit(model, *data[1:])
-        return trainer
+        return fitted(model, data[1:], length, callbacks, gradient_clip_val=0.1)
 
     def quality(self, trained: Any, data: Any) -> float:
         return float(trained.validate(trained.model, data[2], verbose=False)[0]["val_loss"])

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import torch
 
-from benchmarks.clients import QUIET, Client
+from benchmarks.clients import Client, fitted
 
 SIDE, BATCH, IMAGES, ENCODER = 64, 16, 320, "timm-mobilenetv3_small_100"
 
@@ -60,11 +60,7 @@ class Smp(Client):
                 counts = smp.metrics.get_stats(found, batch[1].long(), mode="binary")
                 self.log("val_iou", smp.metrics.iou_score(*counts, reduction="micro"))
 
-        trainer = pl.Trainer(
-            max_epochs=length, callbacks=list(callbacks), enable_checkpointing=False, **QUIET
-        )
-        trainer.fit(Net(), *data)
-        return trainer
+        return fitted(Net(), data, length, callbacks)
 
     def quality(self, trained: Any, data: Any) -> float:
         return float(trained.validate(trained.model, data[1], verbose=False)[0]["val_iou"])

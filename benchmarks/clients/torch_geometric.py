@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from benchmarks.clients import QUIET, Client
+from benchmarks.clients import Client, fitted
 
 GRAPHS, TRAINED, FEATURES = 2000, 1600, 10
 
@@ -41,13 +41,7 @@ class GraphClassifier(Client):
         return LightningDataset(mixed[:TRAINED], mixed[TRAINED:], batch_size=64, num_workers=0)
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        import lightning.pytorch as pl
-
-        trainer = pl.Trainer(
-            max_epochs=length, callbacks=list(callbacks), enable_checkpointing=False, **QUIET
-        )
-        trainer.fit(model(), data)
-        return trainer
+        return fitted(model(), [data], length, callbacks)
 
     def quality(self, trained: Any, data: Any) -> float:
         return float(trained.validate(trained.model, data, verbose=False)[0]["loss"])
