@@ -17,9 +17,9 @@ SHOWN = ("full", "short", "corrected", "hybrid", "auto")
 
 
 def headline(results: Mapping[str, Any]) -> str:
-    """Say in how many clients the default and ``auto`` end worse than the full run, and their cost.
+    """Count the clients in which the default and ``auto`` end worse than the full run.
 
-    A difference counts by the sign of its mean over seeds; without a finite one, it is worse.
+    The sign of the mean difference over seeds decides. A client without finite values is worse.
     """
     clients = results["clients"]
     names = {"hybrid": "the default", "auto": '`speedup="auto"`'}
@@ -132,7 +132,7 @@ def _all(results: Mapping[str, Any]) -> list[dict[str, list[dict[str, Any]]]]:
 def _worse(
     by_arm: Mapping[str, list[dict[str, Any]]], arm: str, about: Mapping[str, Any]
 ) -> list[float]:
-    """Return by how much an arm is worse than the full run, of each seed with two finite values."""
+    """Return how much worse an arm is than the full run, of each seed with finite values."""
     sign = 1 if about["lower"] else -1
     pairs = [(a["quality"], b["quality"]) for a, b in zip(by_arm[arm], by_arm["full"], strict=True)]
     return [sign * (a - b) for a, b in pairs if None not in (a, b)]
