@@ -34,8 +34,23 @@ def interpreter(client: Client, folder: Path) -> Path:
         subprocess.run(
             [*install, "--build-constraint", str(limits), *wanted.split("\n")], check=True
         )
+        drop_unloadable(place)
         made.write_text(wanted, "utf-8")
     return python
+
+
+def drop_unloadable(place: Path) -> None:
+    """Remove what is built for CUDA from torchvision and torchaudio, if torch is built for CPUs.
+
+    PyPI's wheels of both fail on import beside such a torch. No client needs their compiled parts.
+    """
+    for packages in place.glob("lib/python*/site-packages"):
+        if (packages / "torch" / "lib" / "libc10_cuda.so").exists():
+            continue
+        for part in packages.glob("torchaudio/lib/_torchaudio*.so"):
+            part.unlink()
+        for part in packages.glob("torchvision/_meta_registrations.py"):
+            part.write_text("", "utf-8")
 
 
 def requirements(client: Client) -> tuple[str, ...]:

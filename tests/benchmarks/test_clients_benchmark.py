@@ -110,6 +110,19 @@ def test_a_client_has_an_environment_of_its_own_which_is_made_once(
     assert len(calls) == 4 and "numpy<9" in calls[-1]
 
 
+@pytest.mark.parametrize("cuda", [False, True])
+def test_parts_for_cuda_are_removed_beside_a_torch_for_cpus(tmp_path: Path, cuda: bool) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    audio = packages / "torchaudio" / "lib" / "_torchaudio.abi3.so"
+    vision = packages / "torchvision" / "_meta_registrations.py"
+    runtime = packages / "torch" / "lib" / ("libc10_cuda.so" if cuda else "libc10.so")
+    for path in (audio, vision, runtime):
+        path.parent.mkdir(parents=True)
+        path.write_text("x", "utf-8")
+    environments.drop_unloadable(tmp_path)
+    assert (audio.exists(), vision.read_text("utf-8")) == ((True, "x") if cuda else (False, ""))
+
+
 def row(arm: str, seed: int, quality: float | None, ratio: float = 1.0) -> dict[str, Any]:
     return {"client": "small", "arm": arm, "seed": seed, "quality": quality, "full_steps": 20,
             "predicted_steps": 10, "seconds": 2.0, "ratio": ratio, "code": "a"}  # fmt: skip
