@@ -40,9 +40,9 @@ def interpreter(client: Client, folder: Path) -> Path:
 
 
 def drop_unloadable(place: Path) -> None:
-    """Remove what is built for CUDA from torchvision and torchaudio, if torch is built for CPUs.
+    """Make torchvision and torchaudio importable beside a torch that is built for CPUs.
 
-    PyPI's wheels of both fail on import beside such a torch. No client needs their compiled parts.
+    PyPI's wheels of both have parts for CUDA, on which the import fails. No client needs them.
     """
     for packages in place.glob("lib/python*/site-packages"):
         if (packages / "torch" / "lib" / "libc10_cuda.so").exists():
