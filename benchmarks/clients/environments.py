@@ -42,7 +42,8 @@ def interpreter(client: Client, folder: Path) -> Path:
 def drop_unloadable(place: Path) -> None:
     """Make torchvision and torchaudio importable beside a torch that is built for CPUs.
 
-    PyPI's wheels of both have parts for CUDA, on which the import fails. No client needs them.
+    The wheels on PyPI contain parts that are compiled for CUDA, and importing these parts fails. No
+    client uses them.
     """
     for packages in place.glob("lib/python*/site-packages"):
         if (packages / "torch" / "lib" / "libc10_cuda.so").exists():
