@@ -192,7 +192,21 @@ class HybridConfig:
         """Predictor per parameter kind, with the default in place of None."""
         if self.predictors is not None:
             return self.predictors
-        return dict.fromkeys(KINDS if self.paced else ("hidden",), "fitted")
+        return dict.fromkeys(KINDS, "fitted")
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the run decides how far predicted steps lead; else one forecast, as chosen."""
+        return self.paced or self.predictors is None
+
+    @property
+    def always_predicted(self) -> frozenset[str]:
+        """Kinds that every predicted step moves; the others only move while forecasts last.
+
+        None with ``speedup="auto"``, else those named in ``predictors``, by default hidden.
+        """
+        named = ("hidden",) if self.predictors is None else self.predictors
+        return frozenset(() if self.paced else named)
 
     def with_length(self, steps: int) -> HybridConfig:
         """Return the configuration of a run of this many steps, at least 1."""

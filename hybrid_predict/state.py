@@ -129,14 +129,14 @@ class State:
     def log_left_out(self) -> None:
         """Log once what is left to the optimizer, and whether nothing can be predicted."""
         reasons = set(self.groups.left_out)
-        if self.schedule.planned and not self.groups.predicted:
+        if self.schedule.planned and not self.groups.judged:
             reasons.add(NOTHING)
         for reason in sorted(reasons - {event["reason"] for event in self.ledger.events}):
             self.record_event(reason, logging.WARNING)
 
     def log_shortfall(self) -> None:
         """Log that not all predicted steps fit, if there is something to predict."""
-        if self.groups.predicted and self.schedule.shortfall:
+        if self.groups.judged and self.schedule.shortfall:
             self.record_event(self.schedule.shortfall, logging.WARNING)
 
     def apply_budget(self, step: int | None = None) -> None:
@@ -232,7 +232,8 @@ class State:
         """Take one measurement into evidence, limits and skills."""
         if judgement.verdict is Verdict.STANDS and measured.slopes is not None:
             self.evidence = weigh(self.evidence, measured.slopes)
-            refuted = bool(self.evidence.ended) and self._config.paced
+            renewable = self._config.paced or self.groups.scores.lasting
+            refuted = bool(self.evidence.ended) and renewable
             self.groups.scores.weigh(measured.slopes, measured.predicted, refuted=refuted)
             if refuted:
                 self.evidence = Evidence()

@@ -87,11 +87,11 @@ class Window:
     Args:
         length: Number of displacements in a window, at least 8.
         values: The K tensors, as local shards.
-        paced: Whether the first windows are short, and forecasts meet the window after theirs too.
+        short: Whether the first windows are short, see `rules.skill.window_bounds`.
     """
 
-    def __init__(self, length: int, values: Sequence[Tensor], *, paced: bool = False) -> None:
-        self.length, self.paced = length, paced
+    def __init__(self, length: int, values: Sequence[Tensor], *, short: bool = False) -> None:
+        self.length, self._short = length, short
         self._sizes = [v.numel() for v in values]
         self._places = [_places(v) for v in values]
         self._shares = [n / min(n, SAMPLE) if n else 0.0 for n in self._sizes]
@@ -109,7 +109,7 @@ class Window:
         return not self._frozen and begin > 0 and end - self._seen >= (end - begin) // 2
 
     def _bounds(self) -> tuple[int, int]:
-        return window_bounds(self._seen, self.length, short=self.paced)
+        return window_bounds(self._seen, self.length, short=self._short)
 
     def held_bytes(self, *, fitted: bool) -> int:
         """Return the memory of all samples while a window is open, in bytes.
@@ -117,7 +117,7 @@ class Window:
         Args:
             fitted: Whether windows are opened with fitted directions.
         """
-        return (3 + fitted + self.paced) * sum(x.nbytes for x in self._drift)
+        return (4 + fitted) * sum(x.nbytes for x in self._drift)
 
     def open(self, delta: WeightDelta, fitted: Sequence[Tensor]) -> None:
         """Open a window: store a forecast and the fitted directions per unit of learning rate."""
@@ -161,7 +161,7 @@ class Window:
             chance = (moved * forecast).square().sum() * (share * count) ** 2
             others = torch.stack([chance, drift * factor, (moved * before).sum() * factor])
             rows.append(torch.cat([(each @ each.T).flatten() * factor, others]).to(device))
-        size, self._before = 1 + len(self._frozen), self._frozen[0] if self.paced else []
+        size, self._before = 1 + len(self._frozen), self._frozen[0]
         self._moved, self._frozen, self._squares = [], [], []
         return self._count, size, torch.cat(rows)
 
@@ -227,7 +227,7 @@ class Window:
         self._count = check_count("count", state["count"])
         self._drift, self._frozen = own(state["drift"]), [own(x) for x in state["frozen"]]
         self._moved, self._squares = own(state["moved"]), own(state["squares"])
-        self._before = own(state["before"]) if self.paced else []
+        self._before = own(state["before"])
 
     def load_of(self, windows: Sequence[dict[str, Any]], tensors: Sequence[Tensor]) -> None:
         """Load this rank's window, of all ranks or alone; begin anew if otherwise sharded now.

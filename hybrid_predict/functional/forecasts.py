@@ -49,7 +49,7 @@ def start(
         kernels.zeros(like, config.history_dtype), xp.zeros((), dtype=xp.int32),
         numbers(factor, count), numbers(0.0, count, 2), empty(), empty(), empty(),
         numbers(factor, count), numbers(0.0, count),
-        Pooled(*(numbers(0.0) for _ in Pooled._fields)), empty() if config.paced else {},
+        Pooled(*(numbers(0.0) for _ in Pooled._fields)), empty(),
     )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def learn(
     xp = array_library(*displaced.values())
     learns = (xp.stack([update.rates[name] for name in displaced]) != 0).any()
     now = _averaged(before, predictor.decay, displaced, moved.frozen, update.history)
-    length, short = state.clock.length, bool(before.before)  # kept with speedup="auto" only
+    length, short = state.clock.length, state.pacing.credit is not None
     opens = now.count == window_bounds(now.count, length, short=short)[0]
     begin, _ = window_bounds(before.count, length, short=short)
     full, steps = learns & opens & (begin > 0), now.count - begin
@@ -80,7 +80,7 @@ def learn(
     following = (after.factors**2 * gram[:, 2, 2]).sum()
     pooled = pool(gram, chance, squares, steps, following)
     after = after._replace(latest=select(full, pooled, before.latest))
-    lagged = _lagged(plan, now, displaced, begin, state) if short else Lagged()
+    lagged = _lagged(plan, now, displaced, begin, state)
     slopes = _slopes(group, before, displaced, made, update)
     seen = Seen(plan.kind, slopes, zero_unless(full, pooled), zero_unless(full, lagged))
     return group._replace(history=select(learns, after, before)), seen
@@ -142,7 +142,7 @@ def _opened(now: History) -> History:
         direction=_sampled(now.drift),
         multiples=now.factors,
         squares=xp.stack([dot(x, x) for x in now.average.values()]),
-        before={name: factor * x for factor, (name, x) in forecasts if name in now.before},
+        before={name: factor * x for factor, (name, x) in forecasts},
     )
 
 
@@ -150,11 +150,11 @@ def _lagged(
     plan: Plan, now: History, displaced: Mapping[str, Any], begin: Any, state: HybridState
 ) -> Lagged:
     """Products of the forecast of the window before with the one after ``begin`` displacements."""
-    late, decay = 0.0, state.pacing.momentum
+    late, decay, short = 0.0, state.pacing.momentum, state.pacing.credit is not None
     for name, forecast in now.before.items():
         share = displaced[name].size / forecast.size
         late = late + share * dot(now.moved[name], forecast)
-    earlier, _ = window_bounds(begin - 1, state.clock.length, short=True)
+    earlier, _ = window_bounds(begin - 1, state.clock.length, short=short)
     if plan.update is not None:
         own, whole = plan.update.decay, plan.update.share >= 1.0
         decay = own if whole else array_library(decay).maximum(own, decay)

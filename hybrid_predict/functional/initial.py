@@ -43,7 +43,7 @@ def init(
         weights: All trained arrays by name, floating-point, of NumPy or of JAX.
         config: What is corrected and predicted; ``kinds`` names heads and embeddings.
         momentum: :math:`\beta_1` of the optimizer, in [0, 1): windows of displacements are longer
-            for more, and what momentum carries on does not count for ``speedup="auto"``.
+            for more, and what momentum carries on does not lengthen predicted steps.
         outputs_last: Whether matrices are of shape (inputs, outputs), as in most JAX libraries, in
             place of torch's (outputs, inputs).
         step_operations: Floating-point operations of forward and backward of a full step, of which
@@ -63,8 +63,6 @@ def init(
     xp = check_arrays("weights", weights)
     plans = make_plans(weights, config, outputs_last, step_operations)
     _log_limits(plans, make_plans(weights, config), config, step_operations)
-    gates = [part.predictor.gated for part in plans.predicted if part.predictor]
-    gated = bool(gates) and all(gates)
     length, dtype = window_length(momentum), wide_dtype(*weights.values())
 
     def arrays(tree: Any) -> Any:
@@ -81,20 +79,21 @@ def init(
         past = forecasts.start(own.predictor, like, config) if own.predictor else None
         return Group(zeros(like, history), correction, past)
 
-    paces = {each.kind: arrays(Pace()) for each in plans.predicted if config.paced}
+    credit = arrays(0.0) if config.paced else None
+    paces = {each.kind: arrays(Pace()) for each in plans.predicted if config.adaptive}
     return HybridState(
         {key: group(each) for key, each in plans.groups.items()},
         {each.kind: arrays(Skill()) for each in plans.predicted},
         arrays(first_limits(optimizers=1)),
-        arrays(_schedule(config, length if gated else 0)),
+        arrays(_schedule(config, length if plans.gated else 0)),
         arrays(Clock(length)),
         {name: xp.zeros_like(weights[name]) for each in plans.predicted for name in each.shapes},
         predicted=arrays(0),
         sound=arrays(True),
         stands=arrays(True),
-        gated=arrays(gated),
+        gated=arrays(plans.gated),
         evidence=arrays(Evidence()),
-        pacing=Pacing(paces, arrays(0.0), arrays(float(momentum))),
+        pacing=Pacing(paces, credit, arrays(float(momentum))),
         blocks=xp.asarray(tried(plans.block), dtype=xp.int32),
     )
 
@@ -112,7 +111,7 @@ def _log_limits(
         logger.warning("%s.", describe_excess(share, most).capitalize())
     if len(plans.predicted) < len(wanted.predicted):
         logger.warning("There are %s.", too_expensive(most))
-    parts = [plan.part(True) for plan in plans.predicted]
+    parts = [plan.part(True) for plan in plans.predicted if plan.judged]
     if any(part.gated for part in parts) and too_few(parts, plans.trained):
         logger.warning("There are %s.", TOO_FEW)
 

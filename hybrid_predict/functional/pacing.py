@@ -4,41 +4,48 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybrid_predict.config import HybridConfig
 from hybrid_predict.functional.plan import Plans
 from hybrid_predict.functional.state import HybridState
 from hybrid_predict.rules import schedule
-from hybrid_predict.rules.gate import suffice
+from hybrid_predict.rules.gate import Part, suffice
 from hybrid_predict.rules.numbers import array_library, ratio
-from hybrid_predict.rules.pace import length, paced, per_full_step
+from hybrid_predict.rules.pace import Pace, length, paced, per_full_step
 from hybrid_predict.rules.skill import enough
 
 
 def due(state: HybridState) -> Any:
     """Return the number of predicted steps that are due right before the coming full step."""
     steps = state.clock.steps
-    if state.pacing.paces:
-        count = paced(state.schedule, steps, state.pacing.credit)
-    else:
+    if state.pacing.credit is None:
         count = schedule.due(state.schedule, steps)
+    else:
+        count = paced(state.schedule, steps, state.pacing.credit)
     return count.astype(state.predicted.dtype)
 
 
-def forecasts_of(count: Any, state: HybridState, plans: Plans) -> dict[str, Any]:
+def forecasts_of(
+    count: Any, state: HybridState, plans: Plans, config: HybridConfig
+) -> dict[str, Any]:
     """Return how many forecasts so many predicted steps move each group that has a predictor."""
     xp, ready = array_library(count), _ready(state, plans)
-    if not state.pacing.paces:
-        return {key: xp.where(may, count, 0) for key, may in ready.items()}
-    number, counts = _per_full_step(state, plans, ready), {}
+    number, counts = config.compression - 1.0, {}
+    if config.paced:
+        number = _per_full_step(state, plans, ready)
     for key, may in ready.items():
         kind = plans.groups[key].kind
-        drifts = length(state.pacing.paces[kind].advance, number)
-        counts[key] = xp.where(may, count * ratio(drifts, state.skills[kind].length), 0.0)
+        drifts = length(state.pacing.paces.get(kind, Pace()).advance, number)
+        least = 1.0 if kind in config.always_predicted else 0.0
+        forecasts = xp.maximum(ratio(drifts, state.skills[kind].length), least)
+        counts[key] = xp.where(may, count * forecasts, 0.0)
     return counts
 
 
 def counted(state: HybridState, plans: Plans) -> HybridState:
     """Return the state with a full step counted for the number of predicted steps that are due."""
     credit = state.pacing.credit
+    if credit is None:
+        return state
     new = credit % 1.0 + _per_full_step(state, plans, _ready(state, plans))
     new = array_library(credit).asarray(new, dtype=credit.dtype)
     return state._replace(pacing=state.pacing._replace(credit=new))
@@ -46,14 +53,16 @@ def counted(state: HybridState, plans: Plans) -> HybridState:
 
 def _ready(state: HybridState, plans: Plans) -> dict[str, Any]:
     """Which groups may be predicted, as 0-dim bools: those with skill, if they suffice."""
-    parts = {}
+    parts: dict[str, Part] = {}
+    judged: list[Part] = []
     for key, plan in plans.groups.items():
         history = state.groups[key].history
         if plan.predictor is not None and history is not None:
             ready = history.count > 0
             gated = plan.predictor.gated
             parts[key] = plan.part(ready & enough(state.skills[plan.kind]) if gated else ready)
-    may = suffice(list(parts.values()), plans.trained) if parts else True
+            judged += [parts[key]] if plan.judged else []
+    may = suffice(judged, plans.trained) if judged else False
     return {key: part.ready & may if part.gated else part.ready for key, part in parts.items()}
 
 

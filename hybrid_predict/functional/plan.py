@@ -27,6 +27,8 @@ class Plan(NamedTuple):
     function sees those of a dict."""
     update: SpectralUpdate | None
     predictor: FittedPredictor | MomentumPredictor | None
+    judged: bool
+    """Whether no predicted step is made without groups like this one."""
     block: int | None = None
     """Largest number of rows that corrected updates treat together; None for all."""
 
@@ -74,6 +76,12 @@ class Plans(NamedTuple):
     def predicted(self) -> list[Plan]:
         """The groups that have a predictor."""
         return [plan for plan in self.groups.values() if plan.predictor]
+
+    @property
+    def gated(self) -> bool:
+        """Whether predicted steps are possible, and need skill."""
+        gates = [plan.predictor.gated for plan in self.predicted if plan.predictor and plan.judged]
+        return bool(gates) and all(gates)
 
     def operations(self, block: int | None) -> int:
         """Return the operations that correcting adds to a full step, by the block of rows."""
@@ -132,7 +140,11 @@ def make_plans(
             members.setdefault((kind, corrected), {})[name] = as_matrix(shape)
     groups = {
         kind if corrected else f"{kind}, not corrected": Plan(
-            kind, shapes, updates[kind] if corrected else None, predictors.get(kind)
+            kind,
+            shapes,
+            updates[kind] if corrected else None,
+            predictors.get(kind),
+            config.paced or kind in config.always_predicted,
         )
         for (kind, corrected), shapes in sorted(members.items())
     }

@@ -25,7 +25,7 @@ class History(NamedTuple):
     multiples: Any  # `factors` when it was opened
     squares: Any  # squared lengths of `average` when it was opened, shape (T,)
     latest: Pooled  # what the last closed window has measured
-    before: dict[str, Any]  # the forecast that it compared; empty unless ``speedup="auto"``
+    before: dict[str, Any]  # the forecast that it compared, likewise
 
 
 @final
@@ -63,10 +63,10 @@ class Clock(NamedTuple):
 
 @final
 class Pacing(NamedTuple):
-    """How many predicted steps follow each full step with ``speedup="auto"``, 0-dim arrays."""
+    """How far predicted steps move, and how many are due, 0-dim arrays."""
 
-    paces: dict[str, Pace]  # how far each kind is moved; empty unless ``speedup="auto"``
-    credit: Any  # predicted steps that are due
+    paces: dict[str, Pace]  # by kind; empty if the configuration chose one forecast
+    credit: Any  # predicted steps that are due; None unless ``speedup="auto"``
     momentum: Any  # that of the optimizer
 
 
@@ -87,7 +87,7 @@ class HybridState(NamedTuple):
             predicted steps stand.
         gated: Whether all forecasts need skill, 0-dim bool.
         evidence: Evidence against predicted steps, of 0-dim arrays.
-        pacing: How many predicted steps follow each full step.
+        pacing: How far predicted steps move, and how many are due.
         blocks: Numbers of rows that corrections could treat together, down to the chosen one, shape
             (B,); 0 for all. A jitted function reads the choice from its length.
     """

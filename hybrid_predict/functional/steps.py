@@ -19,7 +19,7 @@ from hybrid_predict.functional.state import HybridState
 from hybrid_predict.rules.budget import BLOCKS
 from hybrid_predict.rules.limits import alarmed, learned, loss_limit, norm_limits, pausing, risen
 from hybrid_predict.rules.numbers import array_library, select
-from hybrid_predict.rules.pace import Lagged, follow
+from hybrid_predict.rules.pace import Lagged, follow, lasting
 from hybrid_predict.rules.pace import weigh as weigh_pace
 from hybrid_predict.rules.schedule import cooling
 from hybrid_predict.rules.skill import Pooled, add_window, known
@@ -62,7 +62,7 @@ def predict(
     may = ~clock.plain & ~paused & (planned > 0)
     rates, moved = numbers_by_name(learning_rates, weights, "learning_rates"), dict(weights)
     predicted, finite, xp = 0 * planned, state.stands | True, array_library(planned)
-    for key, times in pacing.forecasts_of(planned, state, plans).items():
+    for key, times in pacing.forecasts_of(planned, state, plans, config).items():
         history, made = state.groups[key].history, may & (times > 0)
         assert history is not None
         predicted = xp.where(made, planned, predicted)
@@ -169,7 +169,7 @@ def correct(
     update = Update(gradients, before, after, rates, shrinks, _bound(plans, rates), active,
                     outputs_last, config.history_dtype)  # fmt: skip
     weights, groups, seen = {name: after[name] for name in before}, {}, []
-    times = pacing.forecasts_of(state.predicted, state, plans)
+    times = pacing.forecasts_of(state.predicted, state, plans, config)
     for key, plan in plans.groups.items():
         new = corrected(plan, state.groups[key], update)
         weights |= new.weights
@@ -180,8 +180,7 @@ def correct(
     moving = {name: before[name] for name in state.kept}
     undone = {**before, **select(state.predicted > 0, state.kept, moving)}
     new_state = _advanced(state, _learned(state._replace(groups=groups), seen))
-    if config.paced:
-        new_state = pacing.counted(new_state, plans)
+    new_state = pacing.counted(new_state, plans)
     return select(state.stands, weights, undone), new_state
 
 
@@ -200,15 +199,16 @@ def _learned(state: HybridState, seen: list[forecasts.Seen]) -> HybridState:
     slopes = total(Slopes, (each.slopes for each in seen))
     weighed = weigh(state.evidence, slopes)
     evidence = select(state.predicted > 0, weighed, state.evidence)
-    refuted, skills, paces = evidence.ended > 0, {}, {}
+    skills, paces, refuted = {}, {}, evidence.ended > 0
+    if state.pacing.credit is None:
+        refuted = refuted & lasting(state.pacing.paces.values())
     for kind, skill in state.skills.items():
         own = [each for each in seen if each.kind == kind]
         skills[kind] = add_window(skill, total(Pooled, (each.pooled for each in own)))
         if kind in state.pacing.paces:
             pace = weigh_pace(state.pacing.paces[kind], slopes, state.predicted, refuted)
             paces[kind] = follow(pace, total(Lagged, (each.lagged for each in own)))
-    if paces:
-        evidence = select(refuted, Evidence(), evidence)
+    evidence = select(refuted, Evidence(), evidence)
     pacing = state.pacing._replace(paces=paces)
     return state._replace(skills=skills, evidence=evidence, pacing=pacing)
 
@@ -260,7 +260,7 @@ def _check_state(
     for key, group in state.groups.items():
         averages |= {f"{key}: {name}": x for name, x in group.average.items()}
     _check_shapes("state", averages, planned, remedy)
-    if state.skills and config.paced != bool(state.pacing.paces):
+    if state.skills and config.paced != (state.pacing.credit is not None):
         got = "a state of another speedup"
         raise ConfigError("state", f"a state of speedup={config.speedup!r}", got, remedy)
 

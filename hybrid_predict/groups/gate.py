@@ -18,7 +18,7 @@ class Gate:
 
     Args:
         blocked: Parameter names of each group that must not be predicted.
-        closed: Whether every group that has a predictor is blocked.
+        closed: Whether every group is blocked without which no predicted step is made.
         weak: Whether most matrices have weak corrections.
         reason: Reason for a closed gate, as an event for the ledger.
     """
@@ -35,24 +35,31 @@ class Gate:
 
 
 def make_gate(
-    predicted: Sequence[Group], skills: Mapping[str, Skill], trained: int, too_weak: str
+    predicted: Sequence[Group],
+    judged: Sequence[Group],
+    skills: Mapping[str, Skill],
+    trained: int,
+    too_weak: str,
 ) -> Gate:
     """Block groups whose forecasts lack skill, and all gated groups if corrections are weak.
 
     Args:
         predicted: The groups with a predictor.
+        judged: Those of them without which no predicted step is made.
         skills: Skill of the forecasts by kind.
         trained: Number of trained weights outside embeddings.
         too_weak: Why most matrices have weak corrections; empty if they have not.
     """
-    own = [skills.get(group.treatment.kind, Skill()) for group in predicted]
-    able = _parts(predicted, [bool(enough(skill)) for skill in own])
-    skilled = _parts(predicted, [bool(lower(skill) > 0.0) for skill in own])
+    skill = {group.names: skills.get(group.treatment.kind, Skill()) for group in predicted}
+    able = [_part(group, bool(enough(skill[group.names]))) for group in judged]
+    skilled = [_part(group, bool(lower(skill[group.names]) > 0.0)) for group in judged]
     opened = not too_weak and rules.suffice(able, trained)
-    pairs = zip(predicted, able, strict=True)
-    blocked = frozenset(g.names for g, part in pairs if part.gated and not (part.ready and opened))
-    closed = bool(predicted) and len(blocked) == len(predicted)
-    if too_weak:
+    gated = (g.names for g in predicted if _part(g, False).gated)
+    blocked = frozenset(names for names in gated if not (opened and enough(skill[names])))
+    closed = bool(predicted) and all(group.names in blocked for group in judged)
+    if not judged:
+        reason = rules.NOTHING
+    elif too_weak:
         reason = too_weak
     elif rules.too_few(able, trained):
         reason = rules.TOO_FEW
@@ -62,14 +69,7 @@ def make_gate(
     return Gate(blocked, closed, bool(too_weak), reason)
 
 
-def _parts(predicted: Sequence[Group], ready: Sequence[bool]) -> list[rules.Part]:
-    """The groups as the gate sees them."""
-    return [
-        rules.Part(
-            group.size,
-            group.treatment.predictor is not None and group.treatment.predictor.gated,
-            now,
-            group.treatment.kind == "embedding",
-        )
-        for group, now in zip(predicted, ready, strict=True)
-    ]
+def _part(group: Group, ready: bool) -> rules.Part:
+    """The group as the rules of the gate see it."""
+    predictor, table = group.treatment.predictor, group.treatment.kind == "embedding"
+    return rules.Part(group.size, predictor is not None and predictor.gated, ready, table)

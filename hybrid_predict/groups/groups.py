@@ -61,13 +61,14 @@ class Groups:
     ) -> None:
         self._mapper, self._optimizer = mapper, optimizer
         self._history, self._lag, self._paced = config.history_dtype, config.lag or 0, config.paced
+        self._always, self._planned = config.always_predicted, config.compression - 1.0
         updates = {kind: make_update(u) for kind, u in config.active_updates.items()}
         self._updates = {kind: update for kind, update in updates.items() if update.share > 0}
         predictors = config.active_predictors.items()
         self._predictors = {kind: make_predictor(p) for kind, p in predictors}
         self._groups: list[Group] = []
         self.left_out: set[str] = set()
-        self.scores = Scores(paced=config.paced)
+        self.scores = Scores(adaptive=config.adaptive)
         self._credit = 0.0
         self._calls: Counter[int] = Counter()
         self._absent: dict[int, int] = {}
@@ -92,9 +93,14 @@ class Groups:
         return [group for group in self._groups if group.treatment.predictor is not None]
 
     @property
+    def judged(self) -> list[Group]:
+        """The groups without which no predicted step is made."""
+        return [g for g in self.predicted if self._paced or g.treatment.kind in self._always]
+
+    @property
     def gated(self) -> bool:
-        """Whether there are forecasts, and all of them need skill."""
-        predictors = [group.treatment.predictor for group in self.predicted]
+        """Whether predicted steps are possible, and need skill."""
+        predictors = [group.treatment.predictor for group in self.judged]
         return bool(predictors) and all(p is not None and p.gated for p in predictors)
 
     @property
@@ -190,7 +196,7 @@ class Groups:
             group = before.get((treatment.kind, treatment.owner, tuple(names)))
             if group is None or group.treatment != treatment:
                 momentum = self._optimizer.momentum(treatment.owner)
-                decay = self._optimizer.noise_decay(treatment.owner) if self._paced else momentum
+                decay = self._optimizer.noise_decay(treatment.owner)
                 group = Group(treatment, names, parameters, self._history, momentum, decay)
                 for old in before.values():
                     group.inherit(old)
@@ -264,7 +270,7 @@ class Groups:
         too_weak = weak(self.corrected_shapes, self.block)
         why = too_expensive(self._budget) if too_weak else ""
         trained = self._mapper.count_trained()
-        self.gate = make_gate(self.predicted, self.scores.skills, trained, why)
+        self.gate = make_gate(self.predicted, self.judged, self.scores.skills, trained, why)
 
     def length_bound(self, options: Mapping[int, Options]) -> float | None:
         """Return 1.0 if corrected matrices have different learning rates, else None."""
@@ -274,7 +280,9 @@ class Groups:
 
     @property
     def per_full_step(self) -> float:
-        """Number of predicted steps per full step, as the windows so far suggest it."""
+        """Number of predicted steps per full step: planned, or as the windows so far suggest it."""
+        if not self._paced:
+            return self._planned
         return float(per_full_step((g.size, self._advance(g)) for g in self.predicted))
 
     def due(self, schedule: Schedule, position: int) -> int:
@@ -305,6 +313,11 @@ class Groups:
         still = group.treatment.owner in self._absent or group.names in self.gate.blocked
         return 0.0 if still else self.scores.advance(group)
 
+    def _forecasts(self, group: Group, number: float) -> float:
+        """Return how many forecasts a predicted step moves a group, with ``number`` of steps."""
+        count = self.scores.forecasts(group, self._advance(group), number)
+        return max(1.0, count) if group.treatment.kind in self._always else count
+
     def forecast(self, options: Mapping[int, Options]) -> Forecast:
         """Forecast the movement of one predicted step, for all groups together.
 
@@ -321,7 +334,7 @@ class Groups:
         for group in self._groups:
             owner = group.treatment.owner
             times = 0 if owner in self._absent else self._calls[owner]
-            steps = times * self.scores.forecasts(group, self._advance(group), number)
+            steps = times * self._forecasts(group, number)
             may = steps and group.names not in self.gate.blocked
             delta = group.forecast(options) if may else None
             if delta is not None:

@@ -26,14 +26,14 @@ class Treatment(NamedTuple):
         owner: Number of their optimizer.
         update: Corrected update, or None.
         predictor: Predictor, or None.
-        paced: Whether the run decides how far predicted steps move the tensors.
+        short: Whether the first windows of displacements are short.
     """
 
     kind: str
     owner: int
     update: AbstractUpdate | None
     predictor: AbstractPredictor | None
-    paced: bool = False
+    short: bool = False
 
     def key(self) -> list[Any]:
         """Return the values in which a saved group and the group that loads it must agree."""
@@ -194,7 +194,7 @@ def allocate(
         carries=lists.zeros(values) if any(map(lists.is_half, values)) else [],
         update=_update_state(update, tensors, history, owned_by) if update else None,
         history=predictor.init(names, values, history) if predictor else None,
-        window=Window(length, values, paced=treatment.paced) if predictor else None,
+        window=Window(length, values, short=treatment.short) if predictor else None,
         owners=owned_by if update else None,
     )
 

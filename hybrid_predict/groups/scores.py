@@ -7,7 +7,7 @@ from typing import Any, TypeVar, final
 
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.groups.group import Group
-from hybrid_predict.rules.pace import Lagged, Pace, follow, lag, length, weigh
+from hybrid_predict.rules.pace import Lagged, Pace, follow, lag, lasting, length, weigh
 from hybrid_predict.rules.skill import Skill, add_window, known
 from hybrid_predict.rules.verdict import Slopes
 from hybrid_predict.saved import check_count, check_numbers, checked_pace, checked_skill, damaged
@@ -20,28 +20,33 @@ class Scores:
     """The running results of all closed windows.
 
     Args:
-        paced: Whether they decide how far predicted steps move the tensors.
+        adaptive: Whether they decide how far predicted steps move the tensors.
 
     Attributes:
         skills: Skill of the forecasts by kind.
         skill: Skill over all kinds.
         paces: How far predicted steps move the tensors, by kind and number of their optimizer;
-            empty unless ``paced``.
-        lengths: Length of the next forecast in drifts, by the same keys; empty unless ``paced``.
+            empty unless ``adaptive``.
+        lengths: Length of the next forecast in drifts, by the same keys.
     """
 
-    def __init__(self, *, paced: bool = False) -> None:
+    def __init__(self, *, adaptive: bool) -> None:
         self.skills: dict[str, Skill] = {}
         self.skill = Skill()
         self.paces: dict[tuple[str, int], Pace] = {}
         self.lengths: dict[tuple[str, int], float] = {}
-        self._paced = paced
+        self._adaptive = adaptive
         self._latest: dict[tuple[str, ...], Reading] = {}
 
     @property
     def known(self) -> bool:
         """Whether the skill of any kind is known."""
         return any(map(known, self.skills.values()))
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the forecasts of any kind have lasted in the last windows."""
+        return bool(lasting(self.paces.values()))
 
     @property
     def summary(self) -> dict[str, dict[str, float | int]]:
@@ -56,15 +61,13 @@ class Scores:
         return float(self.paces.get(_key(group), Pace()).advance)
 
     def forecasts(self, group: Group, advance: float, number: float) -> float:
-        """Return how many forecasts a predicted step moves a group; 1 unless ``paced``.
+        """Return how many forecasts a predicted step moves a group.
 
         Args:
             group: The group.
             advance: Its advance.
             number: Number of predicted steps per full step.
         """
-        if not self._paced:
-            return 1.0
         own = self.lengths.get(_key(group), 0.0)
         return length(advance, number) / own if own > 0.0 else 0.0
 
@@ -88,7 +91,7 @@ class Scores:
         for kind in dict.fromkeys(one.kind for one in readings):  # alike on every rank
             pooled = [one.pooled(squares[one.names]) for one in readings if one.kind == kind]
             self.skills[kind] = add_window(self.skills.get(kind, Skill()), _summed(pooled))
-        followed = [one for one in readings if self._paced and one.names in groups]
+        followed = [one for one in readings if self._adaptive and one.names in groups]
         for key in dict.fromkeys((one.kind, one.owner) for one in followed):
             mine = [one for one in followed if (one.kind, one.owner) == key]
             lagged = [self._lagged(groups[one.names], one) for one in mine]
@@ -127,7 +130,7 @@ class Scores:
         self.skill = checked_skill(state["skill"])
         self.skills = {kind: checked_skill(numbers) for kind, numbers in state["skills"].items()}
         self.paces, self.lengths = {}, {}
-        for kind, owner, own, *numbers in state["paces"] if self._paced else []:
+        for kind, owner, own, *numbers in state["paces"] if self._adaptive else []:
             if kind not in self.skills:
                 raise damaged("a pace of a kind with skill", kind)
             key = kind, check_count("owner", owner)

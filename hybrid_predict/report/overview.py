@@ -115,7 +115,7 @@ def overview(engine: HybridEngine) -> Overview:
         parts=tuple(Part(*key, len(sizes[key]), sum(sizes[key])) for key in order),
         left_out=tuple(sorted(groups.left_out)),
         steps=schedule.total,
-        predicted=0 if too_few(engine) or not groups.predicted else schedule.planned,
+        predicted=0 if too_few(engine) or not groups.judged else schedule.planned,
         warmup=schedule.warmup,
         cooldown=schedule.cooldown,
         held_bytes=groups.held_bytes,

@@ -33,7 +33,10 @@ AFTERWARDS = {
 }
 """What these events say of a run that has ended, and made predicted steps at other times."""
 
-NOTHING = "there is nothing to predict: no trained parameter is of a kind in predictors"
+NOTHING = (
+    "there is nothing to predict: no trained parameter is a hidden matrix, or of a kind that you "
+    "named in predictors"
+)
 """Event of the ledger: predicted steps are planned, but there is nothing to forecast."""
 
 LEAST_MOVED = 4

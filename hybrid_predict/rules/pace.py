@@ -155,6 +155,11 @@ def follow(pace: Pace, lagged: Lagged) -> Pace:
     return select(usable, Pace(mean, advance, pace.windows + 1), pace)
 
 
+def lasting(paces: Iterable[Pace]) -> Any:
+    """Return whether any kind has an advance."""
+    return sum(pace.advance for pace in paces) > 0.0
+
+
 def per_full_step(parts: Iterable[tuple[float, Any]]) -> Any:
     """Return the number of predicted steps per full step, the mean advance over all weights.
 

@@ -91,13 +91,16 @@ class KindDecision:
         for name, p, kind in zip(mapper.names, mapper.parameters, mapper.kinds, strict=True):
             if p.requires_grad:
                 names[kind].append(name)
+        predicted = config.active_predictors if config.compression > 1 else {}
         done = ["corrected"] if "hidden" in config.active_updates else []
-        if "hidden" in config.active_predictors and config.compression > 1:
-            done.append("predicted")
+        done += ["predicted"] if "hidden" in predicted else []
         treated = " and ".join(done) or "left to the optimizer"
         parts = [f"{len(names['hidden'])} hidden matrices are {treated}"]
         parts += [f"{kind}: {listed(names[kind])}" for kind in ("head", "embedding") if names[kind]]
-        return "; ".join((*parts, f"{len(names['vector'])} vectors"))
+        parts.append(f"{len(names['vector'])} vectors")
+        if lasting := [kind for kind in predicted if kind not in config.always_predicted]:
+            parts.append(f"predicted while forecasts last: {', '.join(lasting)}")
+        return "; ".join(parts)
 
     def state_dict(self) -> tuple[dict[str, str], list[int]]:
         """Return the kinds by name, without overrides, and the numbers of undecided optimizers."""
