@@ -63,13 +63,13 @@ def _inside(log: RunLog) -> dict[str, Any]:
         "Training loss and predicted steps over full steps": loss_figure,
         "Training loss over seconds": seconds_figure,
         "Skill of the forecasts over full steps": skill_figure,
-        "Length of predicted steps over full steps": length_figure,
+        "Length of forecasts over full steps": length_figure,
     }
-    if paced := log.start["plan"].get("paced", False):  # a number needs no persistence
+    if adaptive := any("advance" in skill for skill in log.ledger.skills.values()):
         drawn["Predicted steps per full step, and advance"] = pace_figure
         drawn["Persistence of the forecasts over full steps"] = persistence_figure
     figures = {title: data_uri(draw(log)) for title, draw in drawn.items()}
-    return {"figures": figures, "spent": _spent(log.ledger), "paced": paced}
+    return {"figures": figures, "spent": _spent(log.ledger), "adaptive": adaptive}
 
 
 def _spent(ledger: SavingsLedger) -> dict[str, dict[str, float]]:

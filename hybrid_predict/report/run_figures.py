@@ -91,8 +91,8 @@ def skill_figure(log: RunLog) -> Figure:
 
 
 def length_figure(log: RunLog) -> Figure:
-    """Draw the length of predicted steps, and the one that fits best, over full steps, by kind."""
-    return _by_kind(log, LENGTH, "Length of a predicted step", "lengths of the drift", (SHORTEST,))
+    """Draw the length of forecasts, and the one that fits best, over full steps, by kind."""
+    return _by_kind(log, LENGTH, "Length of a forecast", "lengths of the drift", (SHORTEST,))
 
 
 def persistence_figure(log: RunLog) -> Figure:
