@@ -168,6 +168,17 @@ def checked_pace(numbers: Sequence[Any]) -> Pace:
     return pace
 
 
+def check_groups(groups: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    """Return the saved groups; they are None where another rank than the first one saved them."""
+    whole = [group for group in groups if group is not None]
+    if len(whole) < len(groups):
+        raise CheckpointError(
+            "state: expected the state_dict() of rank 0, got that of another rank. With "
+            "sharded parameters, save the state of rank 0 and load it on every rank."
+        )
+    return whole
+
+
 def checked_credit(value: Any) -> float:
     """Return a saved number of predicted steps that are due.
 

@@ -33,6 +33,8 @@ BAD = {
     "predict_steps": [0, "1"],
 }
 
+AUTO = {"speedup": "auto"}
+
 
 @pytest.mark.parametrize(
     ("argument", "value"), [(name, value) for name, values in BAD.items() for value in values]
@@ -143,11 +145,16 @@ def test_an_unknown_name_is_told_with_the_nearest_that_is_known():
 
 
 @pytest.mark.parametrize(
-    ("given", "kinds"),
-    [({}, ["hidden"]), ({"speedup": 3}, ["hidden"]), ({"speedup": "auto"}, list(KINDS))],
+    ("given", "always", "named"),
+    [({}, {"hidden"}, {"head"}), ({"speedup": 3}, {"hidden"}, {"head"}), (AUTO, set(), set())],
 )
-def test_auto_predicts_every_kind_unless_told_otherwise(given, kinds):
-    assert list(HybridConfig(**given).active_predictors) == kinds
-    only = {"head": "momentum"}
-    assert HybridConfig(**given, predictors=only).active_predictors == only
+def test_every_kind_is_predicted_and_some_always_unless_told_otherwise(given, always, named):
+    config, only = HybridConfig(**given), {"head": "momentum"}
+    assert list(config.active_predictors) == list(KINDS)
+    assert config.always_predicted == always
+    assert config.adaptive
+    told = HybridConfig(**given, predictors=only)
+    assert told.active_predictors == only
+    assert told.always_predicted == named
+    assert told.adaptive == (given == AUTO)
     assert not HybridConfig(**given, predictors={}).active_predictors

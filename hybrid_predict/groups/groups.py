@@ -9,7 +9,6 @@ from typing import Any, final
 from torch import Tensor
 
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.movement import Forecast
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.forecast.window import Reading
@@ -22,7 +21,7 @@ from hybrid_predict.rules.gate import NOT_LASTING, too_expensive
 from hybrid_predict.rules.pace import paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
 from hybrid_predict.rules.skill import steps_until_known
-from hybrid_predict.saved import checked_credit
+from hybrid_predict.saved import check_groups, checked_credit
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
@@ -281,9 +280,8 @@ class Groups:
     @property
     def per_full_step(self) -> float:
         """Number of predicted steps per full step: planned, or as the windows so far suggest it."""
-        if not self._paced:
-            return self._planned
-        return float(per_full_step((g.size, self._advance(g)) for g in self.predicted))
+        lasting = per_full_step((group.size, self._advance(group)) for group in self.predicted)
+        return float(lasting) if self._paced else self._planned
 
     def due(self, schedule: Schedule, position: int) -> int:
         """Return the number of predicted steps that are due before the next full step.
@@ -292,9 +290,8 @@ class Groups:
             schedule: The schedule of the run.
             position: Index of the next step, from 0.
         """
-        if self._paced:
-            return int(paced(schedule, position, self._credit))
-        return int(due(schedule, position))
+        planned = not self._paced
+        return int(due(schedule, position) if planned else paced(schedule, position, self._credit))
 
     def count_full_step(self) -> None:
         """Count a full step for the number of predicted steps that are due."""
@@ -342,12 +339,7 @@ class Groups:
                 owners += [owner] * len(delta.names)
                 lengths = group.drift_lengths(options)
                 drifts += lengths if times == 1 else [times * length for length in lengths]
-        delta = WeightDelta(
-            tuple(n for d in parts for n in d.names),
-            tuple(x for d in parts for x in d.directions),
-            tuple(f for d in parts for f in d.factors),
-        )
-        return Forecast(delta, owners, drifts)
+        return Forecast(WeightDelta.joined(parts), owners, drifts)
 
     def score(self, readings: Sequence[Reading]) -> None:
         """Learn from windows that were closed together."""
@@ -391,12 +383,7 @@ class Groups:
         Raises:
             CheckpointError: If the arrays of a group are damaged, or belong to another rank.
         """
-        saved = state["groups"]
-        if any(part is None for part in saved):
-            raise CheckpointError(
-                "state: expected the state_dict() of rank 0, got that of another rank. With "
-                "sharded parameters, save the state of rank 0 and load it on every rank."
-            )
+        saved = check_groups(state["groups"])
         by_key = {(repr(part["key"]), tuple(part["names"])): part for part in saved}
         dropped = []
         for group in self._groups:

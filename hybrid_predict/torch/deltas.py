@@ -36,6 +36,15 @@ class WeightDelta:
             got = len(self.names), len(self.directions), len(self.factors)
             raise ConfigError("WeightDelta", "as many directions and factors as names", got)
 
+    @classmethod
+    def joined(cls, parts: Sequence[WeightDelta]) -> WeightDelta:
+        """Return the movements of different weights as one."""
+        return cls(
+            tuple(name for part in parts for name in part.names),
+            tuple(direction for part in parts for direction in part.directions),
+            tuple(factor for part in parts for factor in part.factors),
+        )
+
     def scaled(self, factor: float) -> WeightDelta:
         """Return the same movement, ``factor`` times as long."""
         return WeightDelta(self.names, self.directions, tuple(factor * f for f in self.factors))

@@ -179,10 +179,10 @@ def test_update_cost_tells_the_mechanisms_apart(monkeypatch):
     # Forecasts take no products but those of the samples, here of all entries, as a window closes.
     assert passes["predicted"]["products"] < 0.05 * passes["corrected"]["products"]
     assert passes["predicted"]["others"] < passes["corrected + predicted"]["others"]
-    # The averaged gradients, the drift, one number per row, and three samples, here of all entries.
+    # The averaged gradients, the drift, one number per row, and four samples, here of all entries.
     held = {name: row["bytes_per_parameter"] for name, row in rows.items()}
-    assert held["predicted"] == pytest.approx(8 + 12, rel=1e-3)
-    assert 4 < held["corrected"] < 5 < 20 < held["corrected + predicted"] < 21 < held["whitened"]
+    assert held["predicted"] == pytest.approx(8 + 16, rel=1e-3)
+    assert 4 < held["corrected"] < 5 < 24 < held["corrected + predicted"] < 25 < held["whitened"]
 
 
 ARGUMENTS = ["--suite", "smoke", "--tasks", "inr", "--arms", "hybrid", "--output-dir"]

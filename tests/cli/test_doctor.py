@@ -162,8 +162,9 @@ def test_a_function_is_examined_by_a_few_full_steps_that_leave_nothing(work, exa
     assert torch.equal(torch.get_rng_state(), state)
     assert status == 0
     for words in (
-        "works yes corrected 2 hidden matrices predicted 2 hidden matrices: up to 100",
-        "left alone 1 head, 3 vectors",
+        "works yes corrected 2 hidden matrices predicted 2 hidden matrices, 1 head, 3 vectors",
+        "up to 100 of 300 steps",
+        "left alone nothing",
         "200 full + up to 100 predicted = 300 steps; warm-up 40",
         'learning rate only a run with speedup="auto" can tell whether it is far too small',
         "run log none: set HybridPredict(log_dir=...)",

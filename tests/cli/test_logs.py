@@ -50,7 +50,9 @@ def test_the_finding_claims_no_more_than_was_measured(tmp_path, rows, plan, word
 def test_a_page_about_one_run_loads_nothing_and_says_what_one_run_cannot_show(
     tmp_path, capsys, paced
 ):
-    path = write(tmp_path / "logs" / "version_3", ROWS, paced=paced).with_suffix(".html")
+    known = {**SKILLS["hidden"], "persistence": 0.12, "advance": 1.5}
+    rows = [*ROWS[:-1], row(140, 60, {"hidden": known})] if paced else ROWS
+    path = write(tmp_path / "logs" / "version_3", rows, paced=paced).with_suffix(".html")
     planned = facts(read_log(path.with_suffix(".jsonl")))["predicted"]
     assert ("(at most 60)" if paced else "(60 planned)") in planned
     assert cli.main(["report", str(tmp_path)]) == 0
