@@ -96,8 +96,9 @@ class HybridConfig:
         updates: Corrected update per parameter kind, by registered name or as an object. Kinds that
             are not listed keep the optimizer's update.
         predictors: Predictor per parameter kind, by registered name or as an object. Predicted
-            steps do not move kinds that are not listed. None means ``{"hidden": "fitted"}``, and
-            ``fitted`` for every kind with ``speedup="auto"``.
+            steps do not move kinds that are not listed. None means ``fitted`` for every kind, and
+            predicted steps as long as forecasts last; hidden matrices move by at least one
+            forecast. With a number as ``speedup``, kinds that are listed move by one forecast.
         kinds: Overrides of the automatic classification: glob pattern over parameter names to kind.
             The first pattern that matches wins.
         watch_loss: Whether a high training loss undoes predicted steps, as large gradients do, and
