@@ -43,6 +43,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "predictors": {"hidden": MomentumPredictor(coefficient=-4.0, gated=False)},
         "updates": {},
     },
+    "lasting": {"total": 240},
+    "lasting, not corrected": {"total": 240, "updates": {}},
     "auto": AUTO,
     "auto, not corrected": {**AUTO, "updates": {}},
     "auto, hidden alone": {**AUTO, "predictors": {"hidden": "momentum"}},
@@ -52,7 +54,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 
-COMPILED = ("both", "whitened", "vectors too", "gated", "backwards", *list(SETTINGS)[-4:])
+COMPILED = ("both", "whitened", "vectors too", "gated", "backwards", *list(SETTINGS)[-5:])
 """Cases of JAX: compiling takes seconds."""
 
 CASES = [
@@ -69,15 +71,17 @@ def test_every_library_has_the_engine_s_numbers(
     case: str, tools: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, paced = config(**SETTINGS[case]), case.startswith("auto")
-    if paced:
+    lasting = paced or case.startswith("lasting")
+    if lasting:
         monkeypatch.setattr(functional_loops, "RATE", 1e-4)  # far too small
     ours, theirs = in_functions(settings, **tools), in_the_engine(settings)
     # Weights depend on sums over windows, which libraries round in different orders.
-    same_runs(ours, theirs, atol=1e-9 if paced or case in ("fitted", "gated") else 1e-10)
+    same_runs(ours, theirs, atol=1e-9 if lasting or case in ("fitted", "gated") else 1e-10)
     assert ours.steps == theirs.steps == settings.total_steps
     assert (sum(ours.predicted) > 0) == (case not in ("corrected", "whitened"))
     assert (sum(ours.predicted) == 6) == case.startswith("backwards")  # ended by their verdicts
     assert (max(ours.predicted) > 1) == paced
+    assert not lasting or any(float(pace.advance) for pace in ours.state.pacing.paces.values())
     np.testing.assert_allclose([float(x) for x in ours.evidence], theirs.evidence, rtol=1e-9)
 
 

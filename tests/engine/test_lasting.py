@@ -1,0 +1,95 @@
+"""With a number as speedup, predicted steps lead as far as forecasts last."""
+
+import pytest
+import torch
+from loops import Run, hurry, net
+
+from hybrid_predict import FittedPredictor, HybridConfig
+from hybrid_predict.config import KINDS
+from hybrid_predict.rules.pace import LONGEST
+from hybrid_predict.rules.skill import Skill
+from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence
+
+OWN = 0.8
+"""Length of one forecast in drifts that `hurry` sets."""
+
+
+def regression(model, k):
+    generator = torch.Generator().manual_seed(k)
+    x = torch.randn(32, 8, generator=generator)
+    return (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
+
+
+def run(rate=1e-5, **settings):
+    model = net(8, 24, 24, 1)
+    config = HybridConfig(**{"total_steps": 300, "max_overhead": 1e9, **settings})
+    return Run(model, torch.optim.AdamW(model.parameters(), lr=rate), config, regression)
+
+
+def groups_of(one, advance):
+    """Groups of a run that believes that forecasts of every kind last."""
+    one.train(2)
+    hurry(one.engine, advance)
+    return one.engine._groups
+
+
+def drifts(groups):
+    """How far a predicted step moves each kind, in drifts."""
+    number = groups.per_full_step
+    return {g.treatment.kind: OWN * groups._forecasts(g, number) for g in groups}
+
+
+def test_at_a_small_rate_all_kinds_move_far_and_the_plan_stays():
+    one = run()
+    plan, ledger = one.engine.schedule.planned, one.finish().engine.ledger
+    assert ledger.predicted_steps == plan == 100
+    assert ledger.mean_length > 1.5  # a fitted forecast is at most 1 long
+    assert {kind for kind, skill in ledger.skills.items() if skill["advance"] > 0} == {
+        "hidden", "head", "vector",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("speedup", [1.25, 1.5, 3])
+@pytest.mark.parametrize("advance", [0.0, 0.2, 0.5, 2.0, 16.0])
+def test_an_advance_is_divided_among_the_predicted_steps_of_a_full_step(speedup, advance):
+    found = drifts(groups_of(run(speedup=speedup), advance))
+    wanted = min(LONGEST, advance / (speedup - 1))
+    assert found["hidden"] == pytest.approx(max(OWN, wanted))
+    assert found["head"] == found["vector"] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("predictor", ["fitted", "momentum", FittedPredictor(gated=False)])
+def test_kinds_that_a_user_names_move_by_one_forecast(predictor):
+    groups = groups_of(run(predictors={"hidden": predictor, "head": predictor}), 2.0)
+    groups.scores.paces.clear()  # such a run measures none
+    assert drifts(groups) == {"hidden": OWN, "head": OWN}
+
+
+def test_other_kinds_need_skill_of_their_own_and_cannot_take_the_place_of_hidden_matrices():
+    groups = groups_of(run(), 2.0)
+    for without in KINDS:
+        skilled = {kind: Skill(windows=2, mean=0.5, length=OWN) for kind in KINDS}
+        groups.scores.skills = {**skilled, without: Skill()}
+        groups._update_gate()
+        blocked = {g.treatment.kind for g in groups if g.names in groups.gate.blocked}
+        every = {group.treatment.kind for group in groups}
+        assert blocked == (every if without == "hidden" else {without} & every)
+        assert groups.gate.closed == (without == "hidden")
+
+
+@pytest.mark.parametrize(("advance", "event"), [(0.0, ENDED), (1.0, RESTARTED)])
+def test_a_failed_test_ends_predicted_steps_unless_forecasts_had_lasted(
+    monkeypatch, advance, event
+):
+    one = run(rate=1e-2)
+    while not one.records or not one.records[-1].predicted:
+        one.train(1)
+    scores = one.engine._groups.scores
+    scores.paces = {key: pace._replace(advance=advance) for key, pace in scores.paces.items()}
+    monkeypatch.setattr("hybrid_predict.state.weigh", lambda *_: Evidence(ended=1))
+    verdicts = len([r for r in one.records if r.predicted])
+    while len([r for r in one.records if r.predicted]) == verdicts:
+        one.train(1)
+    assert event in one.reasons
+    assert bool(one.engine._state.evidence.ended) == (event == ENDED)
+    assert not any(pace.advance for pace in scores.paces.values())
