@@ -135,7 +135,8 @@ def _by_kind(
     axes.set(xlabel="full steps", ylabel=label, xlim=(0, None))
     tidy(axes)
     if axes.get_legend_handles_labels()[0]:
-        figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+        columns = 3 if predicted is None else 2  # with "advance" names are long
+        figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
     else:
         text = "not known yet" if log.end is None else "never known: too few full steps"
         axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#5c6370")
