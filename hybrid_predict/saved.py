@@ -168,7 +168,7 @@ def checked_pace(numbers: Sequence[Any]) -> Pace:
     return pace
 
 
-def check_groups(groups: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
+def checked_groups(groups: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
     """Return the saved groups; they are None where another rank than the first one saved them."""
     whole = [group for group in groups if group is not None]
     if len(whole) < len(groups):

@@ -80,7 +80,8 @@ def learn(
     following = (after.factors**2 * gram[:, 2, 2]).sum()
     pooled = pool(gram, chance, squares, steps, following)
     after = after._replace(latest=select(full, pooled, before.latest))
-    lagged = _lagged(plan, now, displaced, begin, state)
+    follows = bool(state.pacing.paces)
+    lagged = _lagged(plan, now, displaced, begin, state) if follows else Lagged()
     slopes = _slopes(group, before, displaced, made, update)
     seen = Seen(plan.kind, slopes, zero_unless(full, pooled), zero_unless(full, lagged))
     return group._replace(history=select(learns, after, before)), seen

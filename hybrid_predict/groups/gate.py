@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from hybrid_predict.groups.group import Group
 from hybrid_predict.rules import gate as rules
@@ -51,11 +51,12 @@ def make_gate(
         too_weak: Why most matrices have weak corrections; empty if they have not.
     """
     skill = {group.names: skills.get(group.treatment.kind, Skill()) for group in predicted}
-    able = [_part(group, bool(enough(skill[group.names]))) for group in judged]
-    skilled = [_part(group, bool(lower(skill[group.names]) > 0.0)) for group in judged]
+    parts = {group.names: _part(group, enough(skill[group.names])) for group in predicted}
+    able = [parts[group.names] for group in judged]
+    skilled = [_part(group, lower(skill[group.names]) > 0.0) for group in judged]
     opened = not too_weak and rules.suffice(able, trained)
-    gated = (g.names for g in predicted if _part(g, False).gated)
-    blocked = frozenset(names for names in gated if not (opened and enough(skill[names])))
+    each = parts.items()
+    blocked = frozenset(names for names, p in each if p.gated and not (p.ready and opened))
     closed = bool(predicted) and all(group.names in blocked for group in judged)
     if not judged:
         reason = rules.NOTHING
@@ -69,7 +70,7 @@ def make_gate(
     return Gate(blocked, closed, bool(too_weak), reason)
 
 
-def _part(group: Group, ready: bool) -> rules.Part:
+def _part(group: Group, ready: Any) -> rules.Part:
     """The group as the rules of the gate see it."""
     predictor, table = group.treatment.predictor, group.treatment.kind == "embedding"
-    return rules.Part(group.size, predictor is not None and predictor.gated, ready, table)
+    return rules.Part(group.size, predictor is not None and predictor.gated, bool(ready), table)

@@ -21,7 +21,7 @@ from hybrid_predict.rules.gate import NOT_LASTING, too_expensive
 from hybrid_predict.rules.pace import paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
 from hybrid_predict.rules.skill import steps_until_known
-from hybrid_predict.saved import check_groups, checked_credit
+from hybrid_predict.saved import checked_credit, checked_groups
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
@@ -194,8 +194,9 @@ class Groups:
                 continue
             group = before.get((treatment.kind, treatment.owner, tuple(names)))
             if group is None or group.treatment != treatment:
-                momentum = self._optimizer.momentum(treatment.owner)
-                decay = self._optimizer.noise_decay(treatment.owner)
+                momentum = decay = self._optimizer.momentum(treatment.owner)
+                if treatment.predictor is not None and self.scores.adaptive:
+                    decay = self._optimizer.noise_decay(treatment.owner)
                 group = Group(treatment, names, parameters, self._history, momentum, decay)
                 for old in before.values():
                     group.inherit(old)
@@ -280,8 +281,9 @@ class Groups:
     @property
     def per_full_step(self) -> float:
         """Number of predicted steps per full step: planned, or as the windows so far suggest it."""
-        lasting = per_full_step((group.size, self._advance(group)) for group in self.predicted)
-        return float(lasting) if self._paced else self._planned
+        if not self._paced:
+            return self._planned
+        return float(per_full_step((g.size, self._advance(g)) for g in self.predicted))
 
     def due(self, schedule: Schedule, position: int) -> int:
         """Return the number of predicted steps that are due before the next full step.
@@ -290,8 +292,9 @@ class Groups:
             schedule: The schedule of the run.
             position: Index of the next step, from 0.
         """
-        planned = not self._paced
-        return int(due(schedule, position) if planned else paced(schedule, position, self._credit))
+        if self._paced:
+            return int(paced(schedule, position, self._credit))
+        return int(due(schedule, position))
 
     def count_full_step(self) -> None:
         """Count a full step for the number of predicted steps that are due."""
@@ -310,11 +313,6 @@ class Groups:
         still = group.treatment.owner in self._absent or group.names in self.gate.blocked
         return 0.0 if still else self.scores.advance(group)
 
-    def _forecasts(self, group: Group, number: float) -> float:
-        """Return how many forecasts a predicted step moves a group, with ``number`` of steps."""
-        count = self.scores.forecasts(group, self._advance(group), number)
-        return max(1.0, count) if group.treatment.kind in self._always else count
-
     def forecast(self, options: Mapping[int, Options]) -> Forecast:
         """Forecast the movement of one predicted step, for all groups together.
 
@@ -331,7 +329,8 @@ class Groups:
         for group in self._groups:
             owner = group.treatment.owner
             times = 0 if owner in self._absent else self._calls[owner]
-            steps = times * self._forecasts(group, number)
+            least = float(group.treatment.kind in self._always)
+            steps = times * self.scores.forecasts(group, self._advance(group), number, least=least)
             may = steps and group.names not in self.gate.blocked
             delta = group.forecast(options) if may else None
             if delta is not None:
@@ -383,7 +382,7 @@ class Groups:
         Raises:
             CheckpointError: If the arrays of a group are damaged, or belong to another rank.
         """
-        saved = check_groups(state["groups"])
+        saved = checked_groups(state["groups"])
         by_key = {(repr(part["key"]), tuple(part["names"])): part for part in saved}
         dropped = []
         for group in self._groups:

@@ -35,7 +35,7 @@ class Scores:
         self.skill = Skill()
         self.paces: dict[tuple[str, int], Pace] = {}
         self.lengths: dict[tuple[str, int], float] = {}
-        self._adaptive = adaptive
+        self.adaptive = adaptive
         self._latest: dict[tuple[str, ...], Reading] = {}
 
     @property
@@ -60,16 +60,17 @@ class Scores:
         """Return how far predicted steps move a group per full step, in drifts."""
         return float(self.paces.get(_key(group), Pace()).advance)
 
-    def forecasts(self, group: Group, advance: float, number: float) -> float:
+    def forecasts(self, group: Group, advance: float, number: float, *, least: float) -> float:
         """Return how many forecasts a predicted step moves a group.
 
         Args:
             group: The group.
             advance: Its advance.
             number: Number of predicted steps per full step.
+            least: Smallest number of forecasts.
         """
         own = self.lengths.get(_key(group), 0.0)
-        return length(advance, number) / own if own > 0.0 else 0.0
+        return max(least, length(advance, number) / own if own > 0.0 else 0.0)
 
     def weigh(self, slopes: Slopes, predicted: int, *, refuted: bool) -> None:
         """Take in the slopes of predicted steps that stand; see :func:`rules.pace.weigh`."""
@@ -91,7 +92,7 @@ class Scores:
         for kind in dict.fromkeys(one.kind for one in readings):  # alike on every rank
             pooled = [one.pooled(squares[one.names]) for one in readings if one.kind == kind]
             self.skills[kind] = add_window(self.skills.get(kind, Skill()), _summed(pooled))
-        followed = [one for one in readings if self._adaptive and one.names in groups]
+        followed = [one for one in readings if self.adaptive and one.names in groups]
         for key in dict.fromkeys((one.kind, one.owner) for one in followed):
             mine = [one for one in followed if (one.kind, one.owner) == key]
             lagged = [self._lagged(groups[one.names], one) for one in mine]
@@ -130,7 +131,7 @@ class Scores:
         self.skill = checked_skill(state["skill"])
         self.skills = {kind: checked_skill(numbers) for kind, numbers in state["skills"].items()}
         self.paces, self.lengths = {}, {}
-        for kind, owner, own, *numbers in state["paces"] if self._adaptive else []:
+        for kind, owner, own, *numbers in state["paces"] if self.adaptive else []:
             if kind not in self.skills:
                 raise damaged("a pace of a kind with skill", kind)
             key = kind, check_count("owner", owner)
