@@ -63,8 +63,8 @@ class HybridPredict(TrainerCallback):
         config: A configuration, or its fields by name; the arguments above override it.
         skip_data: How to treat the batches of predicted steps: ``draw`` loads and discards them,
             ``tail`` skips as many at the end of each epoch (for shuffled data), ``none`` uses all
-            batches for full steps. ``auto`` means ``draw`` if the run's length or a scheduler
-            counts epochs, else ``none``.
+            batches for full steps. ``auto`` means ``none`` unless the run's length or a scheduler
+            counts epochs; then ``tail`` if all loaders shuffle, else ``draw``.
         log_dir: Folder of the run's log, which ``hybrid-predict report`` and ``watch`` read.
             ``auto`` uses the folder of the run's logger (TensorBoard, CSV), if it has one; None
             writes no log.

@@ -8,12 +8,22 @@ from operator import attrgetter
 from typing import Any, Literal, final
 
 from torch.optim.lr_scheduler import ChainedScheduler, ReduceLROnPlateau
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.saved import check_count, damaged, reading
 
 SkipData = Literal["auto", "draw", "tail", "none"]
+
+_RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 class TrainerClock:
@@ -86,7 +96,11 @@ class TrainerClock:
         limit, in_epochs = self._trainer.max_steps, self._epochs * self._per_epoch
         by_steps = limit != -1 and limit <= in_epochs * self._updates
         unknown, counts_epochs = math.isinf(self._per_epoch), any(self._schedulers("epoch"))
-        return "none" if unknown or (by_steps and not counts_epochs) else "draw"
+        if unknown or (by_steps and not counts_epochs):
+            return "none"
+        # Loading what is dropped can take longer than a full step.
+        loaders = tree_leaves(self._trainer.train_dataloader)
+        return "tail" if all(map(_shuffles, loaders)) else "draw"
 
     def _refuse_changing_windows(self) -> None:
         """Refuse epochs with different numbers of updates where epochs matter."""
@@ -364,6 +378,17 @@ class ManualClock(TrainerClock):
 def _counts_by_number(state: dict[str, Any], name: str) -> dict[int, int]:
     """Return saved counts by the number of a scheduler."""
     return {int(k): check_count(name, count) for k, count in state[name].items()}
+
+
+def _shuffles(loader: Any) -> bool:
+    """Return whether a data loader is known to begin every epoch with other samples."""
+    batches = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", None)
+    if type(batches) is not BatchSampler:
+        return False
+    sampler = batches.sampler
+    return isinstance(sampler, _RANDOM) or (
+        isinstance(sampler, DistributedSampler) and sampler.shuffle
+    )
 
 
 def _position(scheduler: Any) -> int:

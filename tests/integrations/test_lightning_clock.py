@@ -6,8 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning_models import Net, Ungated, fit, loader, same, weights
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
 from hybrid_predict.integrations.lightning_clock import TrainerClock
 
@@ -46,6 +56,42 @@ def test_skip_data_decides_which_batches_are_seen(skip_data: Any) -> None:
     head = set(in_order) <= set(range(14))
     assert head == (skip_data == "tail")
     assert (in_order == [k % 16 for k in range(64)]) == (skip_data == "none")
+
+
+class Loads(Dataset[Any]):
+    """48 samples, by one or by several numbers; it counts how many were loaded."""
+
+    def __init__(self) -> None:
+        self.loaded, self._data = 0, torch.randn(48, 8, generator=torch.Generator().manual_seed(3))
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, at: Any) -> Any:
+        self.loaded += len(at) if isinstance(at, list) else 1
+        return (self._data[at],)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "skips"),
+    [(RandomSampler, True), (SequentialSampler, False),
+     (lambda data: WeightedRandomSampler([1.0] * len(data), len(data)), True),
+     (lambda data: DistributedSampler(data, 1, 0), True),
+     (lambda data: DistributedSampler(data, 1, 0, shuffle=False), False)],
+    ids=["random", "sequential", "weighted", "distributed", "distributed, in order"],
+)  # fmt: skip
+@pytest.mark.parametrize("whole", [False, True], ids=["samples", "whole batches"])
+def test_batches_of_predicted_steps_are_not_loaded_if_the_loader_shuffles(
+    sampler: Any, skips: bool, whole: bool
+) -> None:
+    data, callback = Loads(), Ungated()
+    order = sampler(data)
+    several = {"sampler": BatchSampler(order, 4, drop_last=False), "batch_size": None}
+    train = DataLoader(data, **(several if whole else {"sampler": order, "batch_size": 4}))
+    trainer, _ = fit([callback], train=train, max_epochs=6)
+    assert trainer.global_step == callback.ledger.steps == 72
+    assert callback.ledger.full_steps == 48
+    assert data.loaded == 4 * (48 if skips else 72)
 
 
 @pytest.mark.parametrize(("every", "speedup"), [(1, 1.5), (7, 1.5), (10, 3.0)])
