@@ -176,7 +176,10 @@ class Window:
     def _sampled(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         flat = [t.detach().reshape(-1) for t in tensors]
         columns = zip(flat, self._places, self._drift, strict=True)
-        return [(x if at is None else x[at]).to(drift.dtype) for x, at, drift in columns]
+        # Indexing with brackets takes four times as long.
+        return [
+            (x if at is None else x.index_select(0, at)).to(drift.dtype) for x, at, drift in columns
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the samples of this rank."""
