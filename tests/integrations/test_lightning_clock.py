@@ -16,6 +16,7 @@ from torch.utils.data import (
     DistributedSampler,
     RandomSampler,
     SequentialSampler,
+    SubsetRandomSampler,
     WeightedRandomSampler,
 )
 
@@ -75,10 +76,11 @@ class Loads(Dataset[Any]):
 @pytest.mark.parametrize(
     ("sampler", "skips"),
     [(RandomSampler, True), (SequentialSampler, False),
+     (lambda data: SubsetRandomSampler(range(len(data))), True),
      (lambda data: WeightedRandomSampler([1.0] * len(data), len(data)), True),
      (lambda data: DistributedSampler(data, 1, 0), True),
      (lambda data: DistributedSampler(data, 1, 0, shuffle=False), False)],
-    ids=["random", "sequential", "weighted", "distributed", "distributed, in order"],
+    ids=["random", "sequential", "subset", "weighted", "distributed", "distributed, in order"],
 )  # fmt: skip
 @pytest.mark.parametrize("whole", [False, True], ids=["samples", "whole batches"])
 def test_batches_of_predicted_steps_are_not_loaded_if_the_loader_shuffles(
