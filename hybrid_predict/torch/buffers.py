@@ -56,21 +56,25 @@ class BufferTracker:
         self._differs: list[tuple[Slot, HostCopy]] = []
         self.copies: list[tuple[Tensor, Tensor]] = []
         self._structure: list[tuple[nn.Module, dict[str, Tensor | None], set[str]]] = []
+        self._bare: list[nn.Module] = []  # modules without buffers
 
     def _tensors(self) -> Iterator[tuple[Slot, Tensor, bool]]:
         """Yield place, tensor, and whether it is a small buffer, which is always copied."""
         known: set[int] = set()
         for module in self._model.modules():
-            # The full parameters of FSDP2 require a gradient, so they are not frozen.
-            parameters = module._parameters.items()
-            frozen = {n: p for n, p in parameters if p is None or not p.requires_grad}
-            for name, tensor in (*frozen.items(), *module._buffers.items()):
-                if tensor is not None and id(tensor) not in known:
-                    known.add(id(tensor))
-                    is_buffer = name not in frozen
-                    if is_buffer and isinstance(module, nn.modules.batchnorm._NormBase):
-                        self._changing.add((id(module), name))
-                    yield (id(module), name), tensor, is_buffer and tensor.numel() <= _SMALL
+            for name, parameter in module._parameters.items():
+                # The full parameters of FSDP2 require a gradient, so they are not frozen.
+                if parameter is None or parameter.requires_grad or id(parameter) in known:
+                    continue
+                known.add(id(parameter))
+                yield (id(module), name), parameter, False
+            for name, buffer in module._buffers.items():
+                if buffer is None or id(buffer) in known:
+                    continue
+                known.add(id(buffer))
+                if isinstance(module, nn.modules.batchnorm._NormBase):
+                    self._changing.add((id(module), name))
+                yield (id(module), name), buffer, buffer.numel() <= _SMALL
 
     def watch(self) -> None:
         """Look for changed tensors before a full step, less often the longer the run lasts."""
@@ -111,7 +115,11 @@ class BufferTracker:
         """Copy the tensors that may change in the next full step."""
         self.free()
         for module in self._model.modules():
-            self._structure.append((module, dict(module._buffers), set(_transient(module))))
+            if module._buffers:
+                transient = set(_transient(module))
+                self._structure.append((module, dict(module._buffers), transient))
+            else:
+                self._bare.append(module)
         for slot, tensor, small in self._tensors():
             if not small and slot not in self._seen:
                 self._new.add(slot)
@@ -122,7 +130,7 @@ class BufferTracker:
 
     def free(self) -> None:
         """Free the copies."""
-        self.copies, self._structure = [], []
+        self.copies, self._structure, self._bare = [], [], []
 
     def state_dict(self) -> list[str]:
         """Return the names of the tensors that are known to change."""
@@ -153,12 +161,16 @@ class BufferTracker:
 
     def _restructured(self) -> bool:
         """Return whether a buffer was registered, removed, replaced or resized since ``copy``."""
-        replaced = any(_holds_others(module, buffers) for module, buffers, _ in self._structure)
-        return replaced or any(_shapes(tensor) != _shapes(copy) for tensor, copy in self.copies)
+        return (
+            any(module._buffers for module in self._bare)
+            or any(_holds_others(module, buffers) for module, buffers, _ in self._structure)
+            or any(_shapes(tensor) != _shapes(copy) for tensor, copy in self.copies)
+        )
 
     def _undo_structure(self) -> None:
         """Put the same buffers, with the same sizes, in the same places."""
-        for module, before, transient in self._structure:
+        none: dict[str, Tensor | None] = {}
+        for module, before, transient in (*self._structure, *((m, none, set()) for m in self._bare)):
             if _holds_others(module, before):
                 for name in [*module._buffers]:
                     del module._buffers[name]
