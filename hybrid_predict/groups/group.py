@@ -190,8 +190,8 @@ class Group:
         ]
         still: dict[int, Tensor | None] = {}
         if treatment.kind != "embedding":  # many rows of a table have no gradient in any batch
-            rows = zip(members, chosen, gradients, strict=True)
-            still = {k: without_gradient(p, g, settings[k]) for k, p, g in rows}
+            found = without_gradient(chosen, gradients, [settings[k] for k in members])
+            still = dict(zip(members, found, strict=True))
         average, counts = [memory.average[k] for k in members], self._counts(chosen)
         update = treatment.update if correct else None
         if update is not None:

@@ -170,7 +170,10 @@ class BufferTracker:
     def _undo_structure(self) -> None:
         """Put the same buffers, with the same sizes, in the same places."""
         none: dict[str, Tensor | None] = {}
-        for module, before, transient in (*self._structure, *((m, none, set()) for m in self._bare)):
+        for module, before, transient in (
+            *self._structure,
+            *((m, none, set()) for m in self._bare),
+        ):
             if _holds_others(module, before):
                 for name in [*module._buffers]:
                     del module._buffers[name]

@@ -15,6 +15,9 @@ from hybrid_predict.torch.gradients import dense_gradient
 from hybrid_predict.torch.lists import finite_on_host, size, upcast
 from hybrid_predict.torch.optimizer import Options
 
+_SMALL = 2048
+"""Most entries of a tensor that is searched for zeros together with others."""
+
 
 def usable_gradients(
     gradients: list[Tensor], average: Sequence[Tensor], norms: Tensor, good: Tensor | bool
@@ -46,9 +49,11 @@ def optimizer_only(
     """
     lost = {} if usable is None else dict(zip(members, ~usable, strict=True))
     held_back = ~good if isinstance(good, Tensor) else None
+    searched = [k for k in range(len(averages)) if still.get(k, True) is not None]
+    found = dict(zip(searched, zeros([averages[k] for k in searched]), strict=True))
     masks = []
     for k, average in enumerate(averages):
-        mask = None if k in still and still[k] is None else zeros(average)
+        mask = found.get(k)
         lost_here = lost.get(k, held_back)  # what is usable has an update that happens
         if lost_here is not None:
             mask = (is_zero(average) if mask is None else mask) | lost_here
@@ -56,9 +61,24 @@ def optimizer_only(
     return masks
 
 
-def zeros(tensor: Tensor) -> Tensor | None:
-    """Return the mask of exact zeros; whether there are any is only tested on the CPU."""
-    return _unless_empty(is_zero(tensor))
+def zeros(tensors: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return masks of exact zeros; whether there are any is only tested on the CPU.
+
+    There, small tensors are searched together, since calls take longer than the search.
+    """
+    small = [k for k, x in enumerate(tensors) if x.numel() <= _SMALL and x.device.type == "cpu"]
+    without = set(small) - _with_zeros(tensors, small) if len(small) > 1 else set()
+    return [None if k in without else _unless_empty(is_zero(x)) for k, x in enumerate(tensors)]
+
+
+def _with_zeros(tensors: Sequence[Tensor], chosen: Sequence[int]) -> set[int]:
+    """Return which of the chosen tensors have an exact zero."""
+    mask = _unless_empty(is_zero(torch.cat([tensors[k].reshape(-1) for k in chosen])))
+    if mask is None:
+        return set()
+    ends = torch.tensor([tensors[k].numel() for k in chosen]).cumsum(0)
+    places = torch.bucketize(mask.nonzero().squeeze(1), ends, right=True)
+    return {chosen[place] for place in places.unique_consecutive().tolist()}
 
 
 def is_zero(tensor: Tensor) -> Tensor:
@@ -73,9 +93,14 @@ def _unless_empty(mask: Tensor) -> Tensor | None:
     return mask if mask.numel() and int(mask.contiguous().view(torch.uint8).amax()) else None
 
 
-def without_gradient(parameter: Tensor, gradient: Tensor, options: Options) -> Tensor | None:
-    """Return the mask of exact zeros in a parameter's gradient, without coupled weight decay."""
-    return zeros(dense_gradient(parameter).reshape(gradient.shape) if options.coupled else gradient)
+def without_gradient(
+    parameters: Sequence[Tensor], gradients: Sequence[Tensor], options: Sequence[Options]
+) -> list[Tensor | None]:
+    """Return masks of exact zeros in parameters' gradients, without coupled weight decay."""
+    triples = zip(parameters, gradients, options, strict=True)
+    return zeros(
+        [dense_gradient(p).reshape(g.shape) if own.coupled else g for p, g, own in triples]
+    )
 
 
 def unmoved(
