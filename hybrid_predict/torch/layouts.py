@@ -128,7 +128,8 @@ def register(
 
 def flat(tensor: Any) -> Flat | None:
     """Return what is known of a parameter that holds a range; None for other tensors."""
-    found: Flat | None = _FLAT.get(tensor) if _FLAT.data and isinstance(tensor, nn.Parameter) else None
+    known = _FLAT.data and isinstance(tensor, nn.Parameter)
+    found: Flat | None = _FLAT.get(tensor) if known else None
     return found
 
 
