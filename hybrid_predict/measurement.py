@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, final
 
 import torch
@@ -57,6 +57,7 @@ class Measurement:
         length: Length of each predicted step, in lengths of the drift; None if there was none.
         windows: Readings of the windows that were closed.
         slopes: Slopes of predicted steps and of the full step; None without predicted steps.
+        ends: Inner product of each tensor's predicted movement with its gradient after it.
         stop: Whether any rank was asked to stop.
     """
 
@@ -72,6 +73,7 @@ class Measurement:
     length: float | None = None
     windows: tuple[Reading, ...] = ()
     slopes: Slopes | None = None
+    ends: Mapping[str, float] = field(default_factory=dict)
     stop: bool = False
 
 
@@ -209,6 +211,7 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
         length=_per_drift(lengths, drifts, tag["predicted"]),
         windows=windows,
         slopes=slopes,
+        ends=dict(zip(moved, dots, strict=True)),
         stop=stops > 0,
     )
 

@@ -234,7 +234,8 @@ class State:
             self.evidence = weigh(self.evidence, measured.slopes)
             renewable = self._config.paced or self.groups.scores.lasting
             refuted = bool(self.evidence.ended) and renewable
-            self.groups.scores.weigh(measured.slopes, measured.predicted, refuted=refuted)
+            about = measured.slopes, measured.ends, measured.predicted, self.groups.predicted
+            self.groups.scores.weigh(*about, refuted=refuted)
             if refuted:
                 self.evidence = Evidence()
                 self.record_event(RESTARTED, logging.INFO)

@@ -28,6 +28,7 @@ class Seen(NamedTuple):
 
     kind: str
     slopes: Slopes  # of predicted steps and of the update
+    end: Any  # slope of predicted steps where they end
     pooled: Pooled  # what a window has measured that has closed
     lagged: Lagged  # its products with the forecast of the window before
 
@@ -82,8 +83,8 @@ def learn(
     after = after._replace(latest=select(full, pooled, before.latest))
     follows = bool(state.pacing.paces)
     lagged = _lagged(plan, now, displaced, begin, state) if follows else Lagged()
-    slopes = _slopes(group, before, displaced, made, update)
-    seen = Seen(plan.kind, slopes, zero_unless(full, pooled), zero_unless(full, lagged))
+    slopes, end = _slopes(group, before, displaced, made, update)
+    seen = Seen(plan.kind, slopes, end, zero_unless(full, pooled), zero_unless(full, lagged))
     return group._replace(history=select(learns, after, before)), seen
 
 
@@ -104,16 +105,20 @@ def _displacements(moved: Moved, update: Update) -> dict[str, Any]:
 
 def _slopes(
     group: Group, before: History, displaced: Mapping[str, Any], made: Any, update: Update
-) -> Slopes:
-    """Slopes of forecasts, from the drift, as 16 bits round moved weights; zeros without them."""
-    each = []
+) -> tuple[Slopes, Any]:
+    """Slopes of forecasts, from the drift, as 16 bits round moved weights, and where they end.
+
+    All are 0 without forecasts.
+    """
+    each, end = [], 0.0
     for k, (name, drift) in enumerate(before.drift.items()):
         rate, mean, change = update.rates[name], group.average[name], displaced[name]
         length = rate * made * before.factors[k]
+        end = end + length * dot(update.gradients[name], drift)
         forecast = length * dot(mean, drift), length**2 * dot(drift, drift)
         each.append(Slopes(*forecast, rate * dot(mean, change), rate**2 * dot(change, change)))
     slopes = kernels.total(Slopes, each)
-    return zero_unless(slopes.square > 0, slopes)
+    return zero_unless(slopes.square > 0, slopes), end
 
 
 def _averaged(

@@ -206,8 +206,10 @@ def _learned(state: HybridState, seen: list[forecasts.Seen]) -> HybridState:
         own = [each for each in seen if each.kind == kind]
         skills[kind] = add_window(skill, total(Pooled, (each.pooled for each in own)))
         if kind in state.pacing.paces:
-            pace = weigh_pace(state.pacing.paces[kind], slopes, state.predicted, refuted)
-            paces[kind] = follow(pace, total(Lagged, (each.lagged for each in own)))
+            end = sum(each.end for each in own)
+            pace = weigh_pace(state.pacing.paces[kind], slopes, end, state.predicted, refuted)
+            lagged = total(Lagged, (each.lagged for each in own))
+            paces[kind] = follow(pace, lagged, planned=state.pacing.credit is None)
     evidence = select(refuted, Evidence(), evidence)
     pacing = state.pacing._replace(paces=paces)
     return state._replace(skills=skills, evidence=evidence, pacing=pacing)

@@ -67,7 +67,7 @@ class Groups:
         self._predictors = {kind: make_predictor(p) for kind, p in predictors}
         self._groups: list[Group] = []
         self.left_out: set[str] = set()
-        self.scores = Scores(adaptive=config.adaptive)
+        self.scores = Scores(adaptive=config.adaptive, planned=not config.paced)
         self._credit = 0.0
         self._calls: Counter[int] = Counter()
         self._absent: dict[int, int] = {}

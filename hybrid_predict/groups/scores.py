@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, final
 
@@ -21,6 +22,7 @@ class Scores:
 
     Args:
         adaptive: Whether they decide how far predicted steps move the tensors.
+        planned: Whether the number of predicted steps is planned.
 
     Attributes:
         skills: Skill of the forecasts by kind.
@@ -30,12 +32,12 @@ class Scores:
         lengths: Length of the next forecast in drifts, by the same keys.
     """
 
-    def __init__(self, *, adaptive: bool) -> None:
+    def __init__(self, *, adaptive: bool, planned: bool) -> None:
         self.skills: dict[str, Skill] = {}
         self.skill = Skill()
         self.paces: dict[tuple[str, int], Pace] = {}
         self.lengths: dict[tuple[str, int], float] = {}
-        self.adaptive = adaptive
+        self.adaptive, self._planned = adaptive, planned
         self._latest: dict[tuple[str, ...], Reading] = {}
 
     @property
@@ -72,10 +74,29 @@ class Scores:
         own = self.lengths.get(_key(group), 0.0)
         return max(least, length(advance, number) / own if own > 0.0 else 0.0)
 
-    def weigh(self, slopes: Slopes, predicted: int, *, refuted: bool) -> None:
-        """Take in the slopes of predicted steps that stand; see :func:`rules.pace.weigh`."""
+    def weigh(
+        self,
+        slopes: Slopes,
+        ends: Mapping[str, float],
+        predicted: int,
+        groups: Sequence[Group],
+        *,
+        refuted: bool,
+    ) -> None:
+        """Take in the slopes of predicted steps that stand; see :func:`rules.pace.weigh`.
+
+        Args:
+            slopes: Those over all tensors.
+            ends: Slope of each tensor's movement where it ends, by name.
+            predicted: Number of predicted steps.
+            groups: The groups that have a predictor now.
+            refuted: Whether a test over many verdicts has failed.
+        """
+        own: dict[tuple[str, int], float] = defaultdict(float)
+        for group in groups:
+            own[_key(group)] += sum(ends.get(name, 0.0) for name in group.names)
         for key, pace in self.paces.items():
-            self.paces[key] = weigh(pace, slopes, predicted, refuted)
+            self.paces[key] = weigh(pace, slopes, own[key], predicted, refuted)
 
     def add(self, readings: Sequence[Reading], predicted: Sequence[Group]) -> None:
         """Update skill, paces and predictors from windows that were closed together.
@@ -96,7 +117,8 @@ class Scores:
         for key in dict.fromkeys((one.kind, one.owner) for one in followed):
             mine = [one for one in followed if (one.kind, one.owner) == key]
             lagged = [self._lagged(groups[one.names], one) for one in mine]
-            self.paces[key] = follow(self.paces.get(key, Pace()), _summed(lagged))
+            before = self.paces.get(key, Pace())
+            self.paces[key] = follow(before, _summed(lagged), planned=self._planned)
             own = Skill(length=self.lengths.get(key, 0.0))
             window = _summed([one.pooled(squares[one.names]) for one in mine])
             self.lengths[key] = float(add_window(own, window).length)

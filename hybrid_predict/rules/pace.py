@@ -72,25 +72,29 @@ class Pace(NamedTuple):
     own_product: Any = 0.0  # Σ <m, D>
     predicted: Any = 0.0  # number of their predicted steps
     verifying: Any = 0.0  # number of these verdicts
+    end: Any = 0.0  # Σ <g, Δ> of the kind alone, with the gradients g of the verifying steps
 
     def summary(self) -> dict[str, float | int]:
         """Return the numbers that are shown to a user."""
         return {"persistence": self.persistence, "advance": self.advance}
 
 
-def weigh(pace: Pace, slopes: Slopes, predicted: Any, refuted: Any) -> Pace:
-    """Take in the slopes of predicted steps that stand, if they are finite and any were made.
+def weigh(pace: Pace, slopes: Slopes, end: Any, predicted: Any, refuted: Any) -> Pace:
+    r"""Take in the slopes of predicted steps that stand, if they are finite and any were made.
 
-    The advance begins anew with 0 if the test over many verdicts has ``refuted`` them.
+    The advance begins anew with 0 if the test over many verdicts has ``refuted`` them. ``end`` is
+    the slope :math:`\langle g, \Delta \rangle` of the kind's movement where it ends, with the
+    verifying step's gradient g.
     """
     pace = pace._replace(advance=(1.0 - refuted) * pace.advance)
     product, own_product = slopes.product, slopes.own_product
-    finite = (abs(product) < math.inf) & (abs(own_product) < math.inf)
+    finite = (abs(product) < math.inf) & (abs(own_product) < math.inf) & (abs(end) < math.inf)
     new = pace._replace(
         product=pace.product + product,
         own_product=pace.own_product + own_product,
         predicted=pace.predicted + predicted,
         verifying=pace.verifying + 1.0,
+        end=pace.end + end,
     )
     return select(finite & (predicted > 0), new, pace)
 
@@ -105,6 +109,11 @@ def worth(pace: Pace) -> Any:
     xp = library(*pace)
     steepness = ratio(-pace.product * pace.verifying, -pace.own_product * pace.predicted)
     return xp.where(pace.predicted > 0, clip(steepness, 0.0, 1.0), 1.0)
+
+
+def downhill(pace: Pace) -> Any:
+    """Return 0 if the loss rose along the kind's predicted movement where it ended, else 1."""
+    return library(*pace).where(pace.end > 0.0, 0.0, 1.0)
 
 
 def carried(decay: Any, first: Any, second: Any) -> Any:
@@ -135,8 +144,13 @@ def thresholds(advance: Any) -> Thresholds:
     return Thresholds(*(xp.where(advance > REACH, far, near) for near, far in pairs))
 
 
-def follow(pace: Pace, lagged: Lagged) -> Pace:
-    """Return the pace after one more window; one that measured nothing leaves it as it is."""
+def follow(pace: Pace, lagged: Lagged, *, planned: bool) -> Pace:
+    """Return the pace after one more window; one that measured nothing leaves it as it is.
+
+    If the number of predicted steps is ``planned``, :func:`downhill` takes the place of
+    :func:`worth`, and the advance is at most the first one if none was verified since the last
+    window.
+    """
     late, early, forecast, drift, chance = lagged
     xp = library(*pace, *lagged)
     square = xp.sqrt(xp.maximum(forecast, 0.0)) * xp.sqrt(xp.maximum(drift, 0.0))
@@ -144,13 +158,15 @@ def follow(pace: Pace, lagged: Lagged) -> Pace:
     error = ratio(xp.sqrt(xp.maximum(chance, 0.0)), square)
     usable = (square > 0.0) & (square < math.inf) & (abs(number) + error < math.inf)
     mean = xp.where(pace.windows > 0, 0.5 * (pace.persistence + number), number)
-    least, gained = xp.minimum(mean, number), worth(pace)
+    least, gained = xp.minimum(mean, number), downhill(pace) if planned else worth(pace)
     doubled = clip(2.0 * pace.advance, FIRST_ADVANCE, MOST)
     here, there = thresholds(pace.advance), thresholds(doubled)
     falls = (least < here.falling) | (gained < here.worth)
     rises = (least - 2.0 * error > there.rising) & (gained >= there.worth)
     risen = xp.where(rises, doubled, pace.advance)
     advance = xp.where(falls, 0.5 * pace.advance, risen)
+    if planned:
+        advance = xp.where(pace.end == 0.0, xp.minimum(advance, FIRST_ADVANCE), advance)
     advance = xp.where(advance < LEAST_ADVANCE, 0.0, advance)
     return select(usable, Pace(mean, advance, pace.windows + 1), pace)
 
