@@ -6,7 +6,7 @@ from loops import Run, hurry, net
 
 from hybrid_predict import FittedPredictor, HybridConfig
 from hybrid_predict.config import KINDS
-from hybrid_predict.rules.pace import LONGEST
+from hybrid_predict.rules.pace import LONGEST, weigh
 from hybrid_predict.rules.skill import Skill
 from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence
 
@@ -61,6 +61,33 @@ def test_an_advance_is_divided_among_the_predicted_steps_of_a_full_step(speedup,
     groups_of(one, advance)
     wanted = round(min(LONGEST, advance / (speedup - 1)), 9)
     assert drifts(one) == {"hidden": {max(OWN, wanted)}, "head": {wanted}, "vector": {wanted}}
+
+
+def test_each_kind_is_judged_by_the_slope_where_its_predicted_movement_ends(monkeypatch):
+    one, gradients, ends = run(rate=1e-3), [], []
+
+    def note(pace, slopes, end, *others):
+        ends.append(end)
+        return weigh(pace, slopes, end, *others)
+
+    def keep(*_):
+        gradients.append({n: p.grad.clone() for n, p in one.model.named_parameters()})
+
+    monkeypatch.setattr("hybrid_predict.groups.scores.weigh", note)
+    one.optimizer.register_step_pre_hook(keep)
+    while len([r for r in one.records if r.predicted]) < 20:
+        one.train(1)
+    groups, steps = one.engine._groups, zip(one.records, one.between, gradients, strict=True)
+    moved = [(move, gradient) for record, move, gradient in steps if record.predicted]
+    names = {(g.treatment.kind, g.treatment.owner): g.names for g in groups.predicted}
+    wanted = [
+        float(sum((move[n] * gradient[n]).sum() for n in names.get(key, ())))
+        for move, gradient in moved
+        for key in groups.scores.paces
+    ]
+    assert len(ends) >= 5 * len(groups.scores.paces)
+    assert ends == pytest.approx(wanted[: len(ends)], rel=1e-3, abs=1e-9)
+    assert min(ends) < 0 < max(ends)
 
 
 @pytest.mark.parametrize("predictor", ["fitted", "momentum", FittedPredictor(gated=False)])

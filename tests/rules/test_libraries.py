@@ -27,9 +27,14 @@ READINGS = [(1.0 + 0.1 * (-1) ** k, 5.0 + k % 3, False) for k in range(12)]
 READINGS += [(NAN, 0.0, False), (1e9, 1e9, False), (1.5, INF, True)]
 
 
-def paced(start, slopes, *windows):
-    before = reduce(pace.follow, windows[:-1], start)
-    return pace.follow(pace.weigh(before, slopes, 2.0, False), windows[-1])
+def paced(start, slopes, end, *windows, planned=False):
+    follow = partial(pace.follow, planned=planned)
+    before = reduce(follow, windows[:-1], start)
+    return follow(pace.weigh(before, slopes, end, 2.0, False), windows[-1])
+
+
+def planned(*arguments):
+    return paced(*arguments, planned=True)
 
 
 def windows_of(*persistences):
@@ -69,10 +74,12 @@ PLANNED = schedule.schedule(
 
 RULES = {
     "limits": (limited, limits.first_limits(1), *READINGS),
-    "rising pace": (paced, pace.Pace(), STEEP, *windows_of(*[0.5] * 7)),
-    "falling pace": (paced, pace.Pace(), STEEP, *windows_of(1.0, 1.0, -0.1, -0.1)),
-    "no pace": (paced, pace.Pace(), STEEP, *windows_of(-0.3, 0.0, 0.01)),
-    "changing pace": (paced, pace.Pace(), FLAT, *windows_of(1.0, 0.1, 1.0, -1.0, 0.7)),
+    "rising pace": (paced, pace.Pace(), STEEP, 1.0, *windows_of(*[0.5] * 7)),
+    "rising planned pace": (planned, pace.Pace(), STEEP, -1.0, *windows_of(*[0.5] * 3)),
+    "falling planned pace": (planned, pace.Pace(), STEEP, 1.0, *windows_of(*[0.5] * 3)),
+    "falling pace": (paced, pace.Pace(), STEEP, 1.0, *windows_of(1.0, 1.0, -0.1, -0.1)),
+    "no pace": (paced, pace.Pace(), STEEP, 1.0, *windows_of(-0.3, 0.0, 0.01)),
+    "changing pace": (paced, pace.Pace(), FLAT, 1.0, *windows_of(1.0, 0.1, 1.0, -1.0, 0.7)),
     "no momentum": (pace.carried, 0.0, 20, 10),
     "momentum": (pace.carried, 0.99, 20, 10),
     "long steps": (per_full_step, 0.5, pace.MOST, 0.0),

@@ -1,6 +1,7 @@
 """How many predicted steps follow a full step, and how long they are, by a naive reference."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from hybrid_predict.rules.pace import (
     Lagged,
     Pace,
     carried,
+    downhill,
     follow,
     length,
     paced,
@@ -35,7 +37,9 @@ from hybrid_predict.rules.verdict import Slopes
 
 advances = st.floats(0.0, MOST)
 persistences = st.floats(-2.0, 2.0)
-paces = st.tuples(persistences, advances, st.integers(0, 50)).map(lambda x: Pace(*x))
+ends = st.sampled_from([-1.0, 0.0, 1e-9, 1.0])
+shown = st.tuples(persistences, advances, st.integers(0, 50), ends)
+paces = shown.map(lambda x: Pace(*x[:3], end=x[3]))
 errors = st.floats(0.0, 0.1)
 
 
@@ -45,11 +49,13 @@ def measured(q, error=0.0, early=0.0, forecast=4.0, drift=9.0):
     return Lagged(q * size + early, early, forecast, drift, (error * size) ** 2)
 
 
-def naive(pace, q, error=0.0):
+def naive(pace, q, planned, error=0.0):
     """The pace after a window, case by case."""
     mean = (pace.persistence + q) / 2 if pace.windows else q
     low, advance = min(mean, q), pace.advance
     gained = worth(pace) if pace.predicted else 1.0
+    if planned:
+        gained = 0.0 if pace.end > 0 else 1.0
     doubled = min(MOST, max(FIRST_ADVANCE, 2 * advance))
     rising, _, enough = FAR if doubled > REACH else NEAR
     _, falling, least = FAR if advance > REACH else NEAR
@@ -57,6 +63,8 @@ def naive(pace, q, error=0.0):
         advance = advance / 2
     elif low - 2 * error > rising and gained >= enough:
         advance = doubled
+    if planned and not pace.end:
+        advance = min(advance, FIRST_ADVANCE)
     return Pace(mean, advance if advance >= LEAST_ADVANCE else 0.0, pace.windows + 1)
 
 
@@ -64,19 +72,19 @@ def slopes(product, own_product=-1.0):
     return Slopes(product, 1.0, own_product, 1.0)
 
 
-@given(pace=paces, q=persistences, early=st.floats(-1.0, 1.0), error=errors)
-def test_a_pace_follows_its_windows_case_by_case(pace, q, early, error):
+@given(pace=paces, q=persistences, early=st.floats(-1.0, 1.0), error=errors, planned=st.booleans())
+def test_a_pace_follows_its_windows_case_by_case(pace, q, early, error, planned):
     low = min((pace.persistence + q) / 2, q)
     edges = [edge for each in (NEAR, FAR) for edge in (each.falling, each.rising + 2 * error)]
     assume(all(abs(x - edge) > 1e-9 for x in (low, q) for edge in edges))
-    new = follow(pace, measured(q, error, early))
-    assert new == pytest.approx(naive(pace, q, error), abs=1e-9)
+    new = follow(pace, measured(q, error, early), planned=planned)
+    assert new == pytest.approx(naive(pace, q, planned, error), abs=1e-9)
     assert 0.0 <= new.advance <= MOST
 
 
-@given(pace=paces, qs=st.tuples(persistences, persistences))
-def test_what_lasts_longer_never_has_fewer_predicted_steps(pace, qs):
-    low, high = (follow(pace, measured(q)).advance for q in sorted(qs))
+@given(pace=paces, qs=st.tuples(persistences, persistences), planned=st.booleans())
+def test_what_lasts_longer_never_has_fewer_predicted_steps(pace, qs, planned):
+    low, high = (follow(pace, measured(q), planned=planned).advance for q in sorted(qs))
     assert low <= high
 
 
@@ -99,18 +107,42 @@ BETWEEN, FAR_BETWEEN = (FAR.falling + NEAR.rising) / 2, (FAR.falling + FAR.risin
     ],
 )
 def test_an_advance_follows_persistence_and_the_worth_of_predicted_steps(advance, q, steep, wanted):
-    pace, found = weigh(Pace(q, advance, 9), slopes(-steep), 1, False), []
+    pace, found = weigh(Pace(q, advance, 9), slopes(-steep), 0.0, 1, False), []
     assert worth(pace) == pytest.approx(steep)
     for _ in wanted:
-        pace = follow(pace, measured(q))
+        pace = follow(pace, measured(q), planned=False)
         found.append(pace.advance)
         assert (pace.predicted, pace.verifying) == (0, 0)
     assert found == wanted
 
 
+@pytest.mark.parametrize(
+    ("advance", "q", "end", "wanted"),
+    [
+        *((a, 1.0, -0.1, 2 * a) for a in (FIRST_ADVANCE, 2.0, REACH, 8.0)),
+        *((a, 1.0, 0.1, a / 2) for a in (FIRST_ADVANCE, 2.0, REACH, 8.0)),
+        *((a, 1.0, 0.0, FIRST_ADVANCE) for a in (0.0, FIRST_ADVANCE, 2.0, MOST)),
+        (0.0, 1.0, 0.1, 0.0),
+        (0.25, BETWEEN, 0.0, FIRST_ADVANCE),
+        (2.0, BETWEEN / 4, -0.1, 2.0),
+        (2.0, -1.0, -0.1, 1.0),
+        (LEAST_ADVANCE, 1.0, 0.1, 0.0),
+    ],
+)
+def test_with_a_number_an_advance_follows_the_slope_where_predicted_steps_end(
+    advance, q, end, wanted
+):
+    pace = Pace(q, advance, 9)
+    for part in (2 * end, -end):  # two verdicts
+        pace = weigh(pace, slopes(5.0), part, 1, False)
+    assert (pace.end, downhill(pace)) == (pytest.approx(end), float(end <= 0))
+    pace = follow(pace, measured(q), planned=True)
+    assert (pace.advance, pace.end) == (wanted, 0.0)
+
+
 def test_a_failed_test_leads_back_to_no_predicted_steps():
-    for found in in_every_library(weigh, Pace(1.0, MOST, 9), slopes(-1.0), 2.0, True):
-        assert Pace(*found) == Pace(1.0, 0.0, 9, -1.0, -1.0, 2.0, 1.0)
+    for found in in_every_library(weigh, Pace(1.0, MOST, 9), slopes(-1.0), 0.5, 2.0, True):
+        assert Pace(*found) == Pace(1.0, 0.0, 9, -1.0, -1.0, 2.0, 1.0, 0.5)
 
 
 NOTHING = {
@@ -126,23 +158,25 @@ NOTHING = {
 @pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow")
 @pytest.mark.parametrize("changes", NOTHING.values(), ids=NOTHING.keys())
 @pytest.mark.parametrize("steep", [0.0, 1.0])
-def test_a_window_that_measured_nothing_changes_nothing(changes, steep):
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_window_that_measured_nothing_changes_nothing(changes, steep, planned):
     pace, empty = Pace(0.5, 1.0, 3), measured(1.0, early=0.5)._replace(**changes)
-    pace = weigh(pace, slopes(-steep), 1, False)
-    for found in in_every_library(follow, pace, empty):
+    pace = weigh(pace, slopes(-steep), steep, 1, False)
+    for found in in_every_library(partial(follow, planned=planned), pace, empty):
         assert found == pytest.approx(list(pace))
 
 
 @pytest.mark.parametrize("product", [math.nan, math.inf, -math.inf])
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_slopes_that_are_not_finite_and_steps_that_were_not_made_do_not_count(product):
-    pace = weigh(Pace(), slopes(-1.0), 3.0, False)
-    for one, predicted in (
-        (slopes(product), 1.0),
-        (slopes(-1.0, product), 1.0),
-        (slopes(5.0), 0.0),
+    pace = weigh(Pace(), slopes(-1.0), -1.0, 3.0, False)
+    for one, end, predicted in (
+        (slopes(product), 1.0, 1.0),
+        (slopes(-1.0, product), 1.0, 1.0),
+        (slopes(-1.0), product, 1.0),
+        (slopes(5.0), 1.0, 0.0),
     ):
-        for found in in_every_library(weigh, pace, one, predicted, False):
+        for found in in_every_library(weigh, pace, one, end, predicted, False):
             assert found == pytest.approx(list(pace))
 
 
@@ -164,7 +198,7 @@ def persistence(displacements, decay, steps=20):
     forecast = weights @ past / weights.sum()
     m, (late, early) = carried(decay, steps, steps), (forecast @ w.mean(0) for w in (second, first))
     square = (1 - m) * forecast @ forecast
-    return follow(Pace(), Lagged(late, m * early, square, square)).persistence
+    return follow(Pace(), Lagged(late, m * early, square, square), planned=False).persistence
 
 
 def momentum(gradients, decay):
