@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 
 def run(
-    names: Sequence[str], seeds: int, path: Path, environments: Path, *, anew: bool = False
+    names: Sequence[str], seeds: int, path: Path, environments: Path, anew: Collection[str] = ()
 ) -> dict[str, Any]:
     """Train the seeds that are not finished yet; write the file after each of them.
 
@@ -57,33 +57,40 @@ def run(
         seeds: Number of seeds of each.
         path: The results file.
         environments: Folder of the clients' virtual environments.
-        anew: Whether to make finished seeds again.
+        anew: Arms whose finished runs are made again, and the full runs beside them.
     """
     results: dict[str, Any] = {"schema": SCHEMA, "environment": {}, "clients": {}, "rows": []}
     if path.exists():
         results = json.loads(path.read_text("utf-8"))
     if anew:
-        results["rows"] = [row for row in results["rows"] if row["client"] not in names]
+        kept = [r for r in results["rows"] if r["client"] not in names or r["arm"] not in anew]
+        results["rows"] = kept
     for seed in range(seeds):
         for name in names:
-            if any((row["client"], row["seed"]) == (name, seed) for row in results["rows"]):
+            mine = [r for r in results["rows"] if (r["client"], r["seed"]) == (name, seed)]
+            missing = [arm for arm in ARMS if arm not in [row["arm"] for row in mine]]
+            if not missing:
                 continue
-            description, rows = in_environment(name, seed, environments)
+            arms = list(dict.fromkeys(["full", *missing]))
+            description, rows = in_environment(name, seed, environments, arms)
             results["environment"] = environment()
             results["clients"][name] = description
-            results["rows"] += rows
+            replaced = [row for row in mine if row["arm"] in arms]
+            results["rows"] = [row for row in results["rows"] if row not in replaced] + rows
             write_json(results, path)
             for row in rows:
                 print(json.dumps(row), flush=True)
     return results
 
 
-def in_environment(name: str, seed: int, environments: Path) -> tuple[dict[str, Any], list[Row]]:
+def in_environment(
+    name: str, seed: int, environments: Path, arms: Sequence[str]
+) -> tuple[dict[str, Any], list[Row]]:
     """Return what :func:`train_seed` returns in the environment of the client."""
     python = interpreter(client(name), environments)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "seed.json"
-        call = f"write_json(train_seed({name!r}, {seed}), Path({str(path)!r}))"
+        call = f"write_json(train_seed({name!r}, {seed}, {arms!r}), Path({str(path)!r}))"
         code = f"from benchmarks.clients.__main__ import *; {call}"
         variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         subprocess.run([python, "-c", code], check=True, cwd=folder, env=variables)
@@ -101,8 +108,10 @@ def check(names: Sequence[str], environments: Path) -> int:
     return sum(bool(code.returncode) for code in codes)
 
 
-def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any], list[Row]]:
-    """Describe the client, and train every arm with one seed, after a short run to warm up.
+def train_seed(
+    name: str, seed: int, arms: Sequence[str], share: float = 1.0
+) -> tuple[dict[str, Any], list[Row]]:
+    """Describe the client, and train arms with one seed, after a short run to warm up.
 
     Odd seeds train the arms in reverse order. So no arm is always the last one.
     """
@@ -111,7 +120,7 @@ def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any]
     chosen = client(name)
     length = max(1, round(share * chosen.length))
     _trained(chosen, "hybrid", seed, max(1, length // 20))
-    order = list(ARMS)[:: -1 if seed % 2 else 1]
+    order = arms[:: -1 if seed % 2 else 1]
     by_arm = {}
     for arm in order:
         whole = max(1, round(SHORT * length)) if arm in SHORT_ARMS else length
@@ -122,7 +131,7 @@ def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any]
     for arm, row in by_arm.items():
         row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]
         row["code"] = code_digest("hybrid" if ARMS[arm] is not None else "plain")
-    return chosen.to_dict(), [{**shared, "arm": arm, **by_arm[arm]} for arm in ARMS]
+    return chosen.to_dict(), [{**shared, "arm": arm, **by_arm[arm]} for arm in arms]
 
 
 def quiet() -> None:
@@ -168,7 +177,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=positive, default=3, help="of each client (default: 3)")
     parser.add_argument("--output", type=Path, default=RESULTS / "clients.json",
                         help="the results file")  # fmt: skip
-    parser.add_argument("--anew", action="store_true", help="make finished seeds again")
+    parser.add_argument("--anew", nargs="+", metavar="ARM", type=one_of(ARMS), default=[],
+                        help=f"make finished runs of {', '.join(ARMS)} again")  # fmt: skip
     parser.add_argument("--environments", type=Path, default=Path("client-environments"),
                         help="folder of their virtual environments")  # fmt: skip
     parser.add_argument("--test", action="store_true", help="run their slow tests instead")
@@ -176,7 +186,7 @@ def main() -> None:
     names = asked.names or list(CLIENTS)
     if asked.test:
         sys.exit(check(names, asked.environments))
-    run(names, asked.seeds, asked.output, asked.environments, anew=asked.anew)
+    run(names, asked.seeds, asked.output, asked.environments, asked.anew)
 
 
 if __name__ == "__main__":
