@@ -33,9 +33,9 @@ class Kept:
         self._advance, self._worths = advance, list[float]()
         self._lagged, self._error, self._square = 0.0, 0.0, 0.0
 
-    def follow(self, pace: Pace, lagged: Lagged) -> Pace:
+    def follow(self, pace: Pace, lagged: Lagged, *, planned: bool) -> Pace:
         """Return the pace with the advance that is kept, once a window was measured."""
-        new = follow(pace, lagged)
+        new = follow(pace, lagged, planned=planned)
         if new.windows > pace.windows:
             self._lagged += lagged.late - lagged.early
             self._square += math.sqrt(lagged.forecast * lagged.drift)

@@ -44,13 +44,15 @@ class Small(Client):
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "client", lambda name: Small())
     monkeypatch.setattr(run, "quiet", lambda: None)
-    monkeypatch.setattr(run, "in_environment", lambda name, seed, _: run.train_seed(name, seed))
+    monkeypatch.setattr(
+        run, "in_environment", lambda name, seed, _, arms: run.train_seed(name, seed, arms)
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_arm_is_trained_with_its_own_length(seed: int) -> None:
-    told, rows = run.train_seed("small", seed)
+    told, rows = run.train_seed("small", seed, list(run.ARMS))
     assert told["length"] == 30 and told["version"]
     by_arm = {row["arm"]: row for row in rows}
     assert list(by_arm) == list(run.ARMS)
@@ -81,14 +83,18 @@ def test_finished_seeds_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "clients.json"
     run.run(["small"], 1, path, tmp_path)
     first = json.loads(path.read_text())
-    first["rows"][0]["quality"] = 123.0
+    for each in first["rows"]:
+        each["quality"] = 123.0
     path.write_text(json.dumps(first))
     found = run.run(["small"], 2, path, tmp_path)
     assert [row["seed"] for row in found["rows"]] == 5 * [0] + 5 * [1]
-    assert found["rows"][0]["quality"] == 123.0
-    found = run.run(["small"], 1, path, tmp_path, anew=True)
-    assert [row["seed"] for row in found["rows"]] == 5 * [0]
-    assert found["rows"][0]["quality"] != 123.0
+    assert [row["quality"] == 123.0 for row in found["rows"]] == 5 * [True] + 5 * [False]
+    found = run.run(["small"], 2, path, tmp_path, anew=["hybrid"])
+    kept = {row["arm"] for row in found["rows"] if row["quality"] == 123.0}
+    assert kept == set(run.ARMS) - {"full", "hybrid"}, "full runs are made beside those asked for"
+    assert {seed: len([r for r in found["rows"] if r["seed"] == seed]) for seed in (0, 1)} == {
+        0: 5, 1: 5
+    }  # fmt: skip
 
 
 def test_a_client_has_an_environment_of_its_own_which_is_made_once(

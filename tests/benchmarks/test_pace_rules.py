@@ -28,9 +28,9 @@ def made(best, persistence):
 
 def test_an_advance_is_kept_from_the_first_window_on():
     kept, lagged = Kept(2.0), Lagged(late=3.0, early=1.0, forecast=4.0, drift=1.0, chance=0.01)
-    pace = kept.follow(Pace(), Lagged())
+    pace = kept.follow(Pace(), Lagged(), planned=False)
     assert pace.advance == 0.0
-    pace = kept.follow(pace, lagged)
+    pace = kept.follow(pace, lagged, planned=False)
     assert (pace.advance, pace.windows) == (2.0, 1)
     assert kept.signals == {"persistence": 1.0, "error": 0.05, "worth": 1.0}
 
