@@ -129,14 +129,14 @@ class State:
     def log_left_out(self) -> None:
         """Log once what is left to the optimizer, and whether nothing can be predicted."""
         reasons = set(self.groups.left_out)
-        if self.schedule.planned and not self.groups.judged:
+        if self.schedule.planned and not self.groups.gate.judged:
             reasons.add(NOTHING)
         for reason in sorted(reasons - {event["reason"] for event in self.ledger.events}):
             self.record_event(reason, logging.WARNING)
 
     def log_shortfall(self) -> None:
         """Log that not all predicted steps fit, if there is something to predict."""
-        if self.groups.judged and self.schedule.shortfall:
+        if self.groups.gate.judged and self.schedule.shortfall:
             self.record_event(self.schedule.shortfall, logging.WARNING)
 
     def apply_budget(self, step: int | None = None) -> None:
@@ -234,8 +234,8 @@ class State:
             self.evidence = weigh(self.evidence, measured.slopes)
             renewable = self._config.paced or self.groups.scores.lasting
             refuted = bool(self.evidence.ended) and renewable
-            about = measured.slopes, measured.ends, measured.predicted, self.groups.predicted
-            self.groups.scores.weigh(*about, refuted=refuted)
+            about = measured.slopes, measured.ends, measured.predicted
+            self.groups.weigh(*about, refuted=refuted)
             if refuted:
                 self.evidence = Evidence()
                 self.record_event(RESTARTED, logging.INFO)

@@ -111,8 +111,7 @@ def _log_limits(
         logger.warning("%s.", describe_excess(share, most).capitalize())
     if len(plans.predicted) < len(wanted.predicted):
         logger.warning("There are %s.", too_expensive(most))
-    parts = [plan.part(True) for plan in plans.predicted if plan.judged]
-    if any(part.gated for part in parts) and too_few(parts, plans.trained):
+    if plans.gated and too_few([plan.part(True) for plan in plans.predicted], plans.trained):
         logger.warning("There are %s.", TOO_FEW)
 
 

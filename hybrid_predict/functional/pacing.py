@@ -54,15 +54,16 @@ def counted(state: HybridState, plans: Plans) -> HybridState:
 def _ready(state: HybridState, plans: Plans) -> dict[str, Any]:
     """Which groups may be predicted, as 0-dim bools: those with skill, if they suffice."""
     parts: dict[str, Part] = {}
-    judged: list[Part] = []
     for key, plan in plans.groups.items():
         history = state.groups[key].history
         if plan.predictor is not None and history is not None:
             ready = history.count > 0
-            gated = plan.predictor.gated
-            parts[key] = plan.part(ready & enough(state.skills[plan.kind]) if gated else ready)
-            judged += [parts[key]] if plan.judged else []
-    may = suffice(judged, plans.trained) if judged else False
+            if plan.predictor.gated:
+                ready = ready & enough(state.skills[plan.kind])
+            if not plan.always:
+                ready = ready & (state.pacing.paces.get(plan.kind, Pace()).advance > 0.0)
+            parts[key] = plan.part(ready)
+    may = suffice(list(parts.values()), plans.trained) if parts else False
     return {key: part.ready & may if part.gated else part.ready for key, part in parts.items()}
 
 

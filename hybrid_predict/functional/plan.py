@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from itertools import chain
+from itertools import chain, compress
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor, make_predictor
 from hybrid_predict.rules.budget import as_matrix, budget, flatten_operations, largest_block, weak
-from hybrid_predict.rules.gate import Part
+from hybrid_predict.rules.gate import Part, judged
 from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate, make_update
 from hybrid_predict.updates.whitened import covariance_operations
 
@@ -27,8 +27,8 @@ class Plan(NamedTuple):
     function sees those of a dict."""
     update: SpectralUpdate | None
     predictor: FittedPredictor | MomentumPredictor | None
-    judged: bool
-    """Whether no predicted step is made without groups like this one."""
+    always: bool
+    """Whether predicted steps move it even while its forecasts do not last."""
     block: int | None = None
     """Largest number of rows that corrected updates treat together; None for all."""
 
@@ -56,7 +56,8 @@ class Plan(NamedTuple):
     def part(self, ready: Any) -> Part:
         """Return a predicted group as the gate sees it."""
         assert self.predictor is not None
-        return Part(self.size, self.predictor.gated, ready, self.kind == "embedding")
+        table = self.kind == "embedding"
+        return Part(self.size, self.predictor.gated, ready, table, self.always)
 
 
 @final
@@ -80,7 +81,8 @@ class Plans(NamedTuple):
     @property
     def gated(self) -> bool:
         """Whether predicted steps are possible, and need skill."""
-        gates = [plan.predictor.gated for plan in self.predicted if plan.predictor and plan.judged]
+        parts = [plan.part(True) for plan in self.predicted]
+        gates = [part.gated for part in compress(parts, judged(parts, self.trained))]
         return bool(gates) and all(gates)
 
     def operations(self, block: int | None) -> int:

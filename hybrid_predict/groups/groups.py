@@ -8,7 +8,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from hybrid_predict.config import HybridConfig
+from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.forecast.movement import Forecast
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.forecast.window import Reading
@@ -21,6 +21,7 @@ from hybrid_predict.rules.gate import NOT_LASTING, too_expensive
 from hybrid_predict.rules.pace import paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
 from hybrid_predict.rules.skill import steps_until_known
+from hybrid_predict.rules.verdict import Slopes
 from hybrid_predict.saved import checked_credit, checked_groups
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import WeightDelta
@@ -92,26 +93,15 @@ class Groups:
         return [group for group in self._groups if group.treatment.predictor is not None]
 
     @property
-    def judged(self) -> list[Group]:
-        """The groups without which no predicted step is made."""
-        return [g for g in self.predicted if self._paced or g.treatment.kind in self._always]
-
-    @property
-    def gated(self) -> bool:
-        """Whether predicted steps are possible, and need skill."""
-        predictors = [group.treatment.predictor for group in self.judged]
-        return bool(predictors) and all(p is not None and p.gated for p in predictors)
-
-    @property
     def awaits_skill(self) -> bool:
         """Whether predicted steps need skill, and no skill is known yet."""
-        return self.gated and not self.scores.known
+        return self.gate.gated and not self.scores.known
 
     @property
     def steps_until_skill(self) -> int:
         """Number of steps until skill can be known; 0 if predicted steps need none."""
         longest = max((group.window_length for group in self._groups), default=0)
-        return steps_until_known(longest, short=self._paced) + self._lag if self.gated else 0
+        return steps_until_known(longest, short=self._paced) + self._lag if self.gate.gated else 0
 
     @property
     def held_bytes(self) -> int:
@@ -263,14 +253,13 @@ class Groups:
 
     def operations(self, block: int | None) -> int:
         """Return what correcting adds to a full step on this rank, by the block of rows."""
-        each = [(group.operations(block), group.treatment.owner) for group in self._groups]
-        return sum(count * max(1, self._calls[owner]) for count, owner in each)
+        return sum(g.operations(block) * max(1, self._calls[g.treatment.owner]) for g in self)
 
     def _update_gate(self) -> None:
-        too_weak = weak(self.corrected_shapes, self.block)
-        why = too_expensive(self._budget) if too_weak else ""
+        why = too_expensive(self._budget) if weak(self.corrected_shapes, self.block) else ""
         trained = self._mapper.count_trained()
-        self.gate = make_gate(self.predicted, self.judged, self.scores.skills, trained, why)
+        always = KINDS if self._paced else self._always
+        self.gate = make_gate(self.predicted, self.scores, always, trained, why)
 
     def length_bound(self, options: Mapping[int, Options]) -> float | None:
         """Return 1.0 if corrected matrices have different learning rates, else None."""
@@ -339,6 +328,14 @@ class Groups:
                 lengths = group.drift_lengths(options)
                 drifts += lengths if times == 1 else [times * length for length in lengths]
         return Forecast(WeightDelta.joined(parts), owners, drifts)
+
+    def weigh(
+        self, slopes: Slopes, ends: Mapping[str, float], predicted: int, *, refuted: bool
+    ) -> None:
+        """Learn from the slopes of predicted steps that stand; see :meth:`Scores.weigh`."""
+        self.scores.weigh(slopes, ends, predicted, self.predicted, refuted=refuted)
+        if refuted:
+            self._update_gate()
 
     def score(self, readings: Sequence[Reading]) -> None:
         """Learn from windows that were closed together."""

@@ -115,7 +115,7 @@ def overview(engine: HybridEngine) -> Overview:
         parts=tuple(Part(*key, len(sizes[key]), sum(sizes[key])) for key in order),
         left_out=tuple(sorted(groups.left_out)),
         steps=schedule.total,
-        predicted=0 if too_few(engine) or not groups.judged else schedule.planned,
+        predicted=0 if too_few(engine) or not groups.gate.judged else schedule.planned,
         warmup=schedule.warmup,
         cooldown=schedule.cooldown,
         held_bytes=groups.held_bytes,
@@ -160,7 +160,7 @@ def cautions(engine: HybridEngine) -> list[str]:
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "A forecast is good for only one or two steps; start with speedup=1.5."
         )
-    gated = engine._state.groups.gated
+    gated = engine._state.groups.gate.gated
     if asked > 1 and schedule.total < SHORT_RUN and gated and not schedule.shortfall:
         lines.append(
             f"A run of {schedule.total} steps is too short to gain much: the first "

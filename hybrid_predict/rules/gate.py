@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.rules.skill import SHORTEST
@@ -19,10 +20,10 @@ TOO_EXPENSIVE = (
 NO_BUDGET = "no predicted steps: max_overhead=0 allows no corrected updates to go with them"
 TOO_FEW = (
     "no predicted steps: they would move less than a quarter of the trained weights outside "
-    "embeddings; predictors for more kinds help"
+    "embeddings; if you chose predictors, name more kinds"
 )
 NOT_LASTING = "no predicted steps while forecasts do not last"
-"""Events of the ledger; with ``speedup="auto"`` the last one, where no kind has an advance."""
+"""Events of the ledger; the last one where no kind, or too few weights, have an advance."""
 
 _INSTEAD = "full steps took the place of some predicted steps, while "
 AFTERWARDS = {
@@ -50,16 +51,31 @@ class Part(NamedTuple):
 
     size: int  # number of entries
     gated: bool  # whether its predicted steps need skill
-    ready: Any  # whether its forecasts have skill and are long enough; a bool, or a 0-dim array
+    ready: Any  # whether it may be moved now; a bool, or a 0-dim array
     table: bool = False  # whether it is of embeddings, which do not count as trained weights
+    always: bool = True  # whether it moves even while its forecasts do not last
+
+
+def judged(parts: Sequence[Part], trained: int) -> list[bool]:
+    """Return for each part whether no predicted step is made without parts like it.
+
+    They are those that always move. If these have too few of the weights that are ``trained``
+    outside embeddings, they are all parts.
+    """
+    always = [part for part in parts if part.always]
+    widened = bool(always) and too_few(always, trained)
+    return [part.always or widened for part in parts]
 
 
 def suffice(parts: Sequence[Part], trained: int) -> Any:
-    """Return whether the ready parts have most of the gated weights, and enough of all weights.
+    """Return whether the ready ones of the judged parts have most of their weights, and enough.
 
     Otherwise a predicted step would replace a full step and move only few of the weights that are
     ``trained`` outside embeddings.
     """
+    parts = list(compress(parts, judged(parts, trained)))
+    if not parts:
+        return False
     gated = [part for part in parts if part.gated]
     most = 2 * sum(part.ready * part.size for part in gated) >= sum(part.size for part in gated)
     moved = sum(part.ready * part.size for part in gated if not part.table)

@@ -6,9 +6,10 @@ from loops import Run, hurry, net
 
 from hybrid_predict import FittedPredictor, HybridConfig
 from hybrid_predict.config import KINDS
+from hybrid_predict.rules.gate import NO_SKILL, NOT_LASTING, TOO_FEW
 from hybrid_predict.rules.pace import LONGEST, weigh
 from hybrid_predict.rules.skill import Skill
-from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence
+from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence, Slopes
 
 OWN = 0.8
 """Length of one forecast in drifts that `hurry` sets."""
@@ -107,6 +108,40 @@ def test_other_kinds_need_skill_of_their_own_and_cannot_take_the_place_of_hidden
         every = {group.treatment.kind for group in groups}
         assert blocked == (every if without == "hidden" else {without} & every)
         assert groups.gate.closed == (without == "hidden")
+
+
+FEW_HIDDEN = {"2.weight": "head"}
+"""Kinds with which hidden matrices have 192 of 841 weights."""
+
+
+def test_with_few_hidden_weights_the_other_kinds_make_up_for_them():
+    one = run(kinds=FEW_HIDDEN).finish()
+    assert one.engine.ledger.predicted_steps == one.engine.schedule.planned == 100
+    assert TOO_FEW not in one.reasons
+
+
+@pytest.mark.parametrize(
+    ("skilled", "advance", "reason"),
+    [(KINDS, 2.0, ""), (KINDS, 0.0, NOT_LASTING), (("hidden", "vector"), 2.0, NO_SKILL),
+     (("head", "vector"), 2.0, "")],
+)  # fmt: skip
+def test_they_need_skill_and_forecasts_that_last(skilled, advance, reason):
+    groups = groups_of(run(kinds=FEW_HIDDEN), advance)
+    groups.scores.skills = {kind: groups.scores.skills[kind] for kind in skilled}
+    groups._update_gate()
+    assert groups.gate.closed == bool(reason)
+    assert not reason or groups.gate.reason == reason
+    still = {g.treatment.kind for g in groups if g.names in groups.gate.blocked}
+    assert still == {"hidden", "head", "vector"} - set(() if reason else skilled)
+
+
+def test_a_failed_test_closes_the_gate_until_forecasts_last_again():
+    groups = groups_of(run(kinds=FEW_HIDDEN), 2.0)
+    slopes = Slopes(-1.0, 1.0, -1.0, 1.0)
+    groups.weigh(slopes, {}, 1, refuted=False)
+    assert not groups.gate.closed
+    groups.weigh(slopes, {}, 1, refuted=True)
+    assert groups.gate.closed and groups.gate.reason == NOT_LASTING
 
 
 @pytest.mark.parametrize(("advance", "event"), [(0.0, ENDED), (1.0, RESTARTED)])

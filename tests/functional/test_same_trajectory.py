@@ -23,11 +23,12 @@ from hybrid_predict.functional import correct, predict, verify
 
 
 def config(total: int = 90, **settings: Any) -> HybridConfig:
-    return HybridConfig(total_steps=total, kinds=KINDS, max_overhead=1e9, **settings)
+    return HybridConfig(**{"total_steps": total, "kinds": KINDS, "max_overhead": 1e9, **settings})
 
 
 UNGATED = {"hidden": MomentumPredictor(gated=False)}
 AUTO = {"speedup": "auto", "total": 240}
+FEW_HIDDEN = {"[02].weight": "head", "4.weight": "hidden"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "corrected": {"speedup": 1},
     "predicted": {"updates": {}, "predictors": UNGATED},
@@ -45,6 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "lasting": {"total": 240},
     "lasting, not corrected": {"total": 240, "updates": {}},
+    "lasting, few hidden weights": {"total": 240, "kinds": FEW_HIDDEN},
     "auto": AUTO,
     "auto, not corrected": {**AUTO, "updates": {}},
     "auto, hidden alone": {**AUTO, "predictors": {"hidden": "momentum"}},
