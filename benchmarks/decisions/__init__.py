@@ -1,0 +1,1 @@
+"""Prototypes of decisions; a decision names the commit that has its own."""
