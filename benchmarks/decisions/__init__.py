@@ -1,1 +1,0 @@
-"""Prototypes of decisions; a decision names the commit that has its own."""
