@@ -56,7 +56,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 
-COMPILED = ("both", "whitened", "vectors too", "gated", "backwards", *list(SETTINGS)[-5:])
+COMPILED = ("both", "whitened", "vectors too", "gated", "backwards", *list(SETTINGS)[-6:])
 """Cases of JAX: compiling takes seconds."""
 
 CASES = [
@@ -85,6 +85,17 @@ def test_every_library_has_the_engine_s_numbers(
     assert (max(ours.predicted) > 1) == paced
     assert not lasting or any(float(pace.advance) for pace in ours.state.pacing.paces.values())
     np.testing.assert_allclose([float(x) for x in ours.evidence], theirs.evidence, rtol=1e-9)
+
+
+@pytest.mark.parametrize("library", ["numpy"])
+def test_with_few_hidden_weights_some_forecasts_do_not_last(
+    tools: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(functional_loops, "RATE", 2e-2)
+    settings = config(total=400, kinds=FEW_HIDDEN)
+    ours, theirs = in_functions(settings, **tools), in_the_engine(settings)
+    same_runs(ours, theirs, atol=1e-7)
+    assert 0 < sum(ours.predicted) < 60  # 79 where forecasts need not last
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ FREE = Part(50, gated=False, ready=False)
         ([Part(24, True, True), Part(76, True, True, always=False)], 100, True),
         ([Part(24, True, False), Part(76, True, True, always=False)], 100, True),
         ([Part(100, True, True, always=False)], 100, False),
+        ([Part(100, True, True, table=True, always=False)], 0, False),
+        ([], 0, False),
     ],
 )
 def test_the_ready_parts_have_most_gated_weights_and_move_enough(parts, trained, wanted):
