@@ -202,7 +202,7 @@ class HybridConfig:
 
     @property
     def always_predicted(self) -> frozenset[str]:
-        """Kinds that every predicted step moves; the others only move while forecasts last.
+        """Kinds that predicted steps move even while forecasts do not last, if these have skill.
 
         None with ``speedup="auto"``, else those named in ``predictors``, by default hidden.
         """

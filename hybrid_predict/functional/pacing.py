@@ -60,7 +60,7 @@ def _ready(state: HybridState, plans: Plans) -> dict[str, Any]:
             ready = history.count > 0
             if plan.predictor.gated:
                 ready = ready & enough(state.skills[plan.kind])
-            if not plan.always:
+            if not plan.decides:
                 ready = ready & (state.pacing.paces.get(plan.kind, Pace()).advance > 0.0)
             parts[key] = plan.part(ready)
     may = suffice(list(parts.values()), plans.trained) if parts else False

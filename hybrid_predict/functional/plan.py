@@ -27,8 +27,8 @@ class Plan(NamedTuple):
     function sees those of a dict."""
     update: SpectralUpdate | None
     predictor: FittedPredictor | MomentumPredictor | None
-    always: bool
-    """Whether predicted steps move it even while its forecasts do not last."""
+    decides: bool
+    """Whether predicted steps are made for it; others only move along, while forecasts last."""
     block: int | None = None
     """Largest number of rows that corrected updates treat together; None for all."""
 
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
         """Return a predicted group as the gate sees it."""
         assert self.predictor is not None
         table = self.kind == "embedding"
-        return Part(self.size, self.predictor.gated, ready, table, self.always)
+        return Part(self.size, self.predictor.gated, ready, table, self.decides)
 
 
 @final
@@ -65,8 +65,9 @@ class Plans(NamedTuple):
     """The groups by their keys; none if nothing is corrected or predicted."""
 
     groups: dict[str, Plan]
-    trained: int
-    """Number of weights outside embeddings, of which predicted steps move a part."""
+    trained: float
+    """Number of weights outside embeddings, of which predicted steps move a part; a float, as
+    JAX's integers have 32 bits."""
 
     @property
     def block(self) -> int | None:
@@ -131,7 +132,7 @@ def make_plans(
         raise ConfigError("config", "a HybridConfig", type(config).__name__)
     updates, predictors = _methods(config, step_operations)
     if not (updates or predictors):
-        return Plans({}, 0)
+        return Plans({}, 0.0)
     found = kinds(weights, config)
     members: dict[tuple[str, bool], dict[str, tuple[int, int]]] = {}
     for name, kind in sorted(found.items()):
@@ -151,7 +152,7 @@ def make_plans(
         for (kind, corrected), shapes in sorted(members.items())
     }
     trained = [weights[name].shape for name, kind in found.items() if kind != "embedding"]
-    plans = Plans(groups, sum(map(math.prod, trained)))
+    plans = Plans(groups, float(sum(map(math.prod, trained))))
     if step_operations is None:
         return plans
     block, _ = largest_block(plans.operations, budget(step_operations, config.max_overhead))

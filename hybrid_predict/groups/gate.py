@@ -21,13 +21,15 @@ class Gate:
     Args:
         judged: The groups without which no predicted step is made.
         blocked: Parameter names of each group that must not be predicted.
-        closed: Whether every judged group is blocked.
+        resting: Of these, the groups that are not updated in every full step.
+        closed: Whether every judged group is gated and blocked.
         weak: Whether most matrices have weak corrections.
         reason: Reason for a closed gate, as an event for the ledger.
     """
 
     judged: Sequence[Group] = ()
     blocked: frozenset[tuple[str, ...]] = frozenset()
+    resting: frozenset[tuple[str, ...]] = frozenset()
     closed: bool = False
     weak: bool = False
     reason: str = ""
@@ -47,49 +49,65 @@ class Gate:
 def make_gate(
     predicted: Sequence[Group],
     scores: Scores,
-    always: Collection[str],
+    deciding: Collection[str],
     trained: int,
     too_weak: str,
+    absent: Collection[int],
 ) -> Gate:
-    """Block groups whose forecasts lack skill, and all gated groups if corrections are weak.
+    """Block groups that rest or lack skill, and all gated groups if corrections are weak.
 
     Args:
         predicted: The groups with a predictor.
         scores: What closed windows have shown.
-        always: Kinds that every predicted step moves; the others only move while forecasts last.
+        deciding: Kinds that predicted steps are made for; the others move while forecasts last.
         trained: Number of trained weights outside embeddings.
         too_weak: Why most matrices have weak corrections; empty if they have not.
+        absent: Numbers of the optimizers that skipped full steps.
     """
+    still = resting(predicted, absent)
+    members = [_part(group, deciding) for group in predicted]
 
-    def parts(ready: Sequence[bool]) -> list[rules.Part]:
-        return [_part(group, able, always) for group, able in zip(predicted, ready, strict=True)]
+    def parts(*conditions: Sequence[bool]) -> list[rules.Part]:
+        each = zip(members, zip(*conditions, strict=True), strict=True)
+        return [member._replace(ready=all(met)) for member, met in each]
 
     skills = [scores.skills.get(group.treatment.kind, Skill()) for group in predicted]
-    skilled = [bool(enough(skill)) for skill in skills]
-    lasting = [group.treatment.kind in always or scores.advance(group) > 0.0 for group in predicted]
-    now = parts([able and lasts for able, lasts in zip(skilled, lasting, strict=True)])
+    pairs = list(zip(members, skills, strict=True))
+    skilled = [not member.gated or bool(enough(skill)) for member, skill in pairs]
+    forecasts = zip(members, map(scores.advance, predicted), strict=True)
+    lasting = [member.decides or advance > 0.0 for member, advance in forecasts]
+    updated = [group.names not in still for group in predicted]
+    now = parts(skilled, lasting, updated)
     judged = list(compress(predicted, rules.judged(now, trained)))
     opened = not too_weak and rules.suffice(now, trained)
     each = zip(predicted, now, strict=True)
-    blocked = frozenset(g.names for g, p in each if p.gated and not (p.ready and opened))
-    closed = bool(predicted) and all(group.names in blocked for group in judged)
+    unfit = frozenset(g.names for g, p in each if p.gated and not (p.ready and opened))
+    closed = bool(predicted) and all(group.names in unfit for group in judged)
     if not judged:
         reason = rules.NOTHING
     elif too_weak:
         reason = too_weak
     elif rules.too_few(now, trained):
         reason = rules.TOO_FEW
+    elif rules.suffice(parts(skilled, lasting), trained):
+        reason = rules.NOT_UPDATED
     elif rules.suffice(parts(skilled), trained):
         reason = rules.NOT_LASTING
     else:
-        long = rules.suffice(parts([lower(skill) > 0.0 for skill in skills]), trained)
+        positive = [not member.gated or lower(skill) > 0.0 for member, skill in pairs]
+        long = rules.suffice(parts(positive), trained)
         reason = rules.TOO_SHORT if long else rules.NO_SKILL
-    return Gate(judged, blocked, closed, bool(too_weak), reason)
+    return Gate(judged, unfit | still, still, closed, bool(too_weak), reason)
 
 
-def _part(group: Group, ready: bool, always: Collection[str]) -> rules.Part:
-    """The group as the rules of the gate see it."""
-    treatment = group.treatment
-    gated = treatment.predictor is not None and treatment.predictor.gated
-    table = treatment.kind == "embedding"
-    return rules.Part(group.size, gated, ready, table, treatment.kind in always)
+def resting(predicted: Sequence[Group], absent: Collection[int]) -> frozenset[tuple[str, ...]]:
+    """Return the names of each group that did not move yet, or whose optimizer skipped steps."""
+    still = (g for g in predicted if not g.moved or g.treatment.owner in absent)
+    return frozenset(group.names for group in still)
+
+
+def _part(group: Group, deciding: Collection[str]) -> rules.Part:
+    """The group as the rules of the gate see it, before it is ready."""
+    kind, predictor = group.treatment.kind, group.treatment.predictor
+    gated = predictor is not None and predictor.gated
+    return rules.Part(group.size, gated, False, kind == "embedding", kind in deciding)

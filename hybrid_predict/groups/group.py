@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
@@ -24,6 +24,7 @@ from hybrid_predict.torch.lists import Counts, upcast
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
 from hybrid_predict.updates.correct import Correction, correction
 from hybrid_predict.updates.masks import (
+    clear,
     either,
     optimizer_only,
     unmoved,
@@ -293,7 +294,7 @@ class Group:
             return
         moved = lists.per_rate([upcast(x) for x in update.before], values, rates)
         # A displacement by a gradient that is not finite would stay in the drift.
-        _clear([moved], masks)
+        clear([moved], masks)
         counts = shards.norm_factors(self.parameters)
         if movement is not None and (predicted := movement.of(self.names)).names:
             learned.slopes.append(slopes(predicted, memory.average, moved, rates, counts))
@@ -303,9 +304,15 @@ class Group:
             learned.windows.append((tag, numbers))
         predictor.observe(history, moved)
         # Otherwise forecasts would continue to move entries that are frozen now.
-        _clear(history.arrays.values(), still)
+        clear(history.arrays.values(), still)
         if window.due:
             window.open(self._forecast([1.0] * len(moved)), predictor.fitted_direction(history))
+
+    @property
+    def moved(self) -> bool:
+        """Whether a displacement is known, from which the predictor can forecast."""
+        history = self.memory.history if self._allocated else None
+        return history is not None and history.count > 0
 
     def forecast(self, options: Mapping[int, Options]) -> WeightDelta | None:
         """Forecast the movement of one predicted step; None before the first displacement.
@@ -313,8 +320,7 @@ class Group:
         Raises:
             PredictorError: If the predictor returns a forecast of the wrong form.
         """
-        history = self.memory.history if self._allocated else None
-        if history is None or not history.count:
+        if not self.moved:
             return None
         return self._forecast([options[id(p)].rate for p in self.parameters])
 
@@ -388,11 +394,3 @@ class Group:
     def _counts(self, tensors: Sequence[Tensor]) -> Counts:
         """Return factors that make norms those of full tensors; None if no tensor is sharded."""
         return shards.norm_factors(tensors) if self._sharded else None
-
-
-def _clear(lists_of: Iterable[Sequence[Tensor]], masks: Sequence[Tensor | None]) -> None:
-    """Set the masked entries of lists of tensors to zero."""
-    for tensors in lists_of:
-        for x, mask in zip(tensors, masks, strict=True):
-            if mask is not None:
-                x.masked_fill_(mask, 0.0)

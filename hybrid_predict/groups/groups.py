@@ -12,7 +12,7 @@ from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.forecast.movement import Forecast
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.forecast.window import Reading
-from hybrid_predict.groups.gate import Gate, make_gate
+from hybrid_predict.groups.gate import Gate, make_gate, resting
 from hybrid_predict.groups.group import Group
 from hybrid_predict.groups.memory import Treatment
 from hybrid_predict.groups.scores import Scores
@@ -128,7 +128,7 @@ class Groups:
         """Note how often each optimizer updated in a full step.
 
         An optimizer that did not update, while others did, is not predicted for the next 64 full
-        steps, because its predicted steps might not be verified.
+        steps, because its predicted steps might not be verified; nor do its groups count as ready.
 
         Args:
             step: Number of the full step.
@@ -142,6 +142,8 @@ class Groups:
             elif step - self._absent.get(index, -ABSENT_STEPS) >= ABSENT_STEPS:
                 self._absent.pop(index, None)
         self._calls = calls
+        if resting(self.predicted, self._absent) != self.gate.resting:
+            self._update_gate()
 
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Group the tensors of other optimizers from now on."""
@@ -258,8 +260,8 @@ class Groups:
     def _update_gate(self) -> None:
         why = too_expensive(self._budget) if weak(self.corrected_shapes, self.block) else ""
         trained = self._mapper.count_trained()
-        always = KINDS if self._paced else self._always
-        self.gate = make_gate(self.predicted, self.scores, always, trained, why)
+        deciding, absent = KINDS if self._paced else self._always, self._absent
+        self.gate = make_gate(self.predicted, self.scores, deciding, trained, why, absent)
 
     def length_bound(self, options: Mapping[int, Options]) -> float | None:
         """Return 1.0 if corrected matrices have different learning rates, else None."""
@@ -299,8 +301,7 @@ class Groups:
         return NOT_LASTING if paced and not count else ""
 
     def _advance(self, group: Group) -> float:
-        still = group.treatment.owner in self._absent or group.names in self.gate.blocked
-        return 0.0 if still else self.scores.advance(group)
+        return 0.0 if group.names in self.gate.blocked else self.scores.advance(group)
 
     def forecast(self, options: Mapping[int, Options]) -> Forecast:
         """Forecast the movement of one predicted step, for all groups together.
@@ -316,8 +317,7 @@ class Groups:
         drifts: list[Tensor] = []
         number = self.per_full_step
         for group in self._groups:
-            owner = group.treatment.owner
-            times = 0 if owner in self._absent else self._calls[owner]
+            times = self._calls[owner := group.treatment.owner]
             least = float(group.treatment.kind in self._always)
             steps = times * self.scores.forecasts(group, self._advance(group), number, least=least)
             may = steps and group.names not in self.gate.blocked

@@ -23,7 +23,8 @@ TOO_FEW = (
     "embeddings; if you chose predictors, name more kinds"
 )
 NOT_LASTING = "no predicted steps while forecasts do not last"
-"""Events of the ledger; the last one where no kind, or too few weights, have an advance."""
+NOT_UPDATED = "no predicted steps while too many weights are not updated in every full step"
+"""Events of the ledger. They do not last where no kind, or too few weights, have an advance."""
 
 _INSTEAD = "full steps took the place of some predicted steps, while "
 AFTERWARDS = {
@@ -31,6 +32,7 @@ AFTERWARDS = {
     TOO_SHORT: f"{_INSTEAD}forecasts were too short: less than {SHORTEST:g} of the way that the "
     "weights moved in an average full step",
     NOT_LASTING: f"{_INSTEAD}forecasts did not last",
+    NOT_UPDATED: f"{_INSTEAD}too many weights were not updated in every full step",
 }
 """What these events say of a run that has ended, and made predicted steps at other times."""
 
@@ -49,25 +51,25 @@ full steps, in which all would learn. Tables do not count, of which a full step 
 class Part(NamedTuple):
     """A group of tensors that has a predictor."""
 
-    size: int  # number of entries
+    size: float  # number of entries
     gated: bool  # whether its predicted steps need skill
     ready: Any  # whether it may be moved now; a bool, or a 0-dim array
     table: bool = False  # whether it is of embeddings, which do not count as trained weights
-    always: bool = True  # whether it moves even while its forecasts do not last
+    decides: bool = True  # whether predicted steps are made for it; others only move along
 
 
-def judged(parts: Sequence[Part], trained: int) -> list[bool]:
+def judged(parts: Sequence[Part], trained: float) -> list[bool]:
     """Return for each part whether no predicted step is made without parts like it.
 
-    They are those that always move. If these have too few of the weights that are ``trained``
-    outside embeddings, they are all parts.
+    They are those that decide. If these have too few of the weights that are ``trained`` outside
+    embeddings, they are all parts.
     """
-    always = [part for part in parts if part.always]
-    widened = bool(always) and too_few(always, trained)
-    return [part.always or widened for part in parts]
+    deciding = [part for part in parts if part.decides]
+    widened = bool(deciding) and too_few(deciding, trained)
+    return [part.decides or widened for part in parts]
 
 
-def suffice(parts: Sequence[Part], trained: int) -> Any:
+def suffice(parts: Sequence[Part], trained: float) -> Any:
     """Return whether the ready ones of the judged parts have most of their weights, and enough.
 
     Otherwise a predicted step would replace a full step and move only few of the weights that are
@@ -78,8 +80,7 @@ def suffice(parts: Sequence[Part], trained: int) -> Any:
         return False
     gated = [part for part in parts if part.gated]
     most = 2 * sum(part.ready * part.size for part in gated) >= sum(part.size for part in gated)
-    moved = sum(part.ready * part.size for part in gated if not part.table)
-    moved = sum((part.size for part in parts if not (part.gated or part.table)), moved)
+    moved = sum(part.ready * part.size for part in parts if not part.table)
     return most & (LEAST_MOVED * moved >= trained)
 
 
@@ -88,6 +89,6 @@ def too_expensive(budget: float | None) -> str:
     return TOO_EXPENSIVE if budget else NO_BUDGET
 
 
-def too_few(parts: Sequence[Part], trained: int) -> bool:
+def too_few(parts: Sequence[Part], trained: float) -> bool:
     """Return whether predicted steps would move too few weights even if every part were ready."""
     return LEAST_MOVED * sum(part.size for part in parts if not part.table) < trained

@@ -52,7 +52,8 @@ AVERAGE = 0.95  # decay of averaged gradients where no update asks for another
 _FAILED = "they failed to go downhill more often than chance allows"
 ENDED = f"predicted steps ended: {_FAILED}"
 RESTARTED = f"predicted steps began anew: {_FAILED}"
-"""Events of the ledger: what a failed test leads to, the second one with ``speedup="auto"``."""
+"""Events of the ledger: what a failed test leads to; the second one with ``speedup="auto"``, and
+while forecasts last."""
 
 
 @final

@@ -5,7 +5,7 @@ A mask is None if it is known to be empty without waiting for a device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -128,3 +128,11 @@ def either(left: Tensor | None, right: Tensor | None) -> Tensor | None:
     if left is None or right is None:
         return right if left is None else left
     return left | right
+
+
+def clear(lists_of: Iterable[Sequence[Tensor]], masks: Sequence[Tensor | None]) -> None:
+    """Set the masked entries of lists of tensors to zero."""
+    for tensors in lists_of:
+        for x, mask in zip(tensors, masks, strict=True):
+            if mask is not None:
+                x.masked_fill_(mask, 0.0)

@@ -2,17 +2,21 @@
 
 import pytest
 import torch
-from loops import Run, hurry, net
+from loops import Run, full_step, hurry, net
 
-from hybrid_predict import FittedPredictor, HybridConfig
+from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine
 from hybrid_predict.config import KINDS
-from hybrid_predict.rules.gate import NO_SKILL, NOT_LASTING, TOO_FEW
+from hybrid_predict.groups.groups import ABSENT_STEPS
+from hybrid_predict.rules.gate import NO_SKILL, NOT_LASTING, NOT_UPDATED, TOO_FEW, TOO_SHORT
 from hybrid_predict.rules.pace import LONGEST, weigh
 from hybrid_predict.rules.skill import Skill
 from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence, Slopes
 
 OWN = 0.8
 """Length of one forecast in drifts that `hurry` sets."""
+
+
+SETTINGS = {"total_steps": 300, "max_overhead": 1e9}
 
 
 def regression(model, k):
@@ -23,7 +27,7 @@ def regression(model, k):
 
 def run(rate=1e-5, **settings):
     model = net(8, 24, 24, 1)
-    config = HybridConfig(**{"total_steps": 300, "max_overhead": 1e9, **settings})
+    config = HybridConfig(**{**SETTINGS, **settings})
     return Run(model, torch.optim.AdamW(model.parameters(), lr=rate), config, regression)
 
 
@@ -120,19 +124,66 @@ def test_with_few_hidden_weights_the_other_kinds_make_up_for_them():
     assert TOO_FEW not in one.reasons
 
 
+def skills(*kinds, short=()):
+    """Skill of forecasts of these kinds, and of others that are too short."""
+    good = Skill(windows=2, mean=0.5, length=OWN)
+    return {**dict.fromkeys(kinds, good), **dict.fromkeys(short, good._replace(length=0.1))}
+
+
 @pytest.mark.parametrize(
-    ("skilled", "advance", "reason"),
-    [(KINDS, 2.0, ""), (KINDS, 0.0, NOT_LASTING), (("hidden", "vector"), 2.0, NO_SKILL),
-     (("head", "vector"), 2.0, "")],
-)  # fmt: skip
-def test_they_need_skill_and_forecasts_that_last(skilled, advance, reason):
+    ("known", "advance", "reason"),
+    [
+        (skills(*KINDS), 2.0, ""),
+        (skills("hidden", "head"), 2.0, ""),
+        (skills("head", "vector"), 2.0, ""),
+        (skills(*KINDS), 0.0, NOT_LASTING),
+        (skills("hidden", "vector"), 2.0, NO_SKILL),
+        (skills("hidden", short=["head"]), 2.0, TOO_SHORT),
+    ],
+)
+def test_they_need_skill_and_forecasts_that_last(known, advance, reason):
     groups = groups_of(run(kinds=FEW_HIDDEN), advance)
-    groups.scores.skills = {kind: groups.scores.skills[kind] for kind in skilled}
+    groups.scores.skills = known
     groups._update_gate()
     assert groups.gate.closed == bool(reason)
     assert not reason or groups.gate.reason == reason
     still = {g.treatment.kind for g in groups if g.names in groups.gate.blocked}
-    assert still == {"hidden", "head", "vector"} - set(() if reason else skilled)
+    assert still == {"hidden", "head", "vector"} - set(() if reason else known)
+
+
+def test_weights_of_an_optimizer_that_skips_full_steps_do_not_count_as_ready():
+    model = net(8, 24, 24, 1)
+    optimizers = [torch.optim.SGD(model[k].parameters(), lr=1e-5) for k in (0, 2, 4)]
+    engine = HybridEngine(model, optimizers, HybridConfig(**SETTINGS, kinds=FEW_HIDDEN))
+    gates = []
+    for k in range(80):
+        updating = [optimizers[0], optimizers[2]] if k in (4, 5) else optimizers
+        record = full_step(engine, updating, lambda k=k: regression(model, k))
+        if k == 2:
+            hurry(engine, 2.0)
+        moved = {name for name in record.gradients.alignments if record.predicted}
+        gates.append(engine._groups.gate)
+        assert not moved or "2.weight" in moved
+    closed = [gate for gate in gates[4:] if gate.closed]
+    assert [gate.closed for gate in gates[4:]] == [True] * (ABSENT_STEPS + 1) + [False] * 11
+    assert {gate.reason for gate in closed} == {NOT_UPDATED}
+    assert engine.ledger.predicted_steps > 0
+
+
+def test_weights_that_train_anew_are_ready_after_their_first_full_step():
+    one = run(kinds=FEW_HIDDEN)
+    heads = [one.model[2].weight, one.model[4].weight]
+    for weight in heads:
+        weight.requires_grad_(False)
+    groups = groups_of(one, 2.0)
+    one.train(1)
+    assert not groups.gate.closed
+    for weight in heads:
+        weight.requires_grad_(True)
+    groups.refresh()
+    assert groups.gate.closed and groups.gate.reason == NOT_UPDATED
+    one.train(1)
+    assert not groups.gate.closed
 
 
 def test_a_failed_test_closes_the_gate_until_forecasts_last_again():

@@ -17,7 +17,7 @@ from hybrid_predict import (
     SpectralUpdate,
     WhitenedUpdate,
 )
-from hybrid_predict.functional import correct, init
+from hybrid_predict.functional import correct, init, predict, verify
 from hybrid_predict.rules import budget
 
 UNGATED = {"hidden": MomentumPredictor(gated=False)}
@@ -119,3 +119,17 @@ def test_correct_checks_the_operations_it_is_told(value: Any) -> None:
     state = init(w, config := HybridConfig(speedup=1))
     with pytest.raises(ConfigError, match=r"^step_operations: expected a finite number"):
         correct(state, w, w, w, 0.1, config=config, step_operations=value)
+
+
+@pytest.mark.parametrize("speedup", [1.5, "auto"])
+def test_there_may_be_more_weights_than_32_bits_count(speedup: Any) -> None:
+    jax = pytest.importorskip("jax")
+    config = HybridConfig(speedup=speedup, total_steps=90, kinds={"*": "hidden"})
+
+    def step(w: Any) -> Any:
+        moved, state = predict(init(w, config), w, 0.1, config=config)
+        return correct(verify(state, w)[1], w, moved, moved, 0.1, config=config)
+
+    like = {name: jax.ShapeDtypeStruct((2**15, 2**15), "float32") for name in "abc"}
+    after, _ = jax.eval_shape(step, like)
+    assert after == like

@@ -42,7 +42,8 @@ def hurry(engine: HybridEngine, advance: float = 1.5) -> None:
     """Make an engine with ``speedup="auto"`` believe that forecasts of every kind last."""
     scores = engine._groups.scores
     scores.skills = dict.fromkeys(KINDS, Skill(windows=2, mean=0.5, length=0.8))
-    scores.paces = {(kind, 0): Pace(1.0, advance, 1) for kind in KINDS}
+    owners = range(len(engine.optimizer.optimizers))
+    scores.paces = {(kind, k): Pace(1.0, advance, 1) for kind in KINDS for k in owners}
     scores.lengths = dict.fromkeys(scores.paces, 0.8)
     engine._groups._update_gate()
 

@@ -4,7 +4,7 @@ import pytest
 
 from hybrid_predict.rules.gate import Part, judged, suffice, too_few
 
-FREE = Part(50, gated=False, ready=False)
+FREE = Part(50, gated=False, ready=True)
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,12 @@ FREE = Part(50, gated=False, ready=False)
         ([Part(100, True, True), FREE], 401, True),
         ([FREE], 200, True),
         ([Part(10, True, True), Part(5, True, True, table=True)], 41, False),
-        ([Part(25, True, True), Part(75, True, False, always=False)], 100, True),
-        ([Part(24, True, True), Part(76, True, False, always=False)], 100, False),
-        ([Part(24, True, True), Part(76, True, True, always=False)], 100, True),
-        ([Part(24, True, False), Part(76, True, True, always=False)], 100, True),
-        ([Part(100, True, True, always=False)], 100, False),
-        ([Part(100, True, True, table=True, always=False)], 0, False),
+        ([Part(25, True, True), Part(75, True, False, decides=False)], 100, True),
+        ([Part(24, True, True), Part(76, True, False, decides=False)], 100, False),
+        ([Part(24, True, True), Part(76, True, True, decides=False)], 100, True),
+        ([Part(24, True, False), Part(76, True, True, decides=False)], 100, True),
+        ([Part(100, True, True, decides=False)], 100, False),
+        ([Part(100, True, True, table=True, decides=False)], 0, False),
         ([], 0, False),
     ],
 )
@@ -33,8 +33,8 @@ def test_the_ready_parts_have_most_gated_weights_and_move_enough(parts, trained,
 
 
 @pytest.mark.parametrize(("trained", "wanted"), [(100, [True, False]), (101, [True, True])])
-def test_parts_that_do_not_always_move_count_where_the_others_are_too_few(trained, wanted):
-    parts = [Part(25, True, True), Part(75, True, True, always=False)]
+def test_parts_that_do_not_decide_count_where_the_others_are_too_few(trained, wanted):
+    parts = [Part(25, True, True), Part(75, True, True, decides=False)]
     assert judged(parts, trained) == wanted
     assert judged(parts[1:], trained) == [False]
 
