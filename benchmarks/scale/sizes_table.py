@@ -22,7 +22,10 @@ TITLES = ["parameters", "bytes a step", "arm", "rate", "full steps", "predicted 
 
 
 def table(rows: Iterable[Row]) -> str:
-    """A row per task, arm and rate, in the order of the study."""
+    """A row per task, arm and rate, in the order of the study.
+
+    The seconds of a run are None if much else ran beside it.
+    """
     order = [task.name for task in TASKS]
     kept = sorted(rows, key=lambda row: (order.index(row["task"]), row["tokens"]))
     lines = [
@@ -54,9 +57,8 @@ def _line(
 ) -> list[str]:
     rows = list(group.values())
     first, whole = rows[0], runs[PLAIN]
-    times = [
-        row["seconds"] / whole[seed]["seconds"] for seed, row in group.items() if seed in whole
-    ]
+    timed = [seed for seed in group if seed in whole and group[seed]["seconds"] is not None]
+    times = [group[seed]["seconds"] / whole[seed]["seconds"] for seed in timed]
     return [
         f"{first['parameters'] / 1e6:.1f} M", f"{first['tokens']:,}", ARMS[arm].title,
         f"{first['rate']:.2g}", f"{_mean(rows, 'full_steps'):,.0f}",
