@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, final
 
 from hybrid_predict.errors import ConfigError
@@ -219,6 +218,11 @@ class SavingsLedger:
             return None
         return (self.flops_per_correction or 0) / self.flops_per_step
 
+    def copy(self) -> SavingsLedger:
+        """Return a copy that the run does not change, in much less time than ``deepcopy``."""
+        skills = {kind: dict(skill) for kind, skill in self.skills.items()}
+        return replace(self, skills=skills, events=[dict(event) for event in self.events])
+
     def summary(self) -> dict[str, Any]:
         """Return counts and derived figures as plain data."""
         derived = (
@@ -231,7 +235,7 @@ class SavingsLedger:
             "estimated_seconds_saved",
             "estimated_flops_saved",
         )
-        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+        return {**vars(self.copy()), **{name: getattr(self, name) for name in derived}}
 
     def to_json(self) -> str:
         """Return the ledger as a JSON document."""
@@ -283,7 +287,7 @@ class SavingsLedger:
         skills = known["skills"]
         if not isinstance(skills, dict) or not all(map(_is_skill, skills.values())):
             raise ConfigError("skills", "numbers by name for every kind", skills)
-        return cls(**deepcopy(known))  # the run continues to change them
+        return cls(**known).copy()  # the run continues to change it
 
     def _repr_html_(self) -> str:
         """A table of counts, seconds, skill by kind and events, for notebooks."""

@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import asdict
 from errno import EINVAL, ENOSPC
 from pathlib import Path
@@ -92,7 +91,7 @@ class LogWriter:
     def _add_row(self, record: StepRecord, ledger: SavingsLedger) -> None:
         losses, self._losses, self._unwritten = self._losses, [], None
         loss = sum(losses) / len(losses) if losses else None
-        row = Row(round(time(), 3), record.phase.value, loss, deepcopy(ledger))
+        row = Row(round(time(), 3), record.phase.value, loss, ledger.copy())
         self.log.rows.append(row)
         if len(self.log.rows) > 4 * ROWS:
             del self.log.rows[:-1:2]

@@ -116,6 +116,23 @@ def test_loading_replaces_every_count():
     assert ledger == BY_HAND
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [SavingsLedger.copy, SavingsLedger.summary, lambda own: SavingsLedger.from_dict(vars(own))],
+    ids=["copy", "summary", "from_dict"],
+)
+def test_what_was_kept_of_a_run_stays_as_the_run_goes_on(kept):
+    ledger = SavingsLedger(skills={"matrix": {"mean": 0.5, "lower": 0.25}})
+    ledger.record(7, "because")
+    before, was = kept(ledger), kept(ledger.copy())
+    ledger.record(8, "because")
+    ledger.record(9, "another reason")
+    ledger.skills["matrix"]["mean"] = 1.0
+    ledger.full_steps += 1
+    assert before == was
+    assert before != kept(ledger)
+
+
 def test_event_is_new_once_per_reason():
     ledger = SavingsLedger()
     assert [ledger.record(k, reason) for k, reason in enumerate("aba")] == [True, True, False]
