@@ -220,7 +220,7 @@ class HybridEngine(Uncopied):
             if self._watching:
                 with self._contained(step):
                     step.close(loss)
-                    self._groups.count_updates(step.number, step.calls)
+                    self._groups.count_updates(step.calls, step.with_gradient)
                     if counted:
                         self._state.apply_budget(step.number)
                     self._state.push(*step.packed(stop=bool(stop)))

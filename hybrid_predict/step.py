@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.forecast.movement import Forecast
-from hybrid_predict.groups.group import Group, Learned, OpenUpdate
+from hybrid_predict.groups.group import Group
+from hybrid_predict.groups.open_update import Learned, OpenUpdate
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.measurement import Moved, as_scalar, mean_loss, pack
 from hybrid_predict.rules.schedule import Phase

@@ -29,6 +29,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", type=one_of(parts),
                         help="of runs, sizes, cost, plot; or all")  # fmt: skip
     parser.add_argument("--seeds", type=positive, help="paired seeds of a case (default: 1 or 2)")
+    parser.add_argument("--untimed", action="store_true",
+                        help="leave out seconds of sizes: other work runs beside them")  # fmt: skip
     parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results files")
     asked = parser.parse_args(argv)
     with threads(1), without_advice():
@@ -44,7 +46,7 @@ def _runs(asked: argparse.Namespace) -> None:
 
 def _sizes(asked: argparse.Namespace) -> None:
     store = Rows(asked.folder / "sizes.jsonl", as_cell)
-    study = Sizes(asked.folder / "unfinished", store, tell)
+    study = Sizes(asked.folder / "unfinished", store, tell, timed=not asked.untimed)
     for task in TASKS:
         study.run(task, asked.seeds or 1)
 

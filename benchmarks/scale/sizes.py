@@ -58,10 +58,20 @@ TASKS = (
 
 
 class Sizes:
-    """The runs of tasks; ``on_row`` is called with each new one."""
+    """The runs of tasks; ``on_row`` is called with each new one.
 
-    def __init__(self, folder: Path, store: Rows[Cell], on_row: Callable[[Row], object]) -> None:
-        self._folder, self._store, self._on_row = folder, store, on_row
+    Rows have no seconds unless the runs are ``timed``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Rows[Cell],
+        on_row: Callable[[Row], object],
+        *,
+        timed: bool = True,
+    ) -> None:
+        self._folder, self._store, self._on_row, self._timed = folder, store, on_row, timed
 
     def run(self, task: SizeTask, seeds: int) -> None:
         """Make the runs of a task that are not done; plain runs with seed 0 decide the rate."""
@@ -76,7 +86,7 @@ class Sizes:
         cell = Cell(task.name, "two rates", arm, seed, rate, 1.0, True, task.steps, digest)
         if cell not in self._store.done:
             row = {**trained(cell, task, self._folder), **dimensions(task)}
-            self._store.add(row)
+            self._store.add(row if self._timed else {**row, "seconds": None})
             self._on_row(row)
         return self._store.done[cell]
 

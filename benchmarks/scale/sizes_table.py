@@ -24,7 +24,7 @@ TITLES = ["parameters", "bytes a step", "arm", "rate", "full steps", "predicted 
 def table(rows: Iterable[Row]) -> str:
     """A row per task, arm and rate, in the order of the study.
 
-    The seconds of a run are None if much else ran beside it.
+    The seconds of runs with ``--untimed`` are None.
     """
     order = [task.name for task in TASKS]
     kept = sorted(rows, key=lambda row: (order.index(row["task"]), row["tokens"]))
@@ -57,8 +57,10 @@ def _line(
 ) -> list[str]:
     rows = list(group.values())
     first, whole = rows[0], runs[PLAIN]
-    timed = [seed for seed in group if seed in whole and group[seed]["seconds"] is not None]
-    times = [group[seed]["seconds"] / whole[seed]["seconds"] for seed in timed]
+    pairs = [
+        (row["seconds"], whole[seed]["seconds"]) for seed, row in group.items() if seed in whole
+    ]
+    times = [own / plain for own, plain in pairs if None not in (own, plain)]
     return [
         f"{first['parameters'] / 1e6:.1f} M", f"{first['tokens']:,}", ARMS[arm].title,
         f"{first['rate']:.2g}", f"{_mean(rows, 'full_steps'):,.0f}",

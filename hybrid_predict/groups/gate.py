@@ -21,10 +21,11 @@ class Gate:
     Args:
         judged: The groups without which no predicted step is made.
         blocked: Parameter names of each group that must not be predicted.
-        resting: Of these, the groups that are not updated in every full step.
+        resting: Of these, the groups that rest: that are new, did not move yet, or were not updated
+            in one of the last full steps.
         closed: Whether every judged group is gated and blocked.
         weak: Whether most matrices have weak corrections.
-        reason: Reason for a closed gate, as an event for the ledger.
+        reason: Reason for blocking all judged groups, as an event for the ledger.
     """
 
     judged: Sequence[Group] = ()
@@ -41,6 +42,11 @@ class Gate:
         return bool(predictors) and all(p is not None and p.gated for p in predictors)
 
     @property
+    def blocks_all(self) -> bool:
+        """Whether every judged group is blocked, gated or not."""
+        return bool(self.judged) and all(g.names in self.blocked for g in self.judged)
+
+    @property
     def locked(self) -> bool:
         """Whether the gate stays closed: the budget is fixed after the first full step."""
         return self.closed and self.weak
@@ -52,9 +58,10 @@ def make_gate(
     deciding: Collection[str],
     trained: int,
     too_weak: str,
-    absent: Collection[int],
 ) -> Gate:
-    """Block groups that rest or lack skill, and all gated groups if corrections are weak.
+    """Block groups that rest, and gated ones that lack skill or do not last.
+
+    All gated groups are blocked if those that are ready do not suffice, or if corrections are weak.
 
     Args:
         predicted: The groups with a predictor.
@@ -62,9 +69,8 @@ def make_gate(
         deciding: Kinds that predicted steps are made for; the others move while forecasts last.
         trained: Number of trained weights outside embeddings.
         too_weak: Why most matrices have weak corrections; empty if they have not.
-        absent: Numbers of the optimizers that skipped full steps.
     """
-    still = resting(predicted, absent)
+    still = resting(predicted)
     members = [_part(group, deciding) for group in predicted]
 
     def parts(*conditions: Sequence[bool]) -> list[rules.Part]:
@@ -100,10 +106,9 @@ def make_gate(
     return Gate(judged, unfit | still, still, closed, bool(too_weak), reason)
 
 
-def resting(predicted: Sequence[Group], absent: Collection[int]) -> frozenset[tuple[str, ...]]:
-    """Return the names of each group that did not move yet, or whose optimizer skipped steps."""
-    still = (g for g in predicted if not g.moved or g.treatment.owner in absent)
-    return frozenset(group.names for group in still)
+def resting(predicted: Sequence[Group]) -> frozenset[tuple[str, ...]]:
+    """Return the parameter names of each group that rests."""
+    return frozenset(group.names for group in predicted if group.resting)
 
 
 def _part(group: Group, deciding: Collection[str]) -> rules.Part:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
 from typing import Any, final
@@ -15,14 +14,16 @@ from torch import Tensor
 from hybrid_predict.forecast.movement import check_delta, slopes
 from hybrid_predict.forecast.window import Reading
 from hybrid_predict.groups.memory import Memory, Treatment, allocate
+from hybrid_predict.groups.open_update import Learned, OpenUpdate
+from hybrid_predict.rules.gate import REST_STEPS
 from hybrid_predict.rules.skill import window_length
 from hybrid_predict.rules.verdict import AVERAGE
-from hybrid_predict.saved import check_numbers, damaged
+from hybrid_predict.saved import check_count, check_numbers, damaged
 from hybrid_predict.torch import lists, owners, ranks, shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts, upcast
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
-from hybrid_predict.updates.correct import Correction, correction
+from hybrid_predict.updates.correct import correction
 from hybrid_predict.updates.masks import (
     clear,
     either,
@@ -32,39 +33,6 @@ from hybrid_predict.updates.masks import (
     without_gradient,
 )
 from hybrid_predict.updates.projection import projects
-
-
-@final
-@dataclass
-class OpenUpdate:
-    """Values that a group stores right before an update.
-
-    Args:
-        group: The group.
-        members: Positions of the tensors that have a gradient.
-        before: Weights before the update.
-        usable: Which gradients are usable; None if all are.
-        still: Mask of the entries whose own gradient is exactly zero, by position.
-        correction: The corrected updates, or None.
-        examined: Gradients of tensors whose optimizer is examined, by position.
-    """
-
-    group: Group
-    members: list[int]
-    before: list[Tensor]
-    usable: Tensor | None
-    still: dict[int, Tensor | None]
-    correction: Correction | None
-    examined: dict[int, Tensor]
-
-
-@final
-@dataclass
-class Learned:
-    """Results of updates: tags and numbers of closed windows, and slopes of verified steps."""
-
-    windows: list[tuple[list[Any], Tensor]] = field(default_factory=list)
-    slopes: list[Tensor] = field(default_factory=list)
 
 
 @final
@@ -95,6 +63,7 @@ class Group:
         self.treatment, self.names = treatment, tuple(names)
         self._type, self._momentum, self._noise_decay = history, momentum, noise_decay
         self._block: int | None = None
+        self._rest = 1
         self.follow(parameters)
 
     @cached_property
@@ -308,9 +277,18 @@ class Group:
         if window.due:
             window.open(self._forecast([1.0] * len(moved)), predictor.fitted_direction(history))
 
+    def count_full_step(self, updated: Collection[int]) -> None:
+        """Note whether a full step has updated the group, by ``id`` of all that it has updated."""
+        found = any(id(p) in updated for p in self.parameters)
+        self._rest = max(0, self._rest - 1) if found else REST_STEPS
+
     @property
-    def moved(self) -> bool:
-        """Whether a displacement is known, from which the predictor can forecast."""
+    def resting(self) -> bool:
+        """Whether it is new, did not move yet, or was not updated in one of the last full steps."""
+        return self._rest > 0 or not self._moved
+
+    @property
+    def _moved(self) -> bool:
         history = self.memory.history if self._allocated else None
         return history is not None and history.count > 0
 
@@ -320,7 +298,7 @@ class Group:
         Raises:
             PredictorError: If the predictor returns a forecast of the wrong form.
         """
-        if not self.moved:
+        if not self._moved:
             return None
         return self._forecast([options[id(p)].rate for p in self.parameters])
 
@@ -364,6 +342,7 @@ class Group:
     def inherit(self, other: Group) -> None:
         """Copy the state of tensors that were in another group with the same treatment."""
         if other.treatment == self.treatment and other._allocated:
+            self._rest = max(other._rest, int(not set(self.names) <= set(other.names)))
             self.memory.inherit(other.memory, self.names, other.names, self.parameters)
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
@@ -372,6 +351,7 @@ class Group:
         entries = {
             "key": self.treatment.key(),
             "names": list(self.names),
+            "rest": self._rest,
             "noise_decay": self._noise_decay,
         }
         return None if saved is None else {**entries, **saved}
@@ -385,8 +365,9 @@ class Group:
         (decay,) = check_numbers("noise_decay", [saved["noise_decay"]])
         if not 0.0 <= decay < 1.0:
             raise damaged("a decay in [0, 1)", decay)
+        rest = check_count("rest", saved["rest"])
         self.memory.load(saved, self.parameters)
-        self._noise_decay = decay
+        self._noise_decay, self._rest = decay, rest
 
     def _values(self) -> list[Tensor]:
         return [shards.local(p) for p in self.parameters]

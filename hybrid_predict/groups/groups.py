@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, final
 
 from torch import Tensor
@@ -35,9 +35,6 @@ RELATIVE = f"{LEFT} whose updates grow with the weights"
 SHARED = "parameters that share memory with others are left to the optimizer"
 COMPLEX = "complex parameters are left to the optimizer"
 """Events of the ledger: why tensors are not corrected."""
-
-ABSENT_STEPS = 64
-"""Number of full steps for which an optimizer that did not update is not predicted."""
 
 
 @final
@@ -71,7 +68,6 @@ class Groups:
         self.scores = Scores(adaptive=config.adaptive, planned=not config.paced)
         self._credit = 0.0
         self._calls: Counter[int] = Counter()
-        self._absent: dict[int, int] = {}
         self._layout: tuple[Any, Any] = (), ()
         self._shared: set[int] = set()
         self._budget: float | None = None
@@ -124,32 +120,29 @@ class Groups:
         """Return the groups of one optimizer."""
         return [group for group in self._groups if group.treatment.owner == index]
 
-    def count_updates(self, step: int, calls: Counter[int]) -> None:
-        """Note how often each optimizer updated in a full step.
+    def count_updates(self, calls: Counter[int], updated: Collection[int]) -> None:
+        """Note what a full step has updated.
 
-        An optimizer that did not update, while others did, is not predicted for the next 64 full
-        steps, because its predicted steps might not be verified; nor do its groups count as ready.
+        A group that it did not update, while it did others, is not predicted for the next 64 full
+        steps, nor does it count as ready: predicted steps would follow what is known of it from
+        before, and if its optimizer skips full steps, they might not be verified.
 
         Args:
-            step: Number of the full step.
             calls: Number of updates by number of the optimizer.
+            updated: The parameters that had a gradient, by ``id``.
         """
         if not calls:
             return
-        for index in range(len(self._optimizer.optimizers)):
-            if not calls[index]:
-                self._absent[index] = step
-            elif step - self._absent.get(index, -ABSENT_STEPS) >= ABSENT_STEPS:
-                self._absent.pop(index, None)
         self._calls = calls
-        if resting(self.predicted, self._absent) != self.gate.resting:
+        for group in self.predicted:
+            group.count_full_step(updated)
+        if resting(self.predicted) != self.gate.resting:
             self._update_gate()
 
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Group the tensors of other optimizers from now on."""
         self._optimizer, self._layout = optimizer, ((), ())
         self._calls.clear()
-        self._absent.clear()
         self.refresh()
 
     def refresh(self) -> bool:
@@ -260,8 +253,8 @@ class Groups:
     def _update_gate(self) -> None:
         why = too_expensive(self._budget) if weak(self.corrected_shapes, self.block) else ""
         trained = self._mapper.count_trained()
-        deciding, absent = KINDS if self._paced else self._always, self._absent
-        self.gate = make_gate(self.predicted, self.scores, deciding, trained, why, absent)
+        deciding = KINDS if self._paced else self._always
+        self.gate = make_gate(self.predicted, self.scores, deciding, trained, why)
 
     def length_bound(self, options: Mapping[int, Options]) -> float | None:
         """Return 1.0 if corrected matrices have different learning rates, else None."""
@@ -296,7 +289,7 @@ class Groups:
         """Return why no predicted step of ``count`` that are due is made here; empty if unknown."""
         inside = schedule.warmup <= position < schedule.total - schedule.cooldown
         paced = self._paced and inside and self.predicted and not self.per_full_step
-        if self.gate.closed and (count or paced):
+        if self.gate.blocks_all and (count or paced):
             return self.gate.reason
         return NOT_LASTING if paced and not count else ""
 
@@ -365,7 +358,6 @@ class Groups:
         return {
             "groups": [group.state_dict(whole=whole) for group in self._groups],
             "calls": [[k, n] for k, n in self._calls.items()],
-            "absent": [[k, n] for k, n in self._absent.items()],
             "credit": self._credit,
             **self.scores.state_dict(),
         }
@@ -389,7 +381,6 @@ class Groups:
             else:
                 group.load_state_dict(part)
         self._calls = Counter({int(k): int(n) for k, n in state["calls"]})
-        self._absent = {int(k): int(n) for k, n in state["absent"]}
         self._credit = checked_credit(state["credit"])
         self.scores.load_state_dict(state)
         self._update_gate()

@@ -24,7 +24,7 @@ TOO_FEW = (
 )
 NOT_LASTING = "no predicted steps while forecasts do not last"
 NOT_UPDATED = "no predicted steps while too many weights are not updated in every full step"
-"""Events of the ledger. They do not last where no kind, or too few weights, have an advance."""
+"""Events of the ledger. Forecasts last where enough weights have an advance."""
 
 _INSTEAD = "full steps took the place of some predicted steps, while "
 AFTERWARDS = {
@@ -45,6 +45,9 @@ NOTHING = (
 LEAST_MOVED = 4
 """Predicted steps have to move at least one in this many trained weights: they take the place of
 full steps, in which all would learn. Tables do not count, of which a full step moves few rows."""
+
+REST_STEPS = 64
+"""Number of full steps for which a group that a full step did not update is not predicted."""
 
 
 @final

@@ -203,8 +203,13 @@ def test_sizes_compare_arms_at_the_better_of_two_rates(tmp_path):
         curve = arm in {ARMS[name].title for name in sizes_table.CURVE}
         assert (gain == NONE) == curve, line
         assert float(time) > 0
-    untimed = [{**row, "seconds": None} if row["arm"] == "muon" else row for row in made]
-    assert sizes_table.table(untimed).count(f"| {NONE} | 1 |") == 1
+    for arm, unknown in (("muon", 1), (PLAIN, len(lines))):
+        untimed = [{**row, "seconds": None} if row["arm"] == arm else row for row in made]
+        assert sizes_table.table(untimed).count(f"| {NONE} | 1 |") == unknown
+    sizes.Sizes(
+        tmp_path, store := Rows(tmp_path / "untimed", as_cell), made.append, timed=False
+    ).run(TINY, 1)
+    assert {row["seconds"] for row in store.done.values()} == {None}
     half = [row for row in made if row["arm"] != "plain-double"]
     assert all(line.split(" | ")[7] == NONE for line in sizes_table.table(half).splitlines()[2:])
     assert "Not measured" in sizes_table.table([])

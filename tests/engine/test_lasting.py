@@ -2,12 +2,18 @@
 
 import pytest
 import torch
-from loops import Run, full_step, hurry, net
+from loops import Run, full_step, hurry, net, same_bits, weights
 
 from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine
 from hybrid_predict.config import KINDS
-from hybrid_predict.groups.groups import ABSENT_STEPS
-from hybrid_predict.rules.gate import NO_SKILL, NOT_LASTING, NOT_UPDATED, TOO_FEW, TOO_SHORT
+from hybrid_predict.rules.gate import (
+    NO_SKILL,
+    NOT_LASTING,
+    NOT_UPDATED,
+    REST_STEPS,
+    TOO_FEW,
+    TOO_SHORT,
+)
 from hybrid_predict.rules.pace import LONGEST, weigh
 from hybrid_predict.rules.skill import Skill
 from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence, Slopes
@@ -98,8 +104,12 @@ def test_each_kind_is_judged_by_the_slope_where_its_predicted_movement_ends(monk
 @pytest.mark.parametrize("predictor", ["fitted", "momentum", FittedPredictor(gated=False)])
 def test_kinds_that_a_user_names_move_by_one_forecast(predictor):
     one = run(predictors={"hidden": predictor, "head": predictor})
-    groups_of(one, 2.0).scores.paces.clear()  # such a run measures none
+    groups = groups_of(one, 2.0)
+    groups.scores.paces.clear()  # such a run measures none
     assert drifts(one) == {"hidden": {OWN}, "head": {OWN}}
+    groups.scores.skills.clear()
+    groups._update_gate()
+    assert bool(groups.gate.blocked) == groups.gate.gated
 
 
 def test_other_kinds_need_skill_of_their_own_and_cannot_take_the_place_of_hidden_matrices():
@@ -151,7 +161,7 @@ def test_they_need_skill_and_forecasts_that_last(known, advance, reason):
     assert still == {"hidden", "head", "vector"} - set(() if reason else known)
 
 
-def test_weights_of_an_optimizer_that_skips_full_steps_do_not_count_as_ready():
+def test_weights_that_a_full_step_does_not_update_are_not_ready_for_a_while():
     model = net(8, 24, 24, 1)
     optimizers = [torch.optim.SGD(model[k].parameters(), lr=1e-5) for k in (0, 2, 4)]
     engine = HybridEngine(model, optimizers, HybridConfig(**SETTINGS, kinds=FEW_HIDDEN))
@@ -165,25 +175,75 @@ def test_weights_of_an_optimizer_that_skips_full_steps_do_not_count_as_ready():
         gates.append(engine._groups.gate)
         assert not moved or "2.weight" in moved
     closed = [gate for gate in gates[4:] if gate.closed]
-    assert [gate.closed for gate in gates[4:]] == [True] * (ABSENT_STEPS + 1) + [False] * 11
+    assert [gate.closed for gate in gates[4:]] == [True] * (REST_STEPS + 1) + [False] * 11
     assert {gate.reason for gate in closed} == {NOT_UPDATED}
     assert engine.ledger.predicted_steps > 0
 
 
-def test_weights_that_train_anew_are_ready_after_their_first_full_step():
-    one = run(kinds=FEW_HIDDEN)
-    heads = [one.model[2].weight, one.model[4].weight]
-    for weight in heads:
+def still_while(model, k, without):
+    """A loss that reaches the first layers only outside of the steps ``without``."""
+    generator = torch.Generator().manual_seed(k)
+    x = torch.randn(32, 8, generator=generator)
+    with torch.set_grad_enabled(k not in without):
+        hidden = model[:4](x)
+    return (model[4:](hidden) - x.sum(1, keepdim=True).sin()).square().mean()
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_matrices_without_any_gradient_stay_although_their_optimizer_updates(gated):
+    without, model = range(60, 80), net(8, 24, 24, 1)
+    config = HybridConfig(**SETTINGS, predictors={"hidden": FittedPredictor(gated=gated)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+    engine, predicted, matrices = HybridEngine(model, optimizer, config), [], []
+    for k in range(160):
+        record = full_step(engine, [optimizer], lambda k=k: still_while(model, k, without))
+        hurry(engine, 2.0)
+        predicted.append(record.predicted > 0)
+        matrices.append(weights(model[:4]))
+    for k in without[2:]:
+        assert same_bits(matrices[k], matrices[without[1]])
+    rest = range(without.start + 1, without.stop + REST_STEPS)
+    assert not any(predicted[k] for k in rest)
+    assert sum(predicted[: rest.start]) > 1 < sum(predicted[rest.stop :])
+    assert NOT_UPDATED in {event["reason"] for event in engine.ledger.events}
+
+
+@pytest.mark.parametrize("kind", ["fitted", FittedPredictor(gated=False)])
+@pytest.mark.parametrize("thawed", [(2,), (2, 4)], ids=["one of two heads", "both heads"])
+def test_weights_that_train_anew_are_ready_after_their_first_full_step(thawed, kind):
+    one = run(kinds=FEW_HIDDEN, predictors=dict.fromkeys(("hidden", "head", "vector"), kind))
+    anew = [one.model[k].weight for k in thawed]
+    for weight in anew:
         weight.requires_grad_(False)
     groups = groups_of(one, 2.0)
     one.train(1)
-    assert not groups.gate.closed
-    for weight in heads:
+    assert not groups.gate.blocked
+    for weight in anew:
         weight.requires_grad_(True)
     groups.refresh()
-    assert groups.gate.closed and groups.gate.reason == NOT_UPDATED
+    heads = [g for g in groups if g.treatment.kind == "head"]
+    assert groups.gate.resting == {group.names for group in heads} <= groups.gate.blocked
     one.train(1)
-    assert not groups.gate.closed
+    assert not groups.gate.blocked
+    for weight in anew:
+        weight.requires_grad_(False)
+    groups.refresh()
+    assert not groups.gate.blocked  # nothing is new where weights were frozen
+
+
+def test_a_layer_with_an_optimizer_of_its_own_is_ready_after_its_first_full_step():
+    model = net(8, 24, 24, 1)
+    optimizers = [torch.optim.SGD(model[k].parameters(), lr=1e-5) for k in (0, 2, 4)]
+    engine = HybridEngine(model, optimizers, HybridConfig(**SETTINGS, kinds=FEW_HIDDEN))
+    model[2].requires_grad_(False)
+    closed = []
+    for k in range(10):
+        if k == 5:
+            model[2].requires_grad_(True)
+        full_step(engine, optimizers, lambda k=k: regression(model, k))
+        hurry(engine, 2.0)
+        closed.append(engine._groups.gate.closed)
+    assert closed == [False] * 10
 
 
 def test_a_failed_test_closes_the_gate_until_forecasts_last_again():
