@@ -39,14 +39,17 @@ def steep(rows, columns, spectrum):
 @pytest.mark.parametrize("spectrum", ["steep", "rank 1", "flat"])
 @pytest.mark.parametrize("block", [None, 4, 1])
 @pytest.mark.parametrize(("iterations", "scale"), [(3, 1.0), (3, 1e-30), (3, 1e25), (5, 1.0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_singular_values_are_where_the_polynomials_send_them(
-    shape, spectrum, iterations, scale, block
+    shape, spectrum, iterations, scale, block, dtype
 ):
     source = steep(*shape, spectrum)
-    stack = torch.tensor(scale * source, dtype=torch.float32)[None]
+    stack = torch.tensor(scale * source, dtype=dtype)[None]
     factor = orthogonal(stack, iterations, block)[0]
     wanted = orthogonal_factor(source, iterations, block)
-    np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-3)
+    # Each polynomial magnifies what the Gram matrix has lost of small singular values.
+    lost = torch.finfo(dtype).eps * (1e3 if iterations == 3 else 1e5)
+    np.testing.assert_allclose(factor, wanted, rtol=0, atol=lost)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
