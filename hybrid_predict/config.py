@@ -250,7 +250,7 @@ def _is_number(value: object) -> bool:
 
 def _check_number(name: str, value: Any, least: float, remedy: str = "") -> None:
     if not (_is_number(value) and value >= least):
-        raise ConfigError(name, f"a finite number, at least {least:g}", value, remedy)
+        raise ConfigError(name, f"a finite int or float, at least {least:g}", value, remedy)
 
 
 def _check_integer(name: str, value: object, least: int) -> None:

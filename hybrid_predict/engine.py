@@ -292,8 +292,8 @@ class HybridEngine(Uncopied):
             good = step.good(index)
             if self._operations.counting and self._operations.report():
                 self._state.apply_budget()  # before the first correction
-            if good is not False and not self._state.futile:  # else nothing is allocated
-                groups = self._groups
+            groups = self._groups
+            if good is not False and not (self._state.futile or groups.dormant):
                 correct = not (cooling(self.schedule, self._position) or groups.gate.locked)
                 step.open_updates(groups.of(index), options, good, correct=correct)
         step.hook_seconds += perf_counter() - started

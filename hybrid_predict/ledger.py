@@ -37,6 +37,8 @@ class SavingsLedger:
             lengths of the drift that predicted steps add to each full step with
             ``speedup="auto"``.
         full_seconds: Seconds on the host in the user's part of full steps.
+        startup_seconds: Those of the first full step, which may compile the model: predicted steps
+            do not save them.
         correct_seconds: Seconds on the host for measuring gradients and correcting updates.
         predict_seconds: Seconds on the host for predicted steps and their verdicts.
         flops_per_step: Floating point operations of one plain full step, or None if not counted.
@@ -56,6 +58,7 @@ class SavingsLedger:
     advanced: float = field(default=0.0, repr=False)
     skills: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
     full_seconds: float = field(default=0.0, repr=False)
+    startup_seconds: float = field(default=0.0, repr=False)
     correct_seconds: float = field(default=0.0, repr=False)
     predict_seconds: float = field(default=0.0, repr=False)
     flops_per_step: int | None = field(default=None, repr=False)
@@ -165,8 +168,8 @@ class SavingsLedger:
     def estimated_seconds_saved(self) -> float:
         """Host seconds that the saved full steps would have taken, minus those in the plug-in.
 
-        A saved full step counts the mean seconds of a full step. The result is negative if the
-        plug-in cost more than it saved.
+        A saved full step counts the mean seconds of those after the first one. The result is
+        negative if the plug-in cost more than it saved.
         """
         if not self.full_steps:
             return 0.0
@@ -174,8 +177,10 @@ class SavingsLedger:
 
     @property
     def plain_seconds(self) -> float:
-        """Seconds that the run would take if every step were a full step of mean duration."""
-        return self.full_seconds * self.steps / self.full_steps if self.full_steps else 0.0
+        """Seconds that the run would take if every predicted step were a full step."""
+        later = self.full_steps - (self.startup_seconds > 0)
+        mean = (self.full_seconds - self.startup_seconds) / later if later else 0.0
+        return self.full_seconds + mean * (self.steps - self.full_steps)
 
     @property
     def estimated_flops_saved(self) -> float | None:
@@ -269,8 +274,9 @@ class SavingsLedger:
 
         Raises:
             ConfigError: If a count is not a valid number.
-            KeyError: If a count is missing.
+            KeyError: If a count is missing, unless earlier versions did not have it.
         """
+        data = {"startup_seconds": 0.0, **data}
         known = {f.name: data[f.name] for f in fields(cls)}
         for name, value in known.items():
             numeric = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -285,7 +285,10 @@ class Step:
     def add_seconds(self, ledger: SavingsLedger, closed_at: float, ended_at: float) -> None:
         """Add the host seconds of user code, corrections, and predictions to the ledger."""
         in_hooks, around = self.hook_seconds, self.predict_seconds + ended_at - closed_at
-        ledger.full_seconds += max(0.0, closed_at - self.opened_at - in_hooks)
+        seconds = max(0.0, closed_at - self.opened_at - in_hooks)
+        ledger.full_seconds += seconds
+        if self.number == 1:
+            ledger.startup_seconds = seconds
         ledger.correct_seconds += max(0.0, in_hooks)
         ledger.predict_seconds += max(0.0, around)
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from hybrid_predict.errors import (
     UnsupportedSetupError,
 )
 from hybrid_predict.integrations.loggers import numbers
-from hybrid_predict.integrations.reporter import Reporter
+from hybrid_predict.integrations.reporter import Reporter, checked_folder
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.objects import configuration
 from hybrid_predict.record import StepRecord
@@ -87,7 +88,7 @@ class HybridPredictCallback(TrainerCallback):
         speedup: float | Literal["auto"] | None = None,
         *,
         config: HybridConfig | Mapping[str, Any] | None = None,
-        log_dir: str | None = "auto",
+        log_dir: str | PathLike[str] | None = "auto",
         **fields: Any,
     ) -> None:
         self.config = configuration(config, speedup=speedup, **fields)
@@ -95,7 +96,7 @@ class HybridPredictCallback(TrainerCallback):
             remedy = "Set TrainingArguments(max_steps=...) or num_train_epochs."
             expected = "None, because the Trainer determines it"
             raise ConfigError("total_steps", expected, self.config.total_steps, remedy)
-        self.log_dir = None if log_dir is None else str(log_dir)
+        self.log_dir = checked_folder(log_dir)
         self.engine: HybridEngine | None = None
         self._reporter: Reporter | None = None
         self._screen: TrainerScreen | None = None

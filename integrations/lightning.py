@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from torch import Tensor
@@ -27,7 +28,7 @@ from hybrid_predict.integrations.lightning_start import (
     warn,
     warn_of_patience,
 )
-from hybrid_predict.integrations.reporter import Reporter
+from hybrid_predict.integrations.reporter import Reporter, checked_folder
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.objects import configuration
 from hybrid_predict.report.run_log import RunLog
@@ -101,7 +102,7 @@ class HybridPredict(TrainerCallback):
         lag: int | None = None,
         config: HybridConfig | Described | None = None,
         skip_data: SkipData = "auto",
-        log_dir: str | None = "auto",
+        log_dir: str | PathLike[str] | None = "auto",
     ) -> None:
         known = HybridConfig.__dataclass_fields__
         given = {name: value for name, value in locals().items() if name in known}
@@ -109,7 +110,7 @@ class HybridPredict(TrainerCallback):
         if skip_data not in ("auto", "draw", "tail", "none"):
             raise ConfigError("skip_data", "'auto', 'draw', 'tail' or 'none'", skip_data)
         self.skip_data = skip_data
-        self.log_dir = None if log_dir is None else str(log_dir)
+        self.log_dir = checked_folder(log_dir)
         self._last = LastRun()
         self._epochs: int | None = None
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, final
 
 from hybrid_predict.engine import HybridEngine
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.loggers import Loggers
 from hybrid_predict.record import StepRecord
 from hybrid_predict.report.log_writer import LogWriter
@@ -42,6 +44,17 @@ def _contained(report: Callable[..., None]) -> Callable[..., None]:
             self._detach()
 
     return contained
+
+
+def checked_folder(log_dir: Any) -> str | None:
+    """Return the folder of a run's log, "auto" or None, as an integration's argument names it.
+
+    Raises:
+        ConfigError: If it is no path.
+    """
+    if log_dir is None or isinstance(log_dir, (str, PathLike)):
+        return None if log_dir is None else str(log_dir)
+    raise ConfigError("log_dir", "a path, 'auto' or None", log_dir)
 
 
 class Screen(Protocol):

@@ -25,6 +25,7 @@ from hybrid_predict.integrations.lightning_screen import event_folder
 from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.report.overview import Overview, added_cost, overview
 from hybrid_predict.report.slow_run import StepSeconds, describe_duration
+from hybrid_predict.rules.gate import NOTHING
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import collected, quiet
 
@@ -113,7 +114,7 @@ def _seconds(seconds: StepSeconds | None, plan: Overview) -> str:
     """Return how long the planned run would take, beside plain training."""
     if seconds is None:
         return "not measured: the training data has too few batches"
-    return f"{describe_duration(seconds, plan)} (measured over a few steps)"
+    return f"about, from a few steps: {describe_duration(seconds, plan)}"
 
 
 class _Probe(pl.Callback):
@@ -134,7 +135,8 @@ class _Probe(pl.Callback):
         if self.plan is None and engine is not None and self._plugin.ledger.full_steps:
             self.plan = overview(engine)
             self.cost = added_cost(engine).removeprefix("; ")
-            self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK)
+            idle = NOTHING if engine._state.groups.dormant else ""
+            self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK) or idle
         if self.plain or (self.plan is None and trainer.global_step > 0):
             raise TrialEnd
 
@@ -148,9 +150,14 @@ def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridCon
         return *arm.unpack(make_run(arm)), config.hybrid_config(), place
     built = _function(name)()
     if not isinstance(built, tuple) or len(built) not in (2, 3):
-        expected = "a function that returns trainer, model and, if need be, the data"
-        raise ConfigError("CONFIG", expected, type(built).__name__)
+        expected = "a function that returns trainer, model and, if need be, training data"
+        several = isinstance(built, tuple)
+        got = f"{len(built)} values" if several else type(built).__name__
+        raise ConfigError("CONFIG", expected, got)
     trainer, model, data = (*built, None)[:3]
+    if isinstance(data, tuple):  # Lightning would train on all of its loaders at once
+        expected = "training data alone as the third value: one loader, or a data module"
+        raise ConfigError("CONFIG", expected, f"a tuple of {len(data)}")
     if not (hasattr(trainer, "fit") and hasattr(model, "training_step")):
         expected = "a Trainer and a LightningModule from the function, in this order"
         got = f"{type(trainer).__name__} and {type(model).__name__}"

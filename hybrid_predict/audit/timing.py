@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +15,7 @@ from hybrid_predict.report.slow_run import StepSeconds
 _FIRST = 3
 """Full steps before the clock starts: they count operations, allocate and fill caches."""
 
-_LEAST, _MOST = 2, 8
+_LEAST, _MOST = 2, 20
 """Smallest and largest number of full steps that are timed with the callback, and without it."""
 
 _PATIENCE = 10.0
@@ -38,10 +37,10 @@ class StepTimer(pl.Callback):
 
     @property
     def seconds(self) -> StepSeconds | None:
-        """Median seconds of a full step; None if an epoch has too few batches."""
+        """Least seconds of a full step, as other work only adds; None if too few fit an epoch."""
         if min(len(self._plain), len(self._helped)) < _LEAST:
             return None
-        return StepSeconds(median(self._plain), median(self._helped))
+        return StepSeconds(min(self._plain), min(self._helped))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Limit the steps of a kind, so that both fit into one epoch."""

@@ -59,6 +59,7 @@ class Groups:
         self._mapper, self._optimizer = mapper, optimizer
         self._history, self._lag, self._paced = config.history_dtype, config.lag or 0, config.paced
         self._always, self._planned = config.always_predicted, config.compression - 1.0
+        self._shadow = config.shadow
         updates = {kind: make_update(u) for kind, u in config.active_updates.items()}
         self._updates = {kind: update for kind, update in updates.items() if update.share > 0}
         predictors = config.active_predictors.items()
@@ -82,6 +83,12 @@ class Groups:
     def idle(self) -> bool:
         """Whether the configuration corrects and predicts nothing."""
         return not self._updates and not self._predictors
+
+    @property
+    def dormant(self) -> bool:
+        """Whether nothing is corrected, and no predicted step can be made, as things stand."""
+        corrected = any(group.treatment.update for group in self._groups)
+        return not (corrected or self.gate.judged or self._shadow)
 
     @property
     def predicted(self) -> list[Group]:

@@ -92,7 +92,7 @@ class Overview:
     def plan(self) -> str:
         """The planned numbers of full and predicted steps, in words."""
         if not self.predicted:
-            return f"plan: {self.steps:,} full steps, none predicted"
+            return f"plan: {_steps(self.steps, 'full ')}, none predicted"
         least = "auto, at least " if self.paced else ""
         full = f"{least}{self.steps - self.predicted:,} full"
         return f"plan: {full} + up to {self.predicted:,} predicted = {self.steps:,} steps"
@@ -102,20 +102,22 @@ def overview(engine: HybridEngine) -> Overview:
     """Return the overview of an engine's run."""
     mapper, schedule, groups = engine.mapper, engine.schedule, engine._state.groups
     treated = {name: group.treatment for group in groups for name in group.names}
+    possible = engine.config.shadow or (bool(groups.gate.judged) and not too_few(engine))
     sizes: dict[tuple[str, bool, bool], list[int]] = {}
     columns = zip(mapper.names, mapper.parameters, mapper.shapes, mapper.kinds, strict=True)
     for name, parameter, shape, kind in columns:
         if parameter.requires_grad:
             treatment = treated.get(name)
             corrected = treatment is not None and treatment.update is not None
-            predicted = treatment is not None and treatment.predictor is not None
+            predictor = None if treatment is None else treatment.predictor
+            predicted = possible and predictor is not None
             sizes.setdefault((kind, corrected, predicted), []).append(math.prod(shape))
     order = sorted(sizes, key=lambda key: (KINDS.index(key[0]), key))
     return Overview(
         parts=tuple(Part(*key, len(sizes[key]), sum(sizes[key])) for key in order),
         left_out=tuple(sorted(groups.left_out)),
         steps=schedule.total,
-        predicted=0 if too_few(engine) or not groups.gate.judged else schedule.planned,
+        predicted=schedule.planned if possible else 0,
         warmup=schedule.warmup,
         cooldown=schedule.cooldown,
         held_bytes=groups.held_bytes,
@@ -163,9 +165,9 @@ def cautions(engine: HybridEngine) -> list[str]:
     gated = engine._state.groups.gate.gated
     if asked > 1 and schedule.total < SHORT_RUN and gated and not schedule.shortfall:
         lines.append(
-            f"A run of {schedule.total} steps is too short to gain much: the first "
-            f"{schedule.warmup} steps only learn whether forecasts have skill. Train for "
-            "at least a few hundred steps."
+            f"A run of {_steps(schedule.total)} is too short to gain much: the first "
+            f"{schedule.warmup:,} only show whether forecasts have skill. Train for at least a few "
+            "hundred steps."
         )
     if schedule.planned and too_few(engine):
         lines.append(f"There are {TOO_FEW}.")
@@ -179,6 +181,10 @@ def size(number: float) -> str:
             break
         number /= 1000
     return f"{number:.2g} {unit}" if number < 10 else f"{number:,.0f} {unit}"
+
+
+def _steps(count: int, kind: str = "") -> str:
+    return f"{count:,} {kind}step{'' if count == 1 else 's'}"
 
 
 def _share(chosen: list[Part], everything: tuple[Part, ...]) -> str:

@@ -36,15 +36,15 @@ def describe_duration(seconds: StepSeconds, plan: Overview) -> str:
     share = relative_duration(seconds, plan)
     text = (
         f"a full step takes {helped} in place of {plain}, so the run takes {share:.2f} times as "
-        "long as plain training"
+        f"long as plain training of {plan.steps:,} steps"
     )
     if share < 1.0:
         return text
     most = math.ceil(plan.steps * seconds.plain / seconds.helped) - 1
-    ways = [f"fewer than {most:,} full steps, if an audit allows it"]
+    ways = [f"a speedup with fewer than {most:,} full steps, if an audit finds no loss of quality"]
     if any(part.corrected for part in plan.parts):
         ways = ["larger batches", "updates={}", *ways]
-    return f"{text}; it takes less with {', or '.join(ways)}"
+    return f"{text}; faster are {', or '.join(ways)}"
 
 
 @final

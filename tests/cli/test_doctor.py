@@ -111,6 +111,18 @@ def nothing():
 def swapped():
     trainer, model = build()
     return model, trainer
+
+def many():
+    return *build(), None, None
+
+def both():
+    return *build(), (Line().train_dataloader(), Line().train_dataloader())
+
+def probing():
+    trainer, model = build(logger=False)
+    for layer in model.net[:3]:
+        layer.requires_grad_(False)
+    return trainer, model
 """
 
 FILE = """
@@ -182,7 +194,7 @@ def test_full_steps_are_timed_with_and_without_the_callback_if_an_epoch_has_enou
     (work / f"timed_{timed}.py").write_text(text)
     _, out = examine(f"timed_{timed}:f")
     number = r"[\d.e+-]+"
-    words = rf"seconds a full step takes {number} ms in place of {number} ms, so the run takes"
+    words = rf"seconds about, from a few steps: a full step takes {number} ms in place of {number} ms, so the run takes"
     assert (re.search(words, out) is not None) == timed
     assert ("seconds not measured: the training data has too few batches" in out) != timed
 
@@ -243,6 +255,7 @@ def test_callbacks_of_a_file_may_be_classes_and_functions(work, examine):
         ("monitored", 0, "the patience of EarlyStopping counts validations"),
         ("empty", doctor.REFUSED, "Training did not start"),
         ("refused", doctor.REFUSED, "works no. optimizer: expected"),
+        ("probing", doctor.REFUSED, "would be plain training: there is nothing to predict"),
     ],
 )
 def test_what_works_and_what_does_not_is_shown_with_its_reason(work, examine, name, status, words):
@@ -288,6 +301,8 @@ def test_a_step_that_is_stopped_is_no_error_of_the_model(capsys):
         ("threads_of_mine:biuld", "Did you mean build?"),
         ("threads_of_yours:build", "No module named 'threads_of_yours'"),
         ("threads_of_mine:nothing", "returns trainer, model"),
+        ("threads_of_mine:many", "got '4 values'"),
+        ("threads_of_mine:both", "one loader, or a data module, got 'a tuple of 2'"),
         ("threads_of_mine:swapped", "a Trainer and a LightningModule from the function, in this"),
         ("threads_of_mine:leaving", "the model's own code raised SystemExit('no data here')"),
         ("threads_of_mine:without_data", "data: expected training data, got 'none'"),

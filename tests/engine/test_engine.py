@@ -7,10 +7,11 @@ import pickle
 import pytest
 import torch
 from cases import MODELS
-from loops import Bench, Run, make_config, same_bits, weights
+from loops import Bench, Run, make_config, net, normal, same_bits, weights
 from torch import nn
 
 from hybrid_predict import ConfigError, HybridConfig, HybridEngine, Phase, UsageError, Verdict
+from hybrid_predict.report.overview import overview
 
 PREDICTING = 7
 """Full steps after which the next one verifies a predicted step."""
@@ -184,3 +185,20 @@ def test_a_model_without_hidden_matrices_trains_plainly_and_says_so(caplog):
     assert same_bits(*traces)
     assert "there is nothing to predict" in caplog.text
     assert run.engine.ledger.full_steps == run.engine.ledger.steps == 12
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+def test_a_run_whose_hidden_matrices_are_frozen_costs_nothing_until_they_train(shadow):
+    model = net(8, 24, 24, 1)
+    model[:4].requires_grad_(False)
+    config = HybridConfig(total_steps=100, shadow=shadow)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    run = Run(model, optimizer, config, lambda m, k: m(normal(k, 16, 8)).square().mean()).train(5)
+    groups = run.engine._groups
+    assert groups.dormant is (groups.held_bytes == 0) is not shadow
+    assert overview(run.engine).predicted == 0
+    assert any(part.predicted for part in overview(run.engine).parts) == shadow
+    model.requires_grad_(True)
+    run.train(60)
+    assert not groups.dormant and groups.held_bytes
+    assert (run.engine.ledger.predicted_steps > 0) is not shadow

@@ -116,6 +116,23 @@ def test_loading_replaces_every_count():
     assert ledger == BY_HAND
 
 
+def test_predicted_steps_do_not_save_what_the_first_full_step_compiles():
+    ledger = replace(BY_HAND, startup_seconds=18.4)
+    assert ledger.plain_seconds == pytest.approx(30.0 + 30 * (30.0 - 18.4) / 59)
+    assert replace(ledger, full_steps=1, predicted_steps=0, steps=1).plain_seconds == 30.0
+    bench = Bench(make_config(total_steps=20))
+    first = bench.train(1)[0]
+    assert first.step == 1 and bench.engine.ledger.startup_seconds > 0
+    known = bench.engine.ledger.startup_seconds
+    bench.finish()
+    assert bench.engine.ledger.startup_seconds == known < bench.engine.ledger.full_seconds
+
+
+def test_ledgers_of_earlier_versions_can_be_read():
+    data = {name: x for name, x in BY_HAND.summary().items() if name != "startup_seconds"}
+    assert SavingsLedger.from_dict(data) == BY_HAND
+
+
 @pytest.mark.parametrize(
     "kept",
     [SavingsLedger.copy, SavingsLedger.summary, lambda own: SavingsLedger.from_dict(vars(own))],

@@ -47,6 +47,12 @@ def test_fields_come_by_name_as_a_dict_or_in_a_configuration(given: dict[str, An
         assert callback.config == config
 
 
+def test_a_folder_that_is_no_path_is_refused() -> None:
+    assert HybridPredict(log_dir=Path("here")).log_dir == "here"
+    with pytest.raises(ConfigError, match="log_dir: expected a path"):
+        HybridPredict(log_dir=3)  # type: ignore[arg-type]
+
+
 def test_arguments_override_a_configuration() -> None:
     config = HybridConfig(speedup=3, lag=2)
     assert HybridPredict(2.0, config=config).config == HybridConfig(speedup=2.0, lag=2)

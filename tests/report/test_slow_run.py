@@ -32,11 +32,12 @@ def warned(engine, added, plain=1.0):
     ("options", "added", "words"),
     [
         ({}, 0.4, ""),
-        ({}, 0.6, "takes 1.07 times as long as plain training; it takes less with larger batches, "
-         "or updates={}, or fewer than 187 full steps, if an audit allows it"),
+        ({}, 0.6, "takes 1.07 times as long as plain training of 300 steps; faster are larger "
+         "batches, or updates={}, or a speedup with fewer than 187 full steps, if an audit finds "
+         "no loss of quality"),
         ({"speedup": 1}, 0.05, "takes 1.05 times as long"),
         ({"speedup": 3}, 1.5, ""),
-        ({"updates": {}}, 0.6, "it takes less with fewer than 187 full steps"),
+        ({"updates": {}}, 0.6, "; faster are a speedup with fewer than 187 full steps"),
         ({"shadow": True}, 9.0, ""),
     ],
 )  # fmt: skip
