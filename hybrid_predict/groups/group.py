@@ -63,7 +63,7 @@ class Group:
         self.treatment, self.names = treatment, tuple(names)
         self._type, self._momentum, self._noise_decay = history, momentum, noise_decay
         self._block: int | None = None
-        self._rest = 1
+        self._rest = 1  # full steps that have to update the group before it is predicted
         self.follow(parameters)
 
     @cached_property
