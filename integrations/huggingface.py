@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
-from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,7 +87,7 @@ class HybridPredictCallback(TrainerCallback):
         speedup: float | Literal["auto"] | None = None,
         *,
         config: HybridConfig | Mapping[str, Any] | None = None,
-        log_dir: str | PathLike[str] | None = "auto",
+        log_dir: str | None = "auto",
         **fields: Any,
     ) -> None:
         self.config = configuration(config, speedup=speedup, **fields)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from torch import Tensor
@@ -102,7 +101,7 @@ class HybridPredict(TrainerCallback):
         lag: int | None = None,
         config: HybridConfig | Described | None = None,
         skip_data: SkipData = "auto",
-        log_dir: str | PathLike[str] | None = "auto",
+        log_dir: str | None = "auto",
     ) -> None:
         known = HybridConfig.__dataclass_fields__
         given = {name: value for name, value in locals().items() if name in known}

@@ -48,7 +48,7 @@ def test_fields_come_by_name_as_a_dict_or_in_a_configuration(given: dict[str, An
 
 
 def test_a_folder_that_is_no_path_is_refused() -> None:
-    assert HybridPredict(log_dir=Path("here")).log_dir == "here"
+    assert HybridPredict(log_dir=Path("here")).log_dir == "here"  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="log_dir: expected a path"):
         HybridPredict(log_dir=3)  # type: ignore[arg-type]
 
