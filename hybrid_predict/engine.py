@@ -293,7 +293,7 @@ class HybridEngine(Uncopied):
             if self._operations.counting and self._operations.report():
                 self._state.apply_budget()  # before the first correction
             groups = self._groups
-            if good is not False and not (self._state.futile or groups.dormant):
+            if good is not False and not (self._state.futile or groups.dormant):  # else no memory
                 correct = not (cooling(self.schedule, self._position) or groups.gate.locked)
                 step.open_updates(groups.of(index), options, good, correct=correct)
         step.hook_seconds += perf_counter() - started

@@ -52,9 +52,11 @@ def checked_folder(log_dir: Any) -> str | None:
     Raises:
         ConfigError: If it is no path.
     """
-    if log_dir is None or isinstance(log_dir, (str, PathLike)):
-        return None if log_dir is None else str(log_dir)
-    raise ConfigError("log_dir", "a path, 'auto' or None", log_dir)
+    if log_dir is None:
+        return None
+    if not isinstance(log_dir, (str, PathLike)):
+        raise ConfigError("log_dir", "a path, 'auto' or None", log_dir)
+    return str(log_dir)
 
 
 class Screen(Protocol):

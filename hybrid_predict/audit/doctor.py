@@ -151,8 +151,7 @@ def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridCon
     built = _function(name)()
     if not isinstance(built, tuple) or len(built) not in (2, 3):
         expected = "a function that returns trainer, model and, if need be, training data"
-        several = isinstance(built, tuple)
-        got = f"{len(built)} values" if several else type(built).__name__
+        got = f"{len(built)} values" if isinstance(built, tuple) else type(built).__name__
         raise ConfigError("CONFIG", expected, got)
     trainer, model, data = (*built, None)[:3]
     if isinstance(data, tuple):  # Lightning would train on all of its loaders at once

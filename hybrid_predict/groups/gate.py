@@ -43,8 +43,9 @@ class Gate:
 
     @property
     def blocks_all(self) -> bool:
-        """Whether every judged group is blocked, gated or not."""
-        return bool(self.judged) and all(g.names in self.blocked for g in self.judged)
+        """Whether it is closed, or every judged group is blocked, gated or not."""
+        blocked = [group.names in self.blocked for group in self.judged]
+        return self.closed or (bool(blocked) and all(blocked))
 
     @property
     def locked(self) -> bool:
@@ -61,7 +62,7 @@ def make_gate(
 ) -> Gate:
     """Block groups that rest, and gated ones that lack skill or do not last.
 
-    All gated groups are blocked if those that are ready do not suffice, or if corrections are weak.
+    If the groups left have too few weights, or corrections are weak, all gated ones are blocked.
 
     Args:
         predicted: The groups with a predictor.

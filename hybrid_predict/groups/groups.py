@@ -130,9 +130,8 @@ class Groups:
     def count_updates(self, calls: Counter[int], updated: Collection[int]) -> None:
         """Note what a full step has updated.
 
-        A group that it did not update, while it did others, is not predicted for the next 64 full
-        steps, nor does it count as ready: predicted steps would follow what is known of it from
-        before, and if its optimizer skips full steps, they might not be verified.
+        A group without an update is not predicted in the next 64 full steps, and does not count as
+        ready. Predicted steps would repeat its old movement, and they might not be verified.
 
         Args:
             calls: Number of updates by number of the optimizer.

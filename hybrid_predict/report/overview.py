@@ -109,8 +109,7 @@ def overview(engine: HybridEngine) -> Overview:
         if parameter.requires_grad:
             treatment = treated.get(name)
             corrected = treatment is not None and treatment.update is not None
-            predictor = None if treatment is None else treatment.predictor
-            predicted = possible and predictor is not None
+            predicted = possible and treatment is not None and treatment.predictor is not None
             sizes.setdefault((kind, corrected, predicted), []).append(math.prod(shape))
     order = sorted(sizes, key=lambda key: (KINDS.index(key[0]), key))
     return Overview(

@@ -194,7 +194,8 @@ def test_full_steps_are_timed_with_and_without_the_callback_if_an_epoch_has_enou
     (work / f"timed_{timed}.py").write_text(text)
     _, out = examine(f"timed_{timed}:f")
     number = r"[\d.e+-]+"
-    words = rf"from a few steps: a full step takes {number} ms in place of {number} ms, so the run"
+    times = f"a full step takes {number} ms in place of {number} ms"
+    words = f"seconds about, from a few steps: {times}, so the run takes"
     assert (re.search(words, out) is not None) == timed
     assert ("seconds not measured: the training data has too few batches" in out) != timed
 

@@ -185,6 +185,8 @@ def test_a_model_without_hidden_matrices_trains_plainly_and_says_so(caplog):
     assert same_bits(*traces)
     assert "there is nothing to predict" in caplog.text
     assert run.engine.ledger.full_steps == run.engine.ledger.steps == 12
+    (event,) = run.engine.ledger.events
+    assert event["count"] > 1  # also where predicted steps were due
 
 
 @pytest.mark.parametrize("shadow", [False, True])

@@ -48,7 +48,7 @@ def test_singular_values_are_where_the_polynomials_send_them(
     factor = orthogonal(stack, iterations, block)[0]
     wanted = orthogonal_factor(source, iterations, block)
     # Each polynomial magnifies what the Gram matrix has lost of small singular values.
-    lost = torch.finfo(dtype).eps * (1e3 if iterations == 3 else 1e5)
+    lost = torch.finfo(dtype).eps * (1e3 if iterations == 3 else 2e4)
     np.testing.assert_allclose(factor, wanted, rtol=0, atol=lost)
 
 
