@@ -375,6 +375,19 @@ class HybridEngine(Uncopied):
         """Undo the predicted steps and fall back on a failure, right before update ``coming``."""
         return contained(lambda reason: step.undo(reason, coming), self._fall_back)
 
+    def set_length(self, steps: int) -> None:
+        """Continue as a run of another length; its schedule is planned anew from there.
+
+        Args:
+            steps: N, the run's length in steps, those that it has taken included.
+
+        Raises:
+            ConfigError: If ``steps`` is not a positive integer.
+            UsageError: If a full step is open.
+        """
+        self._between_steps("set_length()")
+        self._state.set_length(steps)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from, without predicted steps that are not verified."""
         with self._step.saving(self._state.record_event) if self._step else nullcontext():

@@ -32,6 +32,9 @@ from hybrid_predict.torch.parameters import ParameterMapper
 
 logger = ranks.rank_zero_logger(__name__)
 
+RENEWED = "epochs or limits are not what they were, so the run's length was counted anew"
+"""Event of the ledger: the run's length has changed on the way."""
+
 PATIENCE = 32
 """Number of full steps in which graphs are walked for optimizers that have not updated."""
 
@@ -69,7 +72,8 @@ class State:
         self.groups = Groups(mapper, optimizer, config)
         self.kinds = KindDecision(mapper, optimizer)
         self._mapper, self._buffers, self._config = mapper, buffers, config
-        self.schedule = schedule(config, self.groups.steps_until_skill)
+        self._until_skill = self.groups.steps_until_skill
+        self.schedule = schedule(config, self._until_skill)
         self.limits = rules.first_limits(len(optimizer.optimizers))
         self.evidence = Evidence()
         self.plain = not config.enabled
@@ -119,6 +123,13 @@ class State:
         gate, first = self.groups.gate, not self.ledger.full_steps
         change = f"; set {self.remedies}, or updates={{}}" if self.remedies else ""
         return f"{gate.reason}{change}" if gate.locked and first else ""
+
+    def set_length(self, steps: int) -> None:
+        """Plan the rest of a run whose length has changed on the way."""
+        if steps != self.schedule.total:
+            self._config = self._config.with_length(steps)
+            self.schedule = schedule(self._config, self._until_skill)
+            self.record_event(RENEWED, logging.INFO)
 
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
         """Record what happened in a full step, by default the next one, and log it if it is new."""

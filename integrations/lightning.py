@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.errors import ConfigError, RankError
+from hybrid_predict.errors import ConfigError, RankError, UnsupportedSetupError
 from hybrid_predict.html import table
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import ManualClock, SkipData, TrainerClock
@@ -38,7 +38,9 @@ from hybrid_predict.torch.random_states import random_states
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-_OF_A_RUN = ("engine", "_clock", "_reporter", "_saved", "_loss", "_signals", "log", "log_dict")
+_OF_A_RUN = (
+    "engine", "_clock", "_reporter", "_saved", "_loss", "_signals", "_trainer", "log", "log_dict",
+)  # fmt: skip
 """Attributes that copies and pickles leave out; a Trainer sets the last two, with its model."""
 
 logger = logging.getLogger(__name__)
@@ -80,6 +82,8 @@ class HybridPredict(TrainerCallback):
     _saved: dict[str, Any] | None = None
     _loss: Tensor | None = None
     _signals: HeldSignals | None = None
+    _trainer: pl.Trainer | None = None
+    """The Trainer that trains at the moment."""
 
     def __init__(
         self,
@@ -149,10 +153,24 @@ class HybridPredict(TrainerCallback):
         return {name: value for name, value in vars(self).items() if name not in _OF_A_RUN}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Reset the callback, and read the run's length before other callbacks change it."""
+        """Reset the callback, and read the run's length before other callbacks change it.
+
+        Raises:
+            UnsupportedSetupError: If another Trainer trains with this callback at the moment.
+        """
         if stage == "fit":
+            if self._used_by_another(trainer):
+                raise UnsupportedSetupError(
+                    "HybridPredict",
+                    "a callback of its own in each Trainer",
+                    "one with which another Trainer trains at the moment",
+                    "Give this Trainer another one: HybridPredict(...) or copy.deepcopy(callback).",
+                )
             self.engine, self._clock = None, None
             self._epochs = trainer.max_epochs
+
+    def _used_by_another(self, trainer: pl.Trainer) -> bool:
+        return self._trainer is not None and self._trainer is not trainer
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Attach to model, optimizers and Trainer, and load the state of a resumed run."""
@@ -166,6 +184,7 @@ class HybridPredict(TrainerCallback):
         config = run_config(trainer, clock, self.config)
         assert trainer.model is not None
         engine = self.engine = HybridEngine(trainer.model, trainer.optimizers, config)
+        self._trainer = trainer
         if saved is not None:
             engine.load_state_dict(saved["engine"], steps=clock.steps)
             if stayed:
@@ -178,23 +197,42 @@ class HybridPredict(TrainerCallback):
         if not clock.unavailable:
             clock.set_global_step(clock.global_step)
             trainer.callbacks.append(MissedCheckpoints(clock))  # type: ignore[attr-defined]
-            trainer.should_stop |= engine.done and clock.outlasts
+            self._stop_if_done(engine, clock)
         self._signals = HeldSignals(trainer)
         trainer.callbacks.append(self._signals)  # type: ignore[attr-defined]
         if engine.schedule.planned and clock.skip_data == "none":
             warn_of_patience(trainer, config)
 
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Learn the run's length anew, which may be reached before this epoch."""
+        if self.engine is not None and self._clock is not None:
+            self._renew_length(self.engine, self._clock, batch=False)
+            self._stop_if_done(self.engine, self._clock)
+
+    @staticmethod
+    def _renew_length(engine: HybridEngine, clock: TrainerClock, *, batch: bool) -> None:
+        clock.begin(batch=batch)
+        if isinstance(clock.length, int) and not clock.unavailable:
+            engine.set_length(clock.length)
+
+    @staticmethod
+    def _stop_if_done(engine: HybridEngine, clock: TrainerClock) -> None:
+        if engine.done and clock.outlasts and not clock.unavailable:
+            clock.stop()
+
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Open a full step, unless one is under way in an accumulation window."""
-        engine = self.engine
-        if engine is None or engine.done or engine.in_step:
+        engine, clock = self.engine, self._clock
+        if engine is None or clock is None or engine.in_step:
+            return
+        self._renew_length(engine, clock, batch=True)
+        if engine.done:
             return
         if tuple(trainer.optimizers) != engine.optimizer.optimizers:
             engine.replace_optimizer(trainer.optimizers)
-        assert self._clock is not None
-        self._clock.open()
+        clock.open()
         self._loss = None
         engine.before_step(batch_size(batch))
 
@@ -231,7 +269,7 @@ class HybridPredict(TrainerCallback):
             clock.steps, clock.global_step = engine.ledger.steps, trainer.global_step
         else:
             clock.advance(record.ticks, engine.ledger.steps, engine.ledger.full_steps)
-            trainer.should_stop |= engine.done and clock.outlasts
+            self._stop_if_done(engine, clock)
         reporter.step(record)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -258,6 +296,8 @@ class HybridPredict(TrainerCallback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Undo predicted steps that are not verified, and log which rank failed first."""
+        if self._used_by_another(trainer):
+            return
         self._detach(trainer)
         stopped = isinstance(exception, KeyboardInterrupt) or trainer.received_sigterm
         try:
@@ -270,6 +310,8 @@ class HybridPredict(TrainerCallback):
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Detach from the model, however the run ended."""
+        if self._used_by_another(trainer):
+            return
         self._detach(trainer)
         if self.engine is not None and self._reporter is not None:
             self._reporter.close("finished" if self.engine.done else "stopped", 30.0)
@@ -302,10 +344,13 @@ class HybridPredict(TrainerCallback):
             self._last.ledger = saved_ledger(self._saved)
 
     def _detach(self, trainer: pl.Trainer) -> None:
+        self._trainer = None
         if self.engine is not None:
             self.engine.detach()
         if self._signals is not None:
             self._signals.release()
+        if self._clock is not None:
+            self._clock.release()
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         own = MissedCheckpoints, HeldSignals
         callbacks[:] = [each for each in callbacks if not isinstance(each, own)]

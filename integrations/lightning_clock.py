@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
+from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, final
 
@@ -18,7 +20,6 @@ from torch.utils.data import (
 )
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.saved import check_count, damaged, reading
 
 SkipData = Literal["auto", "draw", "tail", "none"]
@@ -37,6 +38,7 @@ class TrainerClock:
         global_step: The Trainer's global step after the last full step.
         length: The run's length in steps, including steps before a resume; infinite if unknown.
         jumped_from: The global step before the last full step, if this had several ticks.
+        unavailable: Why predicted steps cannot be counted in this Trainer; empty if they can.
     """
 
     _counter = "automatic_optimization.optim_progress.optimizer.step"
@@ -45,51 +47,63 @@ class TrainerClock:
 
     def __init__(self, trainer: Any, skip_data: SkipData, epochs: int | None) -> None:
         self._trainer = trainer
-        self._epochs = math.inf if epochs in (None, -1) else epochs
+        # Epochs that callbacks have added for themselves, as weight averages do for batch norm.
+        self._added_epochs = 0 if epochs in (None, -1) else trainer.max_epochs - epochs
         self._progress = trainer.fit_loop.epoch_loop.batch_progress
         self._epochs_done = trainer.fit_loop.epoch_progress
         self.steps = 0
         self.global_step = trainer.global_step
         self.jumped_from: int | None = None
         self._ahead: dict[int, int] = {}
-        self._batches = self._batches_before()
-        self._offset = self._plain_steps()
-        self._ended = self._plain_epochs()
+        self._held: list[tuple[Any, int]] = []
+        self._minimum: tuple[Any, Any] | None = None
+        self._owed = 0
+        self._learned: list[int] = []
+        self._epoch = self._ended = int(self._epochs_done.current.processed)
+        self._in_epoch = self._begun()
+        self._chooses = skip_data == "auto"
         self._set_length()
-        self.skip_data = self._choose() if skip_data == "auto" else skip_data
-        self._refuse_changing_windows()
+        self.skip_data = self._choose() if self._chooses else skip_data
+        self.unavailable = self._missing()
 
-    def _batches_before(self) -> int:
-        """Return how many batches of whole epochs and of this one the Trainer has left behind."""
-        batches = self._trainer.num_training_batches
-        if math.isinf(batches):
+    def _begun(self) -> int:
+        """Return how many steps of its epoch a Trainer that resumes has left behind."""
+        if not self._trainer.fit_loop.restarting:
             return 0
         # A batch in which a checkpoint was saved is not processed, and is taken again.
-        begun = self._progress.current.processed if self._trainer.fit_loop.restarting else 0
-        return int(self._epochs_done.current.processed * batches + begun % batches)
+        begun, batches = self._progress.current.processed, self._trainer.num_training_batches
+        return int(begun % batches) // self._trainer.accumulate_grad_batches
 
-    def _plain_steps(self) -> int:
-        """Return the steps in which the plain run, from its start, takes as many batches."""
-        if math.isinf(self._per_epoch):
-            return 0
-        epochs, rest = divmod(self._batches, int(self._trainer.num_training_batches))
-        return epochs * int(self._per_epoch) + rest // self._trainer.accumulate_grad_batches
+    @property
+    def _data(self) -> list[Any]:
+        """Batches of this epoch as its loader counts them, and batches per update."""
+        return [self._trainer.num_training_batches, self._trainer.accumulate_grad_batches]
 
-    def _plain_epochs(self) -> int:
-        """Return how many epochs the plain run has ended after as many steps."""
-        return int((self._offset + self.steps) // self._per_epoch)
+    @property
+    def _claimed(self) -> float:
+        """Steps in an epoch as long as the loader says that this one is."""
+        batches, window = self._data
+        return math.ceil(batches / window) if math.isfinite(batches) else batches
 
     @property
     def _per_epoch(self) -> float:
-        """Steps in an epoch of the plain run."""
-        steps = self._trainer.num_training_batches / self._trainer.accumulate_grad_batches
-        return math.ceil(steps) if math.isfinite(steps) else steps
+        """Steps in an epoch like this one; the last one shows it if its loader was wrong."""
+        learned = self._learned and self._learned[:2] == self._data
+        return self._learned[2] if learned else self._claimed
 
-    def _set_length(self) -> None:
+    @property
+    def _epochs(self) -> float:
+        limit = self._trainer.max_epochs
+        return math.inf if limit in (None, -1) else limit - self._added_epochs
+
+    def _set_length(self, least: int = 0) -> None:
+        """Work out the run's length: what was taken, and epochs like this one from here on."""
         limit, self._by_steps = self._trainer.max_steps, math.inf
         if limit != -1:
             self._by_steps = self.steps + math.ceil((limit - self.global_step) / self._updates)
-        self._by_epochs = self._epochs * self._per_epoch - self._offset
+        left = self._epochs - self._epoch
+        rest = left * self._per_epoch - self._in_epoch
+        self._by_epochs = max(least, self.steps - self._owed + rest) if left > 0 else self.steps
         self.length = min(self._by_epochs, self._by_steps)
 
     def _choose(self) -> SkipData:
@@ -98,29 +112,15 @@ class TrainerClock:
         unknown, counts_epochs = math.isinf(self._per_epoch), any(self._schedulers("epoch"))
         if unknown or (by_steps and not counts_epochs):
             return "none"
-        # Loading what is dropped can take longer than a full step.
+        return self._cheapest()
+
+    def _cheapest(self) -> SkipData:
+        """Return how to drop batches; loading what is dropped can take longer than a full step."""
         loaders = tree_leaves(self._trainer.train_dataloader)
         return "tail" if all(map(_shuffles, loaders)) else "draw"
 
-    def _refuse_changing_windows(self) -> None:
-        """Refuse epochs with different numbers of updates where epochs matter."""
-        scheduler = package_of(self._trainer).callbacks.GradientAccumulationScheduler
-        now = {self._trainer.accumulate_grad_batches}
-        changing = any(
-            isinstance(each, scheduler) and set(each.scheduling.values()) != now
-            for each in self._trainer.callbacks
-        )
-        if changing and (math.isfinite(self._by_epochs) or self.skip_data != "none"):
-            raise UnsupportedSetupError(
-                "GradientAccumulationScheduler",
-                "a run bounded by max_steps alone, with skip_data='none'",
-                f"max_epochs={self._trainer.max_epochs}, skip_data={self.skip_data!r}",
-                "Set Trainer(max_steps=..., max_epochs=-1) and HybridPredict(skip_data='none').",
-            )
-
-    @property
-    def unavailable(self) -> str:
-        """Reason why predicted steps cannot be counted in this Trainer; empty if they can."""
+    def _missing(self) -> str:
+        """Return why predicted steps cannot be counted in this Trainer; empty if they can."""
         for path in (f"epoch_loop.{self._counter}.total.completed", "_data_fetcher.fetched"):
             try:
                 attrgetter(path)(self._trainer.fit_loop)
@@ -135,8 +135,26 @@ class TrainerClock:
         """Whether the Trainer would continue after the run's last step."""
         if math.isinf(self.length):
             return True
-        # The epochs may have batches left that were neither used nor skipped.
-        return self._by_epochs < self._by_steps if self.skip_data == "none" else self._owed > 0
+        # The epochs may have batches left that were neither used nor dropped.
+        return self._by_epochs < self._by_steps and self._owed > 0
+
+    def stop(self) -> None:
+        """End a run that is done, whatever its least numbers of epochs and steps.
+
+        The plain run would have ended here at ``max_epochs``, which knows no exceptions.
+        """
+        loop = self._trainer.fit_loop
+        self._minimum = self._minimum or (loop.min_epochs, loop.min_steps)
+        loop.min_epochs = loop.epoch_loop.min_steps = None
+        self._trainer.should_stop = True
+
+    def release(self) -> None:
+        """Leave the Trainer's settings as they were."""
+        self._release_schedulers()
+        if self._minimum is not None:
+            loop = self._trainer.fit_loop
+            loop.min_epochs, loop.epoch_loop.min_steps = self._minimum
+            self._minimum = None
 
     def set_global_step(self, step: int) -> None:
         """Set the Trainer's global step."""
@@ -146,8 +164,34 @@ class TrainerClock:
             counts.ready += more
             counts.completed += more
 
+    def begin(self, *, batch: bool) -> None:
+        """Learn the run's length anew from this epoch; a ``batch`` in hand is one more step."""
+        epoch = int(self._epochs_done.current.processed)
+        if epoch != self._epoch:
+            self._epoch, self._in_epoch = epoch, 0
+            if self._chooses and self.skip_data != "none":
+                self.skip_data = self._cheapest()  # the epoch may have another loader
+        self._set_length(least=self.steps + batch)
+
     def open(self) -> None:
-        """Record the counters before a full step."""
+        """Keep the Trainer from stepping epoch schedulers where the plain run would not.
+
+        A full step may be the last one of an epoch whose end predicted steps have passed already.
+        """
+        if self.skip_data == "none" or not self._owed:
+            return
+        ended = self._plain_epochs(self._in_epoch + 1)
+        for _, config in self._schedulers("epoch"):
+            if ended // config.frequency == self._ended // config.frequency:
+                self._held.append((config, config.frequency))
+                config.frequency = sys.maxsize
+
+    def _release_schedulers(self) -> set[int]:
+        """Give epoch schedulers back to the Trainer; return the ``id`` of each it was kept from."""
+        held, self._held = self._held, []
+        for config, frequency in held:
+            config.frequency = frequency
+        return {id(config) for config, _ in held}
 
     def advance(self, ticks: int, steps: int, full_steps: int) -> None:
         """Advance the Trainer's counters after a full step, given the run's counts so far.
@@ -157,23 +201,51 @@ class TrainerClock:
         self.jumped_from = self.global_step if ticks > 1 else None
         self.global_step += ticks * (self._trainer.global_step - self.global_step)
         self.set_global_step(self.global_step)
+        held = self._release_schedulers()
+        own = self._ends_epoch
         self._step_schedulers(steps)
+        self._owed += steps - self.steps - 1
+        self._in_epoch += 1
         self.steps = steps
         if self.skip_data != "none":
             self._skip_batches()
+        self._step_epoch_schedulers(self._plain_epochs(self._in_epoch), own, held)
+
+    @property
+    def _ends_epoch(self) -> bool:
+        """Whether the batch under way is the last one of the Trainer's epoch."""
+        return bool(self._trainer.fit_loop.epoch_loop._num_ready_batches_reached())
+
+    def _plain_epochs(self, in_epoch: int) -> int:
+        """Return how many epochs the plain run has ended after so many steps of this one."""
+        if self.skip_data == "none":
+            return self._epoch + self._ends_epoch
+        passed = int((in_epoch + self._owed) // self._claimed)
+        return self._epoch + max(passed, self._ends_epoch)
 
     def end_epoch(self) -> None:
-        """Step schedulers that count epochs as often as in the plain run.
+        """Learn an epoch's length at its end, and count it where no full step ended with it."""
+        wrong = math.isfinite(self._claimed) and self._in_epoch != self._per_epoch
+        if wrong and not self._trainer.should_stop:
+            self._learned = [*self._data, self._in_epoch]
+        after, held = self._epoch + 1, self._release_schedulers()
+        self._step_epoch_schedulers(after, self._ended < after, held)
 
-        The Trainer steps them once per epoch. If epochs have few batches, this run has fewer
-        epochs, because each has at least one full step.
+    def _step_epoch_schedulers(self, ended: int, own: bool, held: set[int]) -> None:
+        """Step schedulers that count epochs as often as the plain run has after ``ended`` epochs.
+
+        ``own`` is whether the Trainer has ended an epoch, and stepped all but those it was
+        ``held`` from.
         """
-        number, before = self._trainer.current_epoch + 1, self._ended
-        self._ended = number if self.skip_data == "none" else self._plain_epochs()
-        for k, config in self._schedulers("epoch"):
-            if self.skip_data != "none":
-                plain = self._ended // config.frequency - before // config.frequency
-                self._catch_up(k, plain - (number % config.frequency == 0))
+        before, self._ended = self._ended, max(self._ended, ended)
+        for _, config in self._schedulers("epoch"):
+            due = self._ended // config.frequency - before // config.frequency
+            stepped = own and (self._trainer.current_epoch + 1) % config.frequency == 0
+            self._step(config, due - (stepped and id(config) not in held))
+
+    def _step(self, config: Any, count: int) -> None:
+        for _ in range(count):
+            self._trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
 
     def _schedulers(self, interval: str) -> Iterator[tuple[int, Any]]:
         """Yield number and settings of the schedulers that count steps, or epochs."""
@@ -183,68 +255,60 @@ class TrainerClock:
 
     def _step_schedulers(self, steps: int) -> None:
         """Step schedulers that count steps as often as the plain run does up to ``steps``."""
+        start, batch = self._in_epoch + self._owed, self._progress.current.ready
         for k, config in self._schedulers("step"):
-            new = range(self.steps + 1, steps + 1)
+            new = range(start + 1, start + 1 + steps - self.steps)
             plain = sum(self._plain_batch(step) % config.frequency == 0 for step in new)
-            self._catch_up(k, plain - (self._progress.current.ready % config.frequency == 0))
-
-    def _catch_up(self, k: int, more: int) -> None:
-        """Step a scheduler this many times more than the Trainer does, or wait if it is ahead."""
-        ahead = self._ahead.get(k, 0) - more
-        for _ in range(-ahead):
-            config = self._trainer.lr_scheduler_configs[k]
-            self._trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
-        self._ahead[k] = max(0, ahead)
+            # It waits where the Trainer, which goes by its own batches, is ahead.
+            more = plain - (batch % config.frequency == 0) - self._ahead.get(k, 0)
+            self._step(config, more)
+            self._ahead[k] = max(0, -more)
 
     def _plain_batch(self, step: int) -> int:
-        """Return the number in its epoch of the last batch in a step of the plain run."""
-        window, batches = self._trainer.accumulate_grad_batches, self._trainer.num_training_batches
+        """Return the number in its epoch of the last batch in a step after this epoch's start."""
+        (batches, window), steps = self._data, self._per_epoch
         if math.isinf(batches):
             return step * window
-        return min(((self._offset + step - 1) % int(self._per_epoch) + 1) * window, int(batches))
-
-    @property
-    def _owed(self) -> int:
-        """Batches that the plain run has used more than this run, some of an earlier epoch."""
-        epochs, rest = divmod(self._offset + self.steps, int(self._per_epoch))
-        plain = epochs * int(self._trainer.num_training_batches)
-        return plain + rest * self._trainer.accumulate_grad_batches - self._batches
+        return min(((step - 1) % max(1, int(steps)) + 1) * window, int(batches))
 
     def _skip_batches(self) -> None:
         """Skip the batches of predicted steps, but no validation and no end of an epoch."""
         trainer, progress = self._trainer, self._progress
-        at, batches = progress.current.ready, int(trainer.num_training_batches)
-        self._batches = self._epochs_done.current.processed * batches + at
-        count = min(self._owed, batches - 1 - at)
+        at, window = progress.current.ready, trainer.accumulate_grad_batches
+        count = min(self._owed, int(self._per_epoch) - 1 - self._in_epoch) * window
         every = trainer.val_check_batch
         if trainer.enable_validation and isinstance(every, int):
             over_epochs = trainer.check_val_every_n_epoch is None
             count = min(count, -(progress.total.ready if over_epochs else at) % every)
-        window = trainer.accumulate_grad_batches
         count = max(0, count) // window * window
         fetcher = trainer.fit_loop._data_fetcher
         if self.skip_data == "draw":
             # If training_step takes an iterator, the fetcher returns the iterator, not batches.
-            batches_left = getattr(fetcher, "iterator_wrapper", fetcher)
-            for _ in range(count):
-                next(batches_left)
+            batches_left, drawn = getattr(fetcher, "iterator_wrapper", fetcher), 0
+            while drawn < count and next(batches_left, None) is not None:
+                drawn += 1
         else:
             fetcher.fetched += count
             fetcher.done = fetcher.length is not None and fetcher.fetched >= fetcher.length
+            drawn = count
         for counts in (progress.total, progress.current):
             for name in ("ready", "started", "processed", "completed"):
-                setattr(counts, name, getattr(counts, name) + count)
-        progress.is_last_batch = fetcher.done
-        self._batches += count
+                setattr(counts, name, getattr(counts, name) + drawn)
+        if drawn == count:  # else the stream is shorter than its length, as the Trainer will find
+            progress.is_last_batch = fetcher.done
+        self._owed -= drawn // window
+        self._in_epoch += drawn // window
 
     def state_dict(self) -> dict[str, Any]:
         """Return all counts as primitives."""
         return {
             "steps": self.steps,
             "global_step": self.global_step,
-            "offset": self._offset,
-            "data": [self._trainer.num_training_batches, self._trainer.accumulate_grad_batches],
             "batches": self._progress.total.processed,
+            "epoch": self._epoch,
+            "in_epoch": self._in_epoch,
+            "owed": self._owed,
+            "learned": self._learned,
             "ended": self._ended,
             "ahead": {str(k): count for k, count in self._ahead.items()},
         }
@@ -255,21 +319,23 @@ class TrainerClock:
         If the Trainer has continued since, its counters win.
         """
         with reading("clock"):
-            for name in ("steps", "global_step", "batches", "ended"):
+            for name in ("steps", "global_step", "batches", "epoch", "in_epoch", "owed", "ended"):
                 check_count(name, state[name])
-            if not isinstance(state["offset"], int) or len(state["data"]) != 2:
-                raise damaged("the clock of a Trainer", [state["offset"], state["data"]])
+            if len(state["learned"]) not in (0, 3):
+                raise damaged("the length of an epoch", state["learned"])
             ahead = _counts_by_number(state, "ahead")
             # A checkpoint saved by MissedCheckpoints has an earlier global step.
             same_batches = state["batches"] == self._progress.total.processed
             stayed = bool(same_batches and self.global_step <= state["global_step"])
             self.steps = state["steps"] + (0 if stayed else self._steps_since(state))
+            self._owed = state["owed"] if self.steps >= state["steps"] else 0
+            self._learned = list(map(partial(check_count, "learned"), state["learned"]))
             if stayed:
                 self.global_step, self._ahead = state["global_step"], ahead
-            # The saved offset belongs to epochs of the saved length.
-            same_data = state["data"] == self.state_dict()["data"]
-            self._offset = state["offset"] if same_data else self._plain_steps() - self.steps
-            self._ended = state["ended"] if stayed and same_data else self._plain_epochs()
+                if state["epoch"] == self._epoch:
+                    self._in_epoch = state["in_epoch"]
+            passed = 0 if self.skip_data == "none" else self._in_epoch + self._owed
+            self._ended = state["ended"] if stayed else self._epoch + int(passed // self._claimed)
             self._set_length()
             return stayed
 
@@ -293,11 +359,11 @@ class ManualClock(TrainerClock):
     def __init__(self, trainer: Any, skip_data: SkipData, epochs: int | None) -> None:
         # This assumes one step of each optimizer per training step; `advance` verifies it.
         self._updates = len(trainer.optimizers)
+        self._by_module: dict[int, int] = {}
+        self._added: dict[int, int] = {}
         super().__init__(trainer, skip_data, epochs)
         self._start = self.global_step
         self._origin = self._full_steps = 0
-        self._by_module: dict[int, int] = {}
-        self._added: dict[int, int] = {}
         self._positions = self._all_positions()
 
     def open(self) -> None:
@@ -330,6 +396,13 @@ class ManualClock(TrainerClock):
             for k, config in enumerate(self._trainer.lr_scheduler_configs)
             if not isinstance(config.scheduler, ReduceLROnPlateau)
         }
+
+    def _schedulers(self, interval: str) -> Iterator[tuple[int, Any]]:
+        return (pair for pair in super()._schedulers(interval) if pair[0] not in self._added)
+
+    def _plain_epochs(self, in_epoch: int) -> int:
+        # The module steps them at the ends of its own epochs, and cannot be kept from it.
+        return super()._plain_epochs(in_epoch) if self._ends_epoch else self._ended
 
     def _step_schedulers(self, steps: int) -> None:
         self._full_steps += 1
@@ -382,7 +455,9 @@ def _counts_by_number(state: dict[str, Any], name: str) -> dict[int, int]:
 
 def _shuffles(loader: Any) -> bool:
     """Return whether a data loader is known to begin every epoch with other samples."""
-    batches = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", None)
+    batches = getattr(loader, "batch_sampler", None)
+    if batches is None:  # samples that are whole batches
+        batches = getattr(loader, "sampler", None)
     if type(batches) is not BatchSampler:
         return False
     sampler = batches.sampler

@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning_models import Net, Recorded, Ungated, loader
+from lightning_models import Net, Recorded, Ungated, fit, loader
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 from witness import verifies
@@ -109,12 +109,12 @@ def scheduled_accumulation(folder: Path) -> None:
     assert run.model.batches > 24
 
 
-refused(
-    "`GradientAccumulationScheduler`, `max_epochs`",
-    "GradientAccumulationScheduler.*max_steps alone",
-    callbacks=[GradientAccumulationScheduler({0: 1, 1: 2})],
-    **EPOCHS,
-)
+@row("`GradientAccumulationScheduler`, `max_epochs`")
+def scheduled_epochs(folder: Path) -> None:
+    plain, _ = fit([GradientAccumulationScheduler({0: 1, 1: 2})], cosine(), **EPOCHS)
+    run = train(cosine(), [GradientAccumulationScheduler({0: 1, 1: 2})], **EPOCHS)
+    assert run.trainer.global_step == run.ledger.steps == plain.global_step == 21
+    assert run.ledger.predicted_steps > 4
 
 
 @row("`EarlyStopping`")

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    Callback,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+)
 from lightning_models import Net, Ungated, fit, loader, same, weights
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
 
+from hybrid_predict import HybridPredict
 from hybrid_predict.integrations.lightning_clock import TrainerClock
 
 
@@ -193,3 +202,151 @@ def test_the_warning_of_patience_names_no_number_where_the_run_decides() -> None
         validated(Ungated(speedup="auto"), max_steps=128)
     text = next(str(w.message) for w in caught if "patience" in str(w.message))
     assert not any(map(str.isdigit, text))
+
+
+class Sized(Net):
+    """Loads epochs of these lengths, and steps its scheduler once per epoch."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__("step", "epoch")
+        self.sizes = sizes
+
+    def train_dataloader(self) -> Any:
+        return loader(self.sizes[self.trainer.current_epoch])
+
+
+class Stream(IterableDataset[Any]):
+    """So many samples, or whole batches, in every epoch."""
+
+    def __init__(self, count: int, *shape: int) -> None:
+        self.count, self.shape = count, (*shape, 8)
+
+    def __iter__(self) -> Any:
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(self.count):
+            yield [torch.randn(*self.shape, generator=generator)]
+
+
+class Claims(Stream):
+    """A stream that says how long it is."""
+
+    def __init__(self, count: int, claimed: int, *shape: int) -> None:
+        super().__init__(count, *shape)
+        self.claimed = claimed
+
+    def __len__(self) -> int:
+        return self.claimed
+
+
+class Sizes(BatchSampler):
+    """Epochs of one batch more each time, and a length that follows them."""
+
+    def __init__(self) -> None:
+        super().__init__(SequentialSampler(range(64)), 4, drop_last=False)
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return 8 + self.epoch
+
+    def __iter__(self) -> Any:
+        yield from ([4 * k, 4 * k + 1] for k in range(len(self)))
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = 6 - epoch
+
+
+class Changes(Callback):
+    """Changes a Trainer at the start of its epochs."""
+
+    def __init__(self, change: Callable[[Any], None]) -> None:
+        self.change = change
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self.change(trainer)
+
+
+def window(trainer: Any) -> None:
+    trainer.accumulate_grad_batches = 1 + trainer.current_epoch % 3
+
+
+def more_epochs(trainer: Any) -> None:
+    trainer.fit_loop.max_epochs = 6 if trainer.current_epoch >= 3 else 4
+
+
+def more_steps(trainer: Any) -> None:
+    trainer.fit_loop.epoch_loop.max_steps = 90 if trainer.current_epoch >= 3 else 64
+
+
+def by_epoch() -> Net:
+    return Net("step", "epoch")
+
+
+RELOADED = {"reload_dataloaders_every_n_epochs": 1}
+SIX: dict[str, Any] = {"max_epochs": 6}
+RUNS_THAT_CHANGE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "growing epochs": (partial(Sized, [4, 8, 12, 20, 28, 40]), None, {**SIX, **RELOADED}),
+    "shrinking epochs": (partial(Sized, [30, 24, 16, 8, 4, 1]), None, {**SIX, **RELOADED}),
+    "other epochs by steps": (partial(Sized, [4, 9] * 9), None, {"max_steps": 90, **RELOADED}),
+    "a batch sampler": (by_epoch, lambda: DataLoader(Loads(), batch_sampler=Sizes()), SIX),
+    "other windows": (by_epoch, loader, {**SIX, "callbacks": [Changes(window)]}),
+    "windows by schedule": (
+        by_epoch, loader, {**SIX, "callbacks": [GradientAccumulationScheduler({0: 4, 2: 1, 4: 3})]},
+    ),
+    "more epochs": (by_epoch, loader, {"max_epochs": 4, "callbacks": [Changes(more_epochs)]}),
+    "more steps": (by_epoch, loader, {"max_steps": 64, "callbacks": [Changes(more_steps)]}),
+    "min_epochs": (by_epoch, partial(loader, 1), {"min_epochs": 60, "max_epochs": 60}),
+    "min_steps": (by_epoch, partial(loader, 2), {"min_steps": 120, "max_epochs": 60}),
+    "a stream and a limit": (
+        by_epoch, lambda: DataLoader(Stream(9**9), 4), {**SIX, "limit_train_batches": 11},
+    ),
+    "a stream that ends before its limit": (
+        by_epoch, lambda: DataLoader(Stream(38), 4), {**SIX, "limit_train_batches": 16},
+    ),
+    "a stream with a length": (by_epoch, lambda: DataLoader(Claims(44, 44), 4), SIX),
+    "a stream of whole batches": (
+        by_epoch, lambda: DataLoader(Claims(11, 11, 4), batch_size=None), SIX,
+    ),
+    "a stream that says too much": (by_epoch, lambda: DataLoader(Claims(40, 48), 4), SIX),
+    "a stream that says too little": (by_epoch, lambda: DataLoader(Claims(60, 40), 4), SIX),
+    "a stream and a worker": (
+        by_epoch, lambda: DataLoader(Claims(40, 48), 4, num_workers=1), {"max_epochs": 3},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__`")
+@pytest.mark.parametrize("name", RUNS_THAT_CHANGE)
+def test_a_run_whose_epochs_change_is_the_plain_run_step_for_step(name: str) -> None:
+    make, data, options = RUNS_THAT_CHANGE[name]
+    limits = dict(options)
+    more = limits.pop("callbacks", [])
+
+    def run(*callbacks: Any) -> tuple[Any, Net, list[int]]:
+        ends: list[int] = []
+
+        class Ends(Callback):
+            def on_train_batch_end(self, *args: Any) -> None:
+                ends.append(args[-1])
+
+        train = data() if data is not None else None
+        trainer, model = fit([*callbacks, *more, Ends()], make(), train=train, **limits)
+        return trainer, model, ends
+
+    plain, plain_net, all_ends = run()
+    corrected = HybridPredict(speedup=1)
+    trainer, net, ends = run(corrected)
+    assert net.rates == plain_net.rates and ends == all_ends
+    assert corrected.ledger.full_steps == corrected.ledger.steps == trainer.global_step
+
+    hybrid = Ungated(warmup_steps=4, cooldown_steps=2)
+    trainer, net, ends = run(hybrid)
+    assert trainer.global_step == hybrid.ledger.steps == plain.global_step > 20
+    assert hybrid.ledger.full_steps == len(net.rates) < 0.85 * plain.global_step
+    assert net.batches == len(ends)
+    assert net.rates.items() <= plain_net.rates.items()
+    assert sum("counted anew" in event["reason"] for event in hybrid.ledger.events) <= 1
+
+    keeps = Ungated(skip_data="none")
+    trainer, net, ends = run(keeps)
+    assert trainer.global_step == keeps.ledger.steps
+    assert keeps.ledger.full_steps == len(net.rates)

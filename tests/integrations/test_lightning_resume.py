@@ -87,6 +87,31 @@ def test_resume_is_bit_exact(tmp_path: Path, name: str) -> None:
             assert getattr(resumed.ledger, count) == getattr(callback.ledger, count)
 
 
+class Grows(Net):
+    """Every epoch is longer than the one before."""
+
+    def train_dataloader(self) -> Any:
+        data = SeededLoader(4 + 3 * self.trainer.current_epoch)
+        data.epoch = self.trainer.current_epoch
+        return data
+
+
+def test_resume_is_bit_exact_where_epochs_differ(tmp_path: Path) -> None:
+    def run(*savers: Callback, **more: Any) -> tuple[HybridPredict, Net]:
+        callback = Ungated(skip_data="draw")
+        _, model = fit([callback, *savers], Grows("none"), max_epochs=5,
+                       reload_dataloaders_every_n_epochs=1, **more)  # fmt: skip
+        return callback, model
+
+    callback, model = run(save_every(tmp_path, 1))
+    resumable = [path for path in saved(tmp_path) if mid_epoch(path)]
+    for path in resumable[::5]:
+        resumed, again = run(ckpt_path=str(path), seed=99)
+        assert same(weights(again), weights(model)), path.name
+        assert resumed.ledger.steps == callback.ledger.steps == again.trainer.global_step == 50
+        assert resumed.ledger.full_steps == callback.ledger.full_steps < 40
+
+
 def test_a_longer_run_may_continue_a_shorter_one(tmp_path: Path) -> None:
     fit([Ungated(), save_every(tmp_path, 1)], Net("none"), train=SeededLoader(), max_steps=40)
     callback, path = Ungated(), saved(tmp_path)[12]
@@ -179,16 +204,30 @@ def test_a_run_that_ends_early_says_so() -> None:
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
             return -1 if batch_idx == 5 else None
 
-    with pytest.warns(UserWarning, match=r"ended the run at \d+ of 48 steps"):
-        fit([Ungated()], Stops("none"), max_epochs=3)
+    with pytest.warns(UserWarning, match=r"ended the run at 5 of 16 steps"):
+        fit([Ungated()], Stops("none"), max_epochs=1)
 
 
+class SavesFirst(Callback):
+    """Saves at the ends of epochs, before the callbacks behind it are called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        trainer.save_checkpoint(self.folder / f"{trainer.current_epoch}.ckpt")
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["saved last", "saved first"])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_resume_from_the_end_of_an_epoch_is_bit_exact(tmp_path: Path, shuffle: bool) -> None:
+def test_resume_from_the_end_of_an_epoch_is_bit_exact(
+    tmp_path: Path, shuffle: bool, first: bool
+) -> None:
     def run(folder: str, **more: Any) -> Net:
         saver = ModelCheckpoint(tmp_path / folder, "{epoch}", every_n_epochs=1, save_top_k=-1)
         data = TensorDataset(torch.randn(160, 8, generator=torch.Generator().manual_seed(3)))
-        _, model = fit([Ungated(), saver], max_epochs=5,
+        savers = [SavesFirst(tmp_path / folder), Ungated()] if first else [Ungated(), saver]
+        _, model = fit(savers, Net("cosine", "epoch"), max_epochs=5,
                        train=DataLoader(data, 16, shuffle=shuffle), **more)  # fmt: skip
         return model
 
