@@ -366,10 +366,9 @@ class HybridEngine(Uncopied):
         if error is None:  # else they are read with the next full step, as this one may fail
             state.read(drain=True)
         state.groups.free()
-        number = state.next_step
-        self.ledger.record(number, f"{FELL_BACK}{reason}")
-        text = "Full step %d: %s; all further steps are plain training."
-        logger.warning(text, number, reason, exc_info=error)
+        number, event = state.next_step, f"{FELL_BACK}{reason}"
+        self.ledger.record(number, event)
+        logger.warning("Full step %d: %s.", number, event, exc_info=error)
 
     def _contained(self, step: Step, coming: int | None = None) -> AbstractContextManager[None]:
         """Undo the predicted steps and fall back on a failure, right before update ``coming``."""

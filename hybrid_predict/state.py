@@ -18,7 +18,7 @@ from hybrid_predict.measurement import STOPS, Judgement, Measurement, check, jud
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import budget
 from hybrid_predict.rules import limits as rules
-from hybrid_predict.rules.gate import NOTHING
+from hybrid_predict.rules.gate import NOTHING, UNPREDICTED
 from hybrid_predict.rules.schedule import OVER, schedule
 from hybrid_predict.rules.skill import known
 from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence, Verdict, weigh
@@ -120,9 +120,10 @@ class State:
         if rules.risen(self.limits):
             return rules.RISEN
         # Later, weights may have thawed that the first full step did not count.
-        gate, first = self.groups.gate, not self.ledger.full_steps
-        change = f"; set {self.remedies}, or updates={{}}" if self.remedies else ""
-        return f"{gate.reason}{change}" if gate.locked and first else ""
+        if self.ledger.full_steps or not self.groups.gate.locked:
+            return ""
+        change = f"; set {self.remedies}" if self.remedies else ""
+        return f"{self.groups.gate.reason.removeprefix(UNPREDICTED)}{change}"
 
     def set_length(self, steps: int) -> None:
         """Plan the rest of a run whose length has changed on the way."""

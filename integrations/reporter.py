@@ -121,14 +121,13 @@ class Reporter:
     def _begin(self) -> None:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine, plan = self._engine, overview(self._engine)
-        for caution in () if self._ledger.fell_back else cautions(engine):
-            logger.warning("%s", caution)
-        text = f"{plan}{added_cost(engine)}"
-        if self._ledger.fell_back:
-            text = f"leaves this run of {plan.steps:,} steps to the optimizer: plain training"
-        elif engine.config.shadow:
-            text = "scores forecasts and changes nothing (shadow=True)"
-        self._screen.say(f"HybridPredict {text}.", live=True)
+        if not self._ledger.fell_back:  # else a warning has said all
+            for caution in cautions(engine):
+                logger.warning("%s", caution)
+            text = f"{plan}{added_cost(engine)}"
+            if engine.config.shadow:
+                text = "scores forecasts and changes nothing (shadow=True)"
+            self._screen.say(f"HybridPredict {text}.", live=True)
         self._writer.start(plan, engine.config.to_dict(), self._ledger.full_steps - 1)
         self._loggers.begin(engine.config)
 
@@ -148,7 +147,7 @@ class Reporter:
             self._writer.end(status)
         self._detach()
         how = "" if status == "finished" else f" {status} after"
-        self._screen.say(f"HybridPredict{how or ':'} {self._ledger}{self._unpredicted()}.")
+        self._screen.say(f"HybridPredict{how or ':'} {self._ledger}{self._setback()}.")
         if self.log.start and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.place)
         self._loggers.text("status", status)
@@ -166,9 +165,12 @@ class Reporter:
         shown = {"fewer": f"{ledger.saved_steps_fraction:.0%}"}
         return shown if ledger.skill is None else {**shown, "skill": f"{ledger.skill:.2f}"}
 
-    def _unpredicted(self) -> str:
-        """Return why no planned predicted step was made, as the last such event says it."""
+    def _setback(self) -> str:
+        """Return when the run fell back, or why no planned predicted step was made."""
         engine, ledger = self._engine, self._ledger
+        for event in ledger.events:
+            if event["reason"] == ledger.fell_back:  # a warning has said why
+                return f"; fell back to plain training in full step {event['step']:,}"
         planned = engine.schedule.planned and not engine.config.shadow
         why = "" if ledger.predicted_steps or not planned else ledger.unpredicted
         return f"; {why}" if why else ""

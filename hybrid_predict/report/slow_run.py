@@ -43,7 +43,7 @@ def describe_duration(seconds: StepSeconds, plan: Overview) -> str:
     most = math.ceil(plan.steps * seconds.plain / seconds.helped) - 1
     ways = [f"a speedup with fewer than {most:,} full steps, if an audit finds no loss of quality"]
     if any(part.corrected for part in plan.parts):
-        ways = ["larger batches", "updates={}", *ways]
+        ways = ["larger batches", *ways]
     return f"{text}; faster are {', or '.join(ways)}"
 
 

@@ -87,7 +87,7 @@ def remedies(
     if not allowed:
         return overhead
     factor = needed / allowed
-    larger = f"batches {factor:.2g} times as large"
+    larger = f"batches {math.ceil(10 * factor) / 10:,g} times as large"
     if samples is not None:
         larger = f"batches of at least {math.ceil(samples * factor):,} samples (now {samples:,})"
     return f"{larger}, or {overhead}"

@@ -13,11 +13,12 @@ TOO_SHORT = (
     "no predicted steps while they would be too short: forecasts have skill, but lead less than "
     f"{SHORTEST:g} of the way that the weights move in an average full step"
 )
+UNPREDICTED = "no predicted steps: "
 TOO_EXPENSIVE = (
-    "no predicted steps: batches are too small for layers this wide, so max_overhead leaves "
-    "corrected updates too weak to make up for them"
+    f"{UNPREDICTED}batches are too small for layers this wide, so max_overhead leaves corrected "
+    "updates too weak"
 )
-NO_BUDGET = "no predicted steps: max_overhead=0 allows no corrected updates to go with them"
+NO_BUDGET = f"{UNPREDICTED}max_overhead=0 allows no corrected updates"
 TOO_FEW = (
     "no predicted steps: they would move less than a quarter of the trained weights outside "
     "embeddings; if you chose predictors, name more kinds"

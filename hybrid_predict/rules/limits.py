@@ -24,8 +24,8 @@ RISE, PATIENCE = 0.2, 32
 has to be a standard deviation above it too: a fifth of a loss near 0 is less than its noise."""
 
 RISEN = (
-    "the training loss stands above that of the warm-up (watch_loss=False is for non-stationary "
-    "objectives)"
+    "the training loss stands above that of the warm-up; lower the learning rate, or set "
+    "watch_loss=False if the loss may rise, as in reinforcement learning"
 )
 """Why a run falls back to plain training."""
 

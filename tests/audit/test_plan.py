@@ -81,7 +81,7 @@ def test_plan_counts_finished_arms_and_changes_nothing(audited):
 @pytest.mark.parametrize(
     ("hybrid", "words"),
     [
-        ({}, "The hybrid arm would be plain training: no predicted steps: batches are too small"),
+        ({}, "The hybrid arm would be plain training: batches are too small"),
         ({"predictors": UNGATED}, "Hybrid arm: corrected updates treat rows one by one"),
     ],
     ids=["gated", "not gated"],

@@ -83,14 +83,12 @@ def test_one_line_at_the_start_and_one_at_the_end(lines: Any) -> None:
         ([Ungated(), StopAt(6)], "plan: 60 full", "HybridPredict stopped after 6 full + "),
         ([HybridPredict(predictors={"hidden": NegatedForecast()}, max_overhead=100)], "plan: ",
          "; no predicted steps while forecasts have not shown enough skill."),
-        ([HybridPredict(max_overhead=0.0)], "leaves this run of 90 steps to the optimizer",
-         "; fell back to plain training: no predicted steps: max_overhead=0 allows no corrected "),
-        ([HybridPredict(max_overhead=1e-6)], "leaves this run of 90 steps to the optimizer",
-         "; fell back to plain training: no predicted steps: batches are too small"),
+        ([HybridPredict(max_overhead=0.0)], ": 90 full + 0 predicted = 90 steps",
+         "; fell back to plain training in full step 1."),
         ([HybridPredict(updates={})], "predicts 2 hidden matrices",
          "; no predicted steps while forecasts have not shown enough skill."),
     ],
-    ids=["auto", "stopped", "without skill", "no budget", "small batches", "no updates"],
+    ids=["auto", "stopped", "without skill", "no budget", "no updates"],
 )  # fmt: skip
 def test_the_lines_say_what_is_particular_about_a_run(
     callbacks: Any, start: str, end: str, lines: Any
@@ -99,13 +97,26 @@ def test_the_lines_say_what_is_particular_about_a_run(
     assert start in lines()[0] and end in lines()[-1]
 
 
-def test_a_run_that_falls_back_in_its_first_full_step_announces_no_warm_up(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_that_falls_back_says_it_and_its_reason_once(
+    late: bool, lines: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    class Failing(Net):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            if late and self.batches == 30:
+                plugin.engine._fall_back("max_overhead=0 of a test")
+            return super().training_step(batch, batch_idx)
+
+    plugin = Ungated() if late else HybridPredict(max_overhead=0.0)
     with caplog.at_level("INFO", "hybrid_predict"):
-        fit([HybridPredict(max_overhead=0.0)], max_steps=20)
-    assert "Full step 1: plain training for the rest of the run." in caplog.messages
-    assert "warm-up:" not in caplog.text
+        fit([plugin], Failing(), max_steps=60)
+    assert caplog.text.count("max_overhead=0") == 1
+    assert ("warm-up:" in caplog.text) is late
+    assert bool(plugin.ledger.predicted_steps) is late
+    step = 31 if late else 1
+    assert lines()[late:] == [
+        f"HybridPredict: {plugin.ledger}; fell back to plain training in full step {step}."
+    ]
 
 
 @pytest.mark.parametrize("plugin", [Ungated(updates={}), HybridPredict(max_overhead=0.0)])

@@ -33,8 +33,8 @@ def warned(engine, added, plain=1.0):
     [
         ({}, 0.4, ""),
         ({}, 0.6, "takes 1.07 times as long as plain training of 300 steps; faster are larger "
-         "batches, or updates={}, or a speedup with fewer than 187 full steps, if an audit finds "
-         "no loss of quality"),
+         "batches, or a speedup with fewer than 187 full steps, if an audit finds no loss of "
+         "quality"),
         ({"speedup": 1}, 0.05, "takes 1.05 times as long"),
         ({"speedup": 3}, 1.5, ""),
         ({"updates": {}}, 0.6, "; faster are a speedup with fewer than 187 full steps"),
