@@ -121,13 +121,13 @@ class Reporter:
     def _begin(self) -> None:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine, plan = self._engine, overview(self._engine)
-        if not self._ledger.fell_back:  # else a warning has said all
-            for caution in cautions(engine):
-                logger.warning("%s", caution)
-            text = f"{plan}{added_cost(engine)}"
-            if engine.config.shadow:
-                text = "scores forecasts and changes nothing (shadow=True)"
-            self._screen.say(f"HybridPredict {text}.", live=True)
+        text = self._ledger.fell_back
+        for caution in () if text else cautions(engine):
+            logger.warning("%s", caution)
+        if engine.config.shadow:
+            text = "scores forecasts and changes nothing (shadow=True)"
+        if self._fell_back_in != self._ledger.full_steps:  # else a warning has just said so
+            self._screen.say(f"HybridPredict {text or f'{plan}{added_cost(engine)}'}.", live=True)
         self._writer.start(plan, engine.config.to_dict(), self._ledger.full_steps - 1)
         self._loggers.begin(engine.config)
 
@@ -165,12 +165,17 @@ class Reporter:
         shown = {"fewer": f"{ledger.saved_steps_fraction:.0%}"}
         return shown if ledger.skill is None else {**shown, "skill": f"{ledger.skill:.2f}"}
 
+    @property
+    def _fell_back_in(self) -> int:
+        """Number of the full step in which the run fell back; 0 if it did not."""
+        reason, events = self._ledger.fell_back, self._ledger.events
+        return next((int(event["step"]) for event in events if event["reason"] == reason), 0)
+
     def _setback(self) -> str:
         """Return when the run fell back, or why no planned predicted step was made."""
         engine, ledger = self._engine, self._ledger
-        for event in ledger.events:
-            if event["reason"] == ledger.fell_back:  # a warning has said why
-                return f"; fell back to plain training in full step {event['step']:,}"
+        if step := self._fell_back_in:  # a warning has said why
+            return f"; fell back to plain training in full step {step:,}"
         planned = engine.schedule.planned and not engine.config.shadow
         why = "" if ledger.predicted_steps or not planned else ledger.unpredicted
         return f"; {why}" if why else ""

@@ -9,7 +9,7 @@ import pytest
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning_models import Net, StopAt, Ungated, fit
+from lightning_models import Net, SeededLoader, StopAt, Ungated, fit
 from torch import Tensor
 
 from hybrid_predict import HybridPredict, Phase, SavingsLedger, StepRecord, Verdict
@@ -99,7 +99,7 @@ def test_the_lines_say_what_is_particular_about_a_run(
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_run_that_falls_back_says_it_and_its_reason_once(
-    late: bool, lines: Any, caplog: pytest.LogCaptureFixture
+    late: bool, lines: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     class Failing(Net):
         def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
@@ -109,7 +109,7 @@ def test_a_run_that_falls_back_says_it_and_its_reason_once(
 
     plugin = Ungated() if late else HybridPredict(max_overhead=0.0)
     with caplog.at_level("INFO", "hybrid_predict"):
-        fit([plugin], Failing(), max_steps=60)
+        trainer, _ = fit([plugin], Failing(), train=SeededLoader(), max_steps=60)
     assert caplog.text.count("max_overhead=0") == 1
     assert ("warm-up:" in caplog.text) is late
     assert bool(plugin.ledger.predicted_steps) is late
@@ -117,6 +117,9 @@ def test_a_run_that_falls_back_says_it_and_its_reason_once(
     assert lines()[late:] == [
         f"HybridPredict: {plugin.ledger}; fell back to plain training in full step {step}."
     ]
+    trainer.save_checkpoint(path := tmp_path / "last.ckpt")
+    fit([HybridPredict()], train=SeededLoader(), max_steps=70, ckpt_path=str(path))
+    assert lines()[-2] == f"HybridPredict {plugin.ledger.fell_back}."
 
 
 @pytest.mark.parametrize("plugin", [Ungated(updates={}), HybridPredict(max_overhead=0.0)])
