@@ -25,19 +25,21 @@ def headline(results: Mapping[str, Any]) -> str:
     names = {"hybrid": "the default", "auto": '`speedup="auto"`'}
     parts = []
     for arm, name in names.items():
-        losses, ratios = 0, []
+        losses, surely, ratios = 0, 0, []
         for client, about in clients.items():
             by_arm = arms(results, client)
             worse = _worse(by_arm, arm, about)
             losses += not worse or statistics.fmean(worse) > 0
+            surely += difference(worse).endswith("worse**")
             ratios.append(statistics.median(row["ratio"] for row in by_arm[arm]))
         parts.append(
-            f"{name} ends worse than the full run in {losses} and takes "
-            f"{statistics.median(ratios):.2f} of its processor time (median)"
+            f"{name} ends worse than the full run in {losses} in the mean, significantly in "
+            f"{surely or 'none'}, and takes {statistics.median(ratios):.2f} of its processor time "
+            "(median)"
         )
     return (
         f"**In {len(clients)} published packages**, trained with their own settings on small "
-        f"data, {'; '.join(parts)}."
+        f"data with {_seeds(results)}, {'; '.join(parts)}."
     )
 
 
@@ -86,16 +88,14 @@ def subjects(results: Mapping[str, Any]) -> str:
 
 def source(results: Mapping[str, Any]) -> str:
     """Describe the source of the numbers: seeds, versions, clock."""
-    env, counts = results["environment"], {len(a["full"]) for a in _all(results)}
-    few, most = min(counts), max(counts)
-    seeds = f"{few}" if few == most else f"{few} to {most}"
+    env, few = results["environment"], min(_counts(results))
     codes = len({row["code"] for row in results["rows"] if row["arm"] in ("hybrid", "auto")})
     mixed = f" Rows with the plug-in come from {codes} states of the code." if codes > 1 else ""
     hint = " So few seeds make every difference a hint." if few < FEW_SEEDS else ""
     return (
-        f"{seeds} paired seed{'s' * (most != 1)}, torch {env['torch']}, Python {env['python']}, "
-        "one thread. Processor time is that of the whole call that trains; runs of a seed follow "
-        "each other in one process. Medians over seeds; in brackets the lowest and the highest. "
+        f"{_seeds(results)}, torch {env['torch']}, Python {env['python']}, one thread. Processor "
+        "time is that of the whole call that trains; runs of a seed follow each other in one "
+        "process. Medians over seeds; in brackets the lowest and the highest. "
         f"In brackets after differences: {LEVEL:.0%} intervals over seeds (Student's t).{hint}"
         f"{mixed}"
     )
@@ -125,8 +125,13 @@ def difference(values: list[float]) -> str:
     return f"**{text}, worse**" if interval.lower > 0 else text
 
 
-def _all(results: Mapping[str, Any]) -> list[dict[str, list[dict[str, Any]]]]:
-    return [arms(results, name) for name in results["clients"]]
+def _counts(results: Mapping[str, Any]) -> set[int]:
+    return {len(arms(results, name)["full"]) for name in results["clients"]}
+
+
+def _seeds(results: Mapping[str, Any]) -> str:
+    few, most = min(counts := _counts(results)), max(counts)
+    return f"{few if few == most else f'{few} to {most}'} paired seed{'s' * (most != 1)}"
 
 
 def _worse(

@@ -22,6 +22,7 @@ def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
     mine = {name: [row for row in kept if row["setting"] == name] for name in NAMES}
     return {
         "yardsticks source": partial(source, kept),
+        "yardsticks headline": partial(headline, mine["nanogpt"]),
         "yardsticks nanogpt": partial(qualities, mine["nanogpt"], "nanogpt"),
         "yardsticks deepobs": partial(qualities, mine["deepobs"], "deepobs"),
         "yardsticks algoperf": partial(targets, mine["algoperf"]),
@@ -39,6 +40,16 @@ def source(rows: Collection[Row]) -> str:
     mixed = f" Those with the plug-in come from {codes} states of the code." if codes > 1 else ""
     shown = ", ".join(f"{name} {count}" for name, count in seeds.items())
     return f"{len(rows):,} runs, one thread each; seeds: {shown}.{mixed}{hint}"
+
+
+def headline(rows: Collection[Row]) -> str:
+    """Tell what the plug-in is worth with nanoGPT's recipe."""
+    lines = [
+        f"the default is worth {_speedup(arms, 'hybrid')} times as many full steps, corrected "
+        f"updates alone {_speedup(arms, 'corrected')} times ({len(arms['hybrid'])} seeds)."
+        for arms in grouped(rows).values()
+    ]
+    return f"With nanoGPT's published recipe for CPUs {' '.join(lines)}"
 
 
 def qualities(rows: Collection[Row], name: str) -> str:

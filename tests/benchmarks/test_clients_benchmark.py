@@ -155,11 +155,13 @@ def test_a_client_that_is_worse_is_told_so(hybrid: list[float], lower: bool, wor
     assert ("worse**" in table.qualities(made(hybrid, lower))) == worse
 
 
-@pytest.mark.parametrize(("quality", "losses"), [(0.5, 0), (1.5, 1)])
-def test_clients_that_end_worse_are_counted(quality: float, losses: int) -> None:
-    assert f"worse than the full run in {losses} and takes 2.00" in table.headline(
-        made([quality] * 3)
-    )
+@pytest.mark.parametrize(
+    ("quality", "losses", "surely"), [(0.5, 0, "none"), (1.01, 1, "none"), (1.5, 1, "1")]
+)
+def test_clients_that_end_worse_are_counted(quality: float, losses: int, surely: str) -> None:
+    text = table.headline(made([quality] * 3))
+    assert "data with 3 paired seeds, the default ends" in text
+    assert f"in {losses} in the mean, significantly in {surely}, and takes 2.00" in text
 
 
 def test_a_run_without_a_number_is_left_out_of_its_pair() -> None:

@@ -93,6 +93,18 @@ def test_numbers_on_the_pages_are_those_of_the_results_files(page: Path) -> None
     assert render.rendered(page) == page.read_text(), "run: python -m benchmarks.render"
 
 
+NUMBER = re.compile(r"(?<![\w.-])\d*\.\d+(?![\w.])")
+NO_RESULTS = {"3.10", "1.3"}
+"""Python's version, and the rows per unit of width that a test of the budget computes."""
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "when.md"], ids=named)
+def test_results_stand_only_in_blocks_that_are_made_from_results_files(page: Path) -> None:
+    blocks_and_code = r"<!-- results: .+?<!-- end -->|^```.*?^```|`[^`\n]+`"
+    prose = re.sub(blocks_and_code, "", page.read_text(), flags=re.M | re.S)
+    assert set(NUMBER.findall(prose)) <= NO_RESULTS
+
+
 MARKED = re.compile(r"marked ((?:`\w+`(?:, | or | and )?)+)")
 
 
