@@ -205,11 +205,6 @@ class SavingsLedger:
         reasons = (str(event["reason"]) for event in self.events)
         return next((reason for reason in reasons if reason.startswith(FELL_BACK)), "")
 
-    @property
-    def unpredicted(self) -> str:
-        """Reason why planned predicted steps were not made, as an event has it; empty if none."""
-        return why_unpredicted(self.events)
-
     def load(self, data: dict[str, Any]) -> None:
         """Load a :meth:`summary` into this ledger."""
         loaded = self.from_dict(data)
@@ -330,9 +325,8 @@ _OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
 
 def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
     """Return the last reason among events for planned predicted steps that were not taken."""
-    reasons = [str(event["reason"]) for event in events]
-    matching = [reason for reason in reasons if "no predicted steps" in reason]
-    return matching[-1] if matching else ""
+    reasons = (str(event["reason"]) for event in reversed(events))
+    return next((reason for reason in reasons if "no predicted steps" in reason), "")
 
 
 def persistence(skill: Mapping[str, float]) -> str:

@@ -120,10 +120,9 @@ class State:
         if rules.risen(self.limits):
             return rules.RISEN
         # Later, weights may have thawed that the first full step did not count.
-        if self.ledger.full_steps or not self.groups.gate.locked:
-            return ""
-        change = f"; set {self.remedies}" if self.remedies else ""
-        return f"{self.groups.gate.reason.removeprefix(UNPREDICTED)}{change}"
+        gate, first = self.groups.gate, not self.ledger.full_steps
+        why = gate.reason.removeprefix(UNPREDICTED), self.remedies
+        return "; set ".join(filter(None, why)) if gate.locked and first else ""
 
     def set_length(self, steps: int) -> None:
         """Plan the rest of a run whose length has changed on the way."""

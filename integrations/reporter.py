@@ -11,6 +11,7 @@ from typing import Any, Protocol, final
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.loggers import Loggers
+from hybrid_predict.ledger import why_unpredicted
 from hybrid_predict.record import StepRecord
 from hybrid_predict.report.log_writer import LogWriter
 from hybrid_predict.report.overview import added_cost, cautions, overview
@@ -173,11 +174,9 @@ class Reporter:
 
     def _setback(self) -> str:
         """Return when the run fell back, or why no planned predicted step was made."""
-        engine, ledger = self._engine, self._ledger
         if step := self._fell_back_in:  # a warning has said why
             return f"; fell back to plain training in full step {step:,}"
-        planned = engine.schedule.planned and not engine.config.shadow
-        why = "" if ledger.predicted_steps or not planned else ledger.unpredicted
+        why = "" if self._ledger.predicted_steps else why_unpredicted(self._ledger.events)
         return f"; {why}" if why else ""
 
     def _log_row(self) -> None:

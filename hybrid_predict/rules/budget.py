@@ -16,7 +16,6 @@ LEAST_PART = 8
 """A correction is weak if its block has less than one in this many rows of a matrix: two thirds of
 the full steps with weak corrections end worse than all full steps (decision 19)."""
 
-
 WEAK = "corrections are weak; for strong ones set"
 """Beginning of advice where a budget is too small; :func:`remedies` follows."""
 
