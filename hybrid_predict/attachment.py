@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from hybrid_predict.errors import HybridPredictError, UnsupportedSetupError, UsageError
+from hybrid_predict.interrupts import raise_interrupt
 from hybrid_predict.step import Step
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.cost import OperationCounter
@@ -77,28 +78,27 @@ def detach(open_steps: dict[str, Step], handles: list[Any], operations: Operatio
 
 @contextmanager
 def contained(
-    undo: Callable[[str], None], fall_back: Callable[[str, Exception], None]
+    undo: Callable[[], None], fall_back: Callable[[str, Exception], None]
 ) -> Iterator[None]:
     """Run code of the plug-in; if it fails, undo the predicted steps and fall back.
 
-    Errors of this package (wrong arguments) and exceptions such as ``KeyboardInterrupt`` are raised
-    again after the undo. With several ranks, every error is raised again, because the other ranks
-    cannot know that this rank has fallen back and would wait for it forever. The other ranks are
-    notified; if another rank failed first, its failure is raised instead.
+    Errors of this package (wrong arguments), those of a signal handler, and exceptions such as
+    ``KeyboardInterrupt`` are raised again after the undo. With several ranks, every error is raised
+    again, because the other ranks cannot know that this rank has fallen back and would wait for it
+    forever. The other ranks are notified; if another rank failed first, its failure is raised.
 
     Args:
-        undo: Undoes the predicted steps and puts the gradients back. It is called with the reason
-            on any exception.
+        undo: Undoes the predicted steps and puts the gradients back, on any exception.
         fall_back: Continues the run as plain training. It is called with the reason and the error.
     """
     try:
         yield
     except BaseException as error:
-        reason = f"the plug-in failed with {ranks.summary(error)}"
-        undo(reason)
+        undo()
         if not isinstance(error, Exception) or isinstance(error, HybridPredictError):
             raise
         if ranks.size() > 1:
             ranks.fail_together(error)
             raise
-        fall_back(reason, error)
+        raise_interrupt(error)
+        fall_back(f"the plug-in failed with {ranks.summary(error)}", error)

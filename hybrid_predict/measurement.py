@@ -13,7 +13,15 @@ from torch import Tensor
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.record import StepRecord
-from hybrid_predict.rules.verdict import Slopes, Verdict, cause, loss_cause
+from hybrid_predict.rules.verdict import (
+    INTERRUPTED,
+    LOADED,
+    NO_UPDATE,
+    Slopes,
+    Verdict,
+    cause,
+    loss_cause,
+)
 from hybrid_predict.saved import check_count, damaged
 from hybrid_predict.torch import lists, ranks
 from hybrid_predict.torch.gradients import GradientInfo
@@ -83,11 +91,13 @@ class Judgement(NamedTuple):
 
     Args:
         verdict: Verdict on the predicted steps, or None if there were none.
-        alarm: Reason for pausing predicted steps; empty if there is none.
+        reason: Why predicted steps are undone or pause; empty if there is none.
+        alarm: Whether they pause.
     """
 
     verdict: Verdict | None
-    alarm: str = ""
+    reason: str = ""
+    alarm: bool = False
 
 
 def judge(measured: Measurement) -> Judgement:
@@ -99,11 +109,13 @@ def judge(measured: Measurement) -> Judgement:
     """
     if not measured.predicted:
         return Judgement(None)
+    reason = loss_cause(measured.loss, measured.limits[0])
     if measured.held:
-        return Judgement(Verdict.UNDONE, measured.held)
+        alarm = bool(reason) or measured.held not in (NO_UPDATE, LOADED, INTERRUPTED)
+        return Judgement(Verdict.UNDONE, measured.held, alarm)
     if not measured.good:
-        return Judgement(Verdict.UNDONE, _cause(measured))
-    return Judgement(Verdict.STANDS, loss_cause(measured.loss, measured.limits[0]))
+        return Judgement(Verdict.UNDONE, _cause(measured), True)
+    return Judgement(Verdict.STANDS, reason, bool(reason))
 
 
 def _cause(measured: Measurement) -> str:

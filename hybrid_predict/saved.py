@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hybrid_predict.config import MOST_PREDICTED
 from hybrid_predict.errors import CheckpointError
+from hybrid_predict.interrupts import raise_interrupt
 from hybrid_predict.rules.limits import Baseline, Limits
 from hybrid_predict.rules.pace import MOST, Pace
 from hybrid_predict.rules.skill import Skill
@@ -82,6 +83,7 @@ def reading(what: str = "state") -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:
+        raise_interrupt(error)
         raise CheckpointError(
             f"{what}: expected a complete, unaltered state, but reading it failed with "
             f"{error!r}. Resume from another checkpoint."

@@ -21,7 +21,7 @@ from hybrid_predict.rules import limits as rules
 from hybrid_predict.rules.gate import NOTHING, UNPREDICTED
 from hybrid_predict.rules.schedule import OVER, schedule
 from hybrid_predict.rules.skill import known
-from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence, Verdict, weigh
+from hybrid_predict.rules.verdict import ENDED, NO_UPDATE, RESTARTED, Evidence, Verdict, weigh
 from hybrid_predict.step import Step
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.buffers import BufferTracker
@@ -250,7 +250,10 @@ class State:
             if refuted:
                 self.evidence = Evidence()
                 self.record_event(RESTARTED, logging.INFO)
-        if judgement.alarm:
+        if measured.predicted:
+            idle = self.limits.idle + 1 if judgement.reason == NO_UPDATE else 0
+            self.limits = self.limits._replace(idle=idle)
+        if judgement.alarm or self.limits.idle >= rules.IDLE:
             self.limits = rules.alarmed(self.limits, measured.step)
         elif len(measured.norms) == len(self.limits.norms):  # else optimizers were replaced
             loss = measured.loss if self._config.watch_loss else None
@@ -259,10 +262,10 @@ class State:
         if measured.windows:
             self.groups.score(measured.windows)
             self.ledger.skills = self.groups.scores.summary
-        if judgement.alarm:
+        if judgement.reason:
             undone = judgement.verdict is Verdict.UNDONE
             happened = "predicted steps were undone" if undone else "predicted steps pause"
-            self.record_event(f"{happened}: {judgement.alarm}", logging.INFO, measured.step)
+            self.record_event(f"{happened}: {judgement.reason}", logging.INFO, measured.step)
 
     def advance(self, step: Step) -> StepRecord:
         """Count a full step and the verdicts that were read in it, and return its record."""

@@ -18,7 +18,7 @@ from hybrid_predict.groups.open_update import Learned, OpenUpdate
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.measurement import Moved, as_scalar, mean_loss, pack
 from hybrid_predict.rules.schedule import Phase
-from hybrid_predict.rules.verdict import cause, sound
+from hybrid_predict.rules.verdict import LOADED, NO_UPDATE, cause, sound
 from hybrid_predict.torch import lists, ranks, shards
 from hybrid_predict.torch.buffers import BufferTracker
 from hybrid_predict.torch.deltas import Movement, WeightDelta
@@ -27,14 +27,8 @@ from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
 from hybrid_predict.torch.parameters import ParameterMapper
 from hybrid_predict.torch.reading import VerifiedReads
 
-NO_UPDATE = "no update followed the predicted steps"
-"""Reason for undoing predicted steps if the optimizer, or a gradient scaler, skipped the update."""
-
 UNCOUNTED = "a state was saved between an update and after_step(), so it does not count the update"
 """Event for a saved state that does not go with the weights."""
-
-LOADED = "weights were loaded in a verifying step"
-"""Reason for undoing predicted steps if a state dict was loaded before they were verified."""
 
 
 @final

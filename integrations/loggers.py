@@ -10,6 +10,7 @@ from threading import Thread
 from typing import Any, final
 
 from hybrid_predict.config import HybridConfig
+from hybrid_predict.interrupts import raise_interrupt
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report.run_facts import ONE_RUN
 from hybrid_predict.report.run_figures import loss_figure
@@ -160,6 +161,7 @@ class _Adapter:
         try:
             call()
         except Exception as error:
+            raise_interrupt(error)
             self.failures += 1
             if self.failures == 1:
                 text = "hybrid_predict could not record the run in %s: %r. Training continues."

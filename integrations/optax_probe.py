@@ -14,6 +14,7 @@ import numpy as np
 import optax
 
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.interrupts import raise_interrupt
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,8 @@ def directions(
             columns = zip(end(1.0), end(-1.0), pushes, strict=True)
             signs = [np.sign(np.nan_to_num(((down - up) * g).sum())) for up, down, g in columns]
             turn = -1.0 if float(sum(rate(jnp.asarray(k)) for k in range(_PUSHES))) < 0 else 1.0
-    except Exception:  # an optimizer may be made for leaves of other shapes
+    except Exception as error:  # an optimizer may be made for leaves of other shapes
+        raise_interrupt(error)
         return None
     return [turn * float(sign) or 1.0 for sign in signs] if any(signs) else None
 
@@ -124,6 +126,7 @@ def find_decay(
         try:
             rows = _decays(optimizer, rate, jax.tree.map(_like, params))
         except Exception as error:
+            raise_interrupt(error)
             raise _unknown("an optimizer that cannot update scratch parameters") from error
         if not rows:
             raise _unknown(f"a learning rate of 0 in the first {_MOST_UPDATES} updates")

@@ -11,6 +11,7 @@ from typing import Any, Protocol, final
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.loggers import Loggers
+from hybrid_predict.interrupts import raise_interrupt
 from hybrid_predict.ledger import why_unpredicted
 from hybrid_predict.record import StepRecord
 from hybrid_predict.report.log_writer import LogWriter
@@ -40,7 +41,8 @@ def _contained(report: Callable[..., None]) -> Callable[..., None]:
             return
         try:
             report(self, *args)
-        except Exception:
+        except Exception as error:
+            raise_interrupt(error)
             logger.warning("HybridPredict stops reporting on this run.", exc_info=True)
             self._detach()
 

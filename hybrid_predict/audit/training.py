@@ -21,6 +21,7 @@ from hybrid_predict.audit.meter import Meter, TrialEnd
 from hybrid_predict.audit.store import FinishedRun, run_key
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.interrupts import raise_interrupt
 from hybrid_predict.runs.runtime import Observer, interruptible
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
@@ -176,6 +177,7 @@ def raise_named(error: BaseException, keys: Mapping[type, str] = DATA) -> None:
     """
     while error.__cause__ is not None:  # Lightning's parser hides what an object raises
         error = error.__cause__
+    raise_interrupt(error)
     for frame, line in traceback.walk_tb(error.__traceback__):
         owner, code = frame.f_locals.get("self"), frame.f_code
         for cls, key in keys.items():

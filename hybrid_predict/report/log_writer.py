@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from uuid import uuid4
 from weakref import WeakSet
 
+from hybrid_predict.interrupts import raise_interrupt
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.record import StepRecord
 from hybrid_predict.report.overview import Overview
@@ -129,6 +130,7 @@ class LogWriter:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
+        raise_interrupt(error)  # a time limit of the user is an OSError too
         text = "%s cannot be written (%s); training goes on without it."
         logger.warning(text, self.path, error.strerror or error)
         with suppress(OSError):

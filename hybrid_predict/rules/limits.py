@@ -17,6 +17,7 @@ With smaller ones, equal readings would turn every other one into an outlier."""
 HIGHEST = 80.0  # logarithm of the highest limit of a norm; its exponential fits in 32 bits
 PAUSE = 16  # full steps in the pause after the first alarm; each further pause is twice as long
 MOST_PAUSES = 3  # the next alarm ends predicted steps for the rest of the run
+IDLE = 8  # verifying steps in a row without an update that count as an alarm
 CALM = 500  # full steps without an alarm after which the number of pauses returns to 0
 
 RISE, PATIENCE = 0.2, 32
@@ -57,6 +58,7 @@ class Limits(NamedTuple):
     pauses: Any = 0
     calm: Any = 0  # full steps since the last alarm
     above: Any = 0  # full steps in a row with a mean loss far above that of the warm-up
+    idle: Any = 0  # verifying steps in a row without an update
 
 
 def first_limits(optimizers: int) -> Limits:
@@ -102,7 +104,8 @@ def alarmed(limits: Limits, step: Any) -> Limits:
     """Pause predicted steps after full step number ``step``, for longer each time."""
     until = step + PAUSE * 2 ** clip(limits.pauses, 0, 20)
     paused = limits._replace(until=until, pauses=limits.pauses + 1)
-    return select(step > limits.until, paused, limits)._replace(calm=0 * limits.calm)
+    limits = select(step > limits.until, paused, limits)
+    return limits._replace(calm=0 * limits.calm, idle=0 * limits.idle)
 
 
 def learned(limits: Limits, loss: Any, norms: tuple[Any, ...], warmup: Any) -> Limits:

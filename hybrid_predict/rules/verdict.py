@@ -16,6 +16,12 @@ class Verdict(str, Enum):
     UNDONE = "undone"
 
 
+NO_UPDATE = "no update followed the predicted steps"
+LOADED = "weights were loaded in a verifying step"
+INTERRUPTED = "an error interrupted the full step"
+"""Reasons for undoing predicted steps that are no alarm: nothing was found against them."""
+
+
 def sound(norm: Any, norm_limit: Any, loss: Any | None, loss_limit: Any) -> Any:
     """Return whether a verifying step lets predicted steps stand; a loss may not be known yet."""
     good = within(norm, norm_limit)

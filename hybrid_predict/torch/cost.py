@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from hybrid_predict.interrupts import raise_interrupt
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.torch import ranks, shards
 
@@ -136,8 +137,9 @@ class OperationCounter:
                 self._total += count(*args, **kwargs, out_val=result)
             elif (passes := _RECURRENT.get(operation._qualified_op_name)) is not None:
                 self._total += passes * _recurrent(args)
-        except Exception:  # a formula that fails must not end the user's forward pass
+        except Exception as error:  # a formula that fails must not end the user's forward pass
             self._failed = True
+            raise_interrupt(error)
 
 
 def _recurrent(args: Sequence[Any]) -> int:

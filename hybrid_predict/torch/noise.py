@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hybrid_predict.interrupts import failures_suppressed
 from hybrid_predict.rules.pace import carried
 from hybrid_predict.torch.optimizer_copy import LARGEST, OptimizerCopy, without_trace
 
@@ -31,7 +31,7 @@ def noise_decay(optimizer: Optimizer, group: Mapping[str, Any], known: float) ->
     goes on in the second window after it by the share that `rules.pace.carried` computes from the
     decay. If clearly more goes on, the decay that explains it is returned. Nothing is changed.
     """
-    with suppress(Exception), without_trace():  # it may require other parameters
+    with failures_suppressed(), without_trace():  # it may require other parameters
         windows = _windows(OptimizerCopy(optimizer, group))
         pairs = range(_SETTLED, _WINDOWS - 1)
         near, far = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hybrid_predict.interrupts import failures_suppressed, raise_interrupt
 from hybrid_predict.torch import ranks, shards
 from hybrid_predict.torch.optimizer_copy import OptimizerCopy, without_trace
 
@@ -104,6 +104,7 @@ def find_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
         with without_trace():
             return _Probe(optimizer, group).rule()
     except Exception as error:  # the optimizer may require other parameters than the probe's
+        raise_interrupt(error)
         unknown = f"{DECAY} with a copy of it ({ranks.summary(error)})"
         return UpdateRule(sign=-1.0 if group.get("maximize") else 1.0, unknown=unknown)
 
@@ -118,7 +119,7 @@ def second_copy(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
     looks = {(n, p.dtype) for p in group["params"] for n in _like(optimizer.state.get(p, {}), p)}
     for name, dtype in sorted(set().union(*ranks.gather(looks)), key=str):
         follows = True
-        with suppress(Exception), without_trace():  # it may require other parameters
+        with failures_suppressed(), without_trace():  # it may require other parameters
             follows = _Probe(optimizer, group, dtype).follows_state(name)
         if follows:
             return name
@@ -256,7 +257,7 @@ class _Probe:
         """
         basis = []
         for name, value in self._numbers.items():
-            with suppress(Exception):  # half a number may not be a value of the option
+            with failures_suppressed():  # half a number may not be a value of the option
                 halved = {name: value / 2}
                 if not is_multiple(1.0, halved):
                     basis.append((name, value, is_multiple(0.5, halved)))

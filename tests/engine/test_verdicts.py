@@ -6,6 +6,7 @@ from loops import NAN, Bench, make_config, same_bits, weights
 from verifying import kept, run
 
 from hybrid_predict import Phase, Verdict
+from hybrid_predict.rules.limits import IDLE
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw, fused"])
@@ -42,6 +43,23 @@ def test_a_step_that_the_gradient_scaler_skips_is_undone(fused):
     assert scaler.get_scale() == 2.0
     assert scaled_step(bench, scaler).predicted == 0  # a pause
     assert not same_bits(kept(bench), before)
+
+
+@pytest.mark.parametrize(("every", "paused"), [(2, 0), (3, 0), (1, 1)])
+def test_a_verifying_step_without_an_update_is_no_alarm_unless_many_come_in_a_row(every, paused):
+    bench, verifying = run(model="mlp", total_steps=200), 0
+    while bench.engine.ledger.undone_steps < IDLE:
+        bench.engine.before_step()
+        loss = bench.loss()
+        loss.backward()
+        verifying += bench.engine._step.predicted
+        if verifying % every or not bench.engine._step.predicted:
+            bench.optimizer.step()
+        bench.optimizer.zero_grad()
+        bench.taken += 1
+        bench.engine.after_step(loss)
+    assert bench.engine._state.limits.pauses == paused
+    assert bench.reasons == ["predicted steps were undone: no update followed the predicted steps"]
 
 
 @pytest.mark.parametrize("fused", [False, True])

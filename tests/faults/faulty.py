@@ -178,10 +178,10 @@ def with_update(update, **changes):
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt at the n-th line of the package that is run inside the block."""
+    """Raises an error at the n-th line of the package that is run inside the block."""
 
-    def __init__(self, at=-1):
-        self.at, self.lines, self._entered = at, 0, set()
+    def __init__(self, at=-1, error=KeyboardInterrupt):
+        self.at, self.error, self.lines, self._entered = at, error, 0, set()
 
     def _trace(self, frame, event, arg):
         # An interrupt inside the handling of an interrupt is not what is asked for here.
@@ -191,7 +191,7 @@ class Interrupt:
                 self.lines += 1
                 if self.lines - 1 == self.at:
                     sys.settrace(None)
-                    raise KeyboardInterrupt
+                    raise self.error
             return self._trace
         return self._trace if inside or event == "call" else None
 

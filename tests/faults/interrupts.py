@@ -1,4 +1,4 @@
-"""Ctrl-C at the lines of a full step."""
+"""Interrupts at the lines of a full step."""
 
 from itertools import count
 
@@ -18,14 +18,14 @@ def prepared(model):
     return bench
 
 
-def interrupted(model, every):
+def interrupted(model, every, error=KeyboardInterrupt):
     """Runs that were interrupted in one full step, each at another line; every n-th is taken."""
     for at in count(0, every):
         bench = prepared(model)
         try:
-            with Interrupt(at):
+            with Interrupt(at, error):
                 bench.step()
-        except KeyboardInterrupt:
+        except error:
             yield bench
             continue
         assert at > 300
@@ -84,9 +84,9 @@ def interrupt_lines(model, every):
     return seen
 
 
-def interrupt_and_go_on(model, every):
-    """After Ctrl-C at every n-th line the same engine finishes its run."""
-    for bench in interrupted(model, every):
+def interrupt_and_go_on(model, every, error):
+    """After an interrupt at every n-th line the same engine finishes its run."""
+    for bench in interrupted(model, every, error):
         try:
             bench.engine.abandon()
         except UsageError:  # the update has happened
@@ -96,3 +96,4 @@ def interrupt_and_go_on(model, every):
             bench.step()
         check_consistent(bench)
         assert bench.engine.ledger.steps == bench.engine.schedule.total
+        assert not bench.engine.ledger.fell_back

@@ -14,8 +14,10 @@ TITLES = re.findall(r"^- \*\*(.+?)\.\*\*", re.sub(r"\n  ", " ", PAGE), re.MULTIL
 SLOW = ("`kill -9` at any moment",)
 
 INTERRUPT = "test_an_interrupt_leaves_nothing_unverified_and_a_save_goes_on_from_there"
+REACHES = "test_an_interrupt_reaches_the_caller_wherever_failures_are_kept_inside"
 
 ELSEWHERE = {
+    "The handler of a signal": f"faults/test_interrupts.py::{REACHES}",
     "Ctrl-C in a Trainer": f"integrations/test_lightning_interrupts.py::{INTERRUPT}",
     "The server is down": "integrations/test_logging.py::test_mlflow_gets_metrics_tags",
     "Truncated": "faults/test_damaged_states.py::test_an_engine_refuses_its_state_or_goes_on",

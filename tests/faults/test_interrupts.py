@@ -1,8 +1,18 @@
-"""Ctrl-C at any line leaves the weights before a full step or after it, and a run can go on."""
+"""An interrupt at any line leaves the weights before a full step or after it, and is not lost."""
+
+import ctypes
+import signal
+import threading
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
+from lightning.pytorch.loggers import CSVLogger
+from lightning_models import fit
 
-from interrupts import interrupt_and_go_on, interrupt_lines
+from hybrid_predict import FittedPredictor, HybridPredict
+from hybrid_predict.interrupts import failures_suppressed
+from interrupts import interrupt_and_go_on, interrupt_lines, prepared
 
 
 @pytest.mark.slow
@@ -12,6 +22,78 @@ def test_ctrl_c_at_any_line_leaves_no_mixture(model, every):
     assert seen["before"] > seen["between"]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize("every", [211, pytest.param(7, marks=pytest.mark.slow)])
-def test_a_run_goes_on_after_ctrl_c_at_any_line(every):
-    interrupt_and_go_on("mlp", every)
+def test_a_run_goes_on_after_an_interrupt_at_any_line(every, error):
+    interrupt_and_go_on("mlp", every, error)
+
+
+def late(signum, frame):
+    raise TimeoutError("the user's time limit")
+
+
+def late_of_any(*_):
+    raise TimeoutError("the user's time limit")
+
+
+class Limit:
+    def __call__(self, signum, frame):
+        self.end(frame)
+
+    def end(self, frame):
+        raise TimeoutError("the user's time limit")
+
+
+class Stopped(Exception):
+    """What another thread puts into this one."""
+
+
+def signalled(*_, **__):
+    signal.raise_signal(signal.SIGUSR1)
+
+
+@pytest.fixture
+def handle():
+    before = signal.getsignal(signal.SIGUSR1)
+    yield partial(signal.signal, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("handler", [late, late_of_any, Limit(), partial(late_of_any, 1)])
+def test_the_error_of_any_signal_handler_is_an_interrupt(handler, handle):
+    handle(handler)
+    with pytest.raises(TimeoutError), failures_suppressed():
+        signalled()
+    with failures_suppressed():
+        late(1, None)  # called, not interrupted
+
+
+PLACES = [
+    "torch.deltas.Movement.apply", "torch.probe._Probe.rule", "torch.probe._Probe._returns",
+    "torch.noise._windows", "report.log_writer._lock", "integrations.loggers._Adapter.settings",
+    "integrations.reporter.overview", "torch.cost.flop_registry",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_interrupt_reaches_the_caller_wherever_failures_are_kept_inside(
+    place, handle, monkeypatch, tmp_path
+):
+    handle(late)
+    act = SimpleNamespace(get=signalled) if place.endswith("registry") else signalled
+    monkeypatch.setattr(f"hybrid_predict.{place}", act)
+    adaptive = place == "torch.noise._windows"
+    predictors = None if adaptive else {"hidden": FittedPredictor(gated=False)}
+    callback = HybridPredict(2, warmup_steps=4, predictors=predictors, log_dir=tmp_path)
+    with pytest.raises(TimeoutError):
+        fit([callback], max_steps=12, logger=CSVLogger(tmp_path))
+
+
+def test_an_error_that_another_thread_puts_into_a_step_is_an_interrupt(monkeypatch):
+    bench = prepared("mlp")
+    put = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    arguments = ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Stopped)
+    monkeypatch.setattr(bench.engine.optimizer, "forget_calls", partial(put, *arguments))
+    with pytest.raises(Stopped):
+        bench.step()
+    assert not bench.engine.ledger.fell_back
