@@ -71,6 +71,7 @@ class Step:
         self._updates: list[OpenUpdate] = []
         self._loss: Tensor | float | None = None
         self._has_gradients = False
+        self._reached: set[str] = set()  # parameters that their optimizer can update
         self._good: dict[int, Tensor | bool] = {}
         self._flags: list[Tensor] = []
         self._gradients: dict[str, _Gradient] = {}
@@ -134,7 +135,10 @@ class Step:
         update is held back if the predicted steps do not stand.
         """
         optimizer: Any = self._optimizer.optimizers[index]
-        held = [p for p in self._optimizer.parameters(index) if shards.has_gradient(p)]
+        listed = self._optimizer.parameters(index)
+        held = [p for p in listed if shards.has_gradient(p)]
+        reached = [*held, *(p for p in listed if p.requires_grad)]
+        self._reached |= {names.get(id(p), "") for p in reached}
         self.observe_loss(loss)
         self._has_gradients = bool(held)
         if self.calls[index]:
@@ -194,10 +198,12 @@ class Step:
         """After an update, undo its part of the predicted steps if they do not stand."""
         good = self._good.get(index, True)
         if self._movement is not None and self._forecast is not None and self.calls[index] == 1:
+            rows = enumerate(zip(self._movement.delta.names, self._forecast.owners, strict=True))
+            own = {k: name in self._reached for k, (name, owner) in rows if owner == index}
+            if left := [k for k, reached in own.items() if not reached]:  # inside the step
+                self._movement.undo_after_writes(left)
             if good is not True:
-                owners = self._forecast.owners
-                members = [k for k, owner in enumerate(owners) if owner == index]
-                self._movement.undo(good, members)
+                self._movement.undo(good, [k for k, reached in own.items() if reached])
                 self._buffers.undo_changes(good)
             if isinstance(good, Tensor):
                 self._flags.append(good)

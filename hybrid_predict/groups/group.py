@@ -148,7 +148,8 @@ class Group:
         Returns:
             What :meth:`close` needs; None if no tensor has a gradient.
         """
-        members = [k for k, p in enumerate(self.parameters) if shards.has_gradient(p)]
+        columns = enumerate(self.parameters)
+        members = [k for k, p in columns if id(p) in options and shards.has_gradient(p)]
         if not members:
             return None
         treatment, memory, values = self.treatment, self.memory, self._values()

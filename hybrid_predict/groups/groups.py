@@ -206,7 +206,7 @@ class Groups:
         parts: dict[Any, tuple[Treatment, list[str], list[Tensor]]] = {}
         columns = zip(mapper.names, mapper.parameters, mapper.kinds, strict=True)
         for position, (name, p, kind) in enumerate(columns):
-            wanted = p.requires_grad and shards.form(p).numel()
+            wanted = id(p) in owners and p.requires_grad and shards.form(p).numel()
             update, predictor = self._updates.get(kind), self._predictors.get(kind)
             if not wanted or (update is None and predictor is None):
                 continue
@@ -265,7 +265,8 @@ class Groups:
     def length_bound(self, options: Mapping[int, Options]) -> float | None:
         """Return 1.0 if corrected matrices have different learning rates, else None."""
         corrected = (group for group in self._groups if group.treatment.update is not None)
-        rates = [options[id(p)].rate for group in corrected for p in group.parameters]
+        present = [id(p) for group in corrected for p in group.parameters if id(p) in options]
+        rates = [options[key].rate for key in present]
         return 1.0 if len({rate for rate in rates if not isinstance(rate, Tensor)}) > 1 else None
 
     @property

@@ -69,7 +69,8 @@ class BufferTracker:
                 known.add(id(parameter))
                 yield (id(module), name), parameter, False
             for name, buffer in module._buffers.items():
-                if buffer is None or id(buffer) in known:
+                # Buffers made in inference mode do not change outside it.
+                if buffer is None or buffer.is_inference() or id(buffer) in known:
                     continue
                 known.add(id(buffer))
                 if isinstance(module, nn.modules.batchnorm._NormBase):

@@ -46,6 +46,14 @@ class Options(NamedTuple):
 
 
 @final
+class _OptionsById(dict[int, Options]):
+    """Options by ``id``; a parameter that has left the optimizer inside a step stays in place."""
+
+    def __missing__(self, _: int) -> Options:
+        return Options(0.0, 0.0, 0.0, 1.0)
+
+
+@final
 class OptimizerWrapper:
     """Reports the updates of torch optimizers, and skips single updates.
 
@@ -76,10 +84,13 @@ class OptimizerWrapper:
             check_supported(optimizer)
 
     def parameters(self, index: int | None = None) -> list[Tensor]:
-        """Return the parameters of one optimizer, or of all, without duplicates, in order."""
+        """Return the parameters of one optimizer, or of all, without duplicates, in order.
+
+        Those on the meta device have no values, and are left out.
+        """
         chosen = self.optimizers if index is None else (self.optimizers[index],)
         unique = {id(p): p for o in chosen for group in o.param_groups for p in group["params"]}
-        return list(unique.values())
+        return [p for p in unique.values() if not p.is_meta]
 
     def layout(self) -> tuple[Any, ...]:
         """Return a value that changes with the trained parameters, and what is known of them."""
@@ -87,7 +98,7 @@ class OptimizerWrapper:
         for group, rule in self._ruled():
             content += (rule.relative, rule.unknown)
             for p in group["params"]:
-                content += (id(p), p.requires_grad)
+                content += (id(p), p.requires_grad, p.is_meta)
         return tuple(content)
 
     def places(self) -> tuple[int, ...]:
@@ -116,7 +127,7 @@ class OptimizerWrapper:
 
     def options(self, index: int | None = None) -> dict[int, Options]:
         """Return how one optimizer, or all, update each parameter at the moment, by ``id``."""
-        by_id: dict[int, Options] = {}
+        by_id = _OptionsById()
         for group, rule in self._ruled(index):
             rate = group["lr"]
             on_device = isinstance(rate, Tensor) and rate.device.type != "cpu"
@@ -264,7 +275,7 @@ class OptimizerWrapper:
         for p, gradient in held:
             if p.grad is None:  # after an update that raised, there may be a newer one
                 p.grad = gradient
-        for group, before in zip(optimizer.param_groups, counts, strict=True):
+        for group, before in zip(optimizer.param_groups, counts, strict=False):  # some may be new
             group.update(before)
 
     def check_state(self, index: int) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import UNGATED
-from loops import Run, make_config, net, normal, same_bits, weights
+from loops import Run, full_step, make_config, net, normal, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, Phase, UnsupportedSetupError, UsageError
@@ -202,3 +202,76 @@ def test_memory_that_parameters_come_to_share_is_left_to_the_optimizer(in_place)
     run.model[4].weight.data = run.model[2].weight.data.clone()
     run.step()
     assert pair <= grouped()
+
+
+def left(run):
+    (group,) = run.optimizer.param_groups
+    group["params"] = [p for p in group["params"] if p is not run.model[2].weight]
+
+
+def frozen(run):
+    run.model[2].weight.requires_grad_(False)
+
+
+def replaced(run):
+    (group,) = run.optimizer.param_groups
+    run.model[2].weight = nn.Parameter(run.model[2].weight.detach().clone())
+    group["params"] = [*run.model.parameters()]
+
+
+INSIDE = {
+    "left": left,
+    "frozen": frozen,
+    "replaced": replaced,
+    "added": lambda run: run.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))]}),
+}
+
+
+@pytest.mark.parametrize("place", ["forward", "update"])
+@pytest.mark.parametrize("change", INSIDE)
+@pytest.mark.parametrize("steps", [0, 6], ids=["first step", "verifying step"])
+def test_what_changes_inside_a_step_is_followed(steps, change, place):
+    """A parameter that the update cannot reach is where it was before the predicted steps."""
+    run = run_of().train(steps)
+    old = run.model[2].weight
+    before, act = old.detach().clone(), run.loss
+
+    def inside(model, k):
+        if place == "forward":
+            INSIDE[change](run)
+        loss = act(model, k)
+        if place == "update":
+            loss.register_hook(lambda _: INSIDE[change](run))
+        return loss
+
+    run.loss = inside
+    record = run.step()
+    run.loss = act
+    assert record.predicted == bool(steps)
+    assert torch.equal(old, before) is (change != "added")
+    run.train(20)
+    assert run.engine.ledger.undone_steps == 0
+    assert run.engine.ledger.predicted_steps > 5
+    assert not run.engine.ledger.fell_back
+
+
+def later(model):
+    model.register_parameter("later", nn.Parameter(torch.empty(4, 4, device="meta")))
+
+
+def table(model):
+    with torch.inference_mode():
+        model.register_buffer("table", torch.ones(4))
+
+
+@pytest.mark.parametrize("change", [None, later, table])
+def test_tensors_without_values_and_buffers_that_cannot_change_are_left_out(change):
+    model = net(*WIDTHS)
+    if change is not None:
+        change(model)
+    optimizer = adamw(model.parameters())
+    engine = HybridEngine(model, optimizer, make_config())
+    while not engine.done:
+        full_step(engine, [optimizer], lambda: loss(model, engine.ledger.full_steps))
+    assert engine.ledger.predicted_steps > 10
+    assert not engine.ledger.events
