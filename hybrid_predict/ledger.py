@@ -268,18 +268,17 @@ class SavingsLedger:
         """Read a ledger from :meth:`summary`; derived figures are computed again.
 
         Raises:
-            ConfigError: If a count is not a valid number.
-            KeyError: If a count is missing, unless earlier versions did not have it.
+            ConfigError: If a number is not valid, or cannot be beside the others.
+            KeyError: If a number is missing, unless earlier versions did not have it.
         """
         data = {"startup_seconds": 0.0, **data}
         known = {f.name: data[f.name] for f in fields(cls)}
         for name, value in known.items():
-            numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
             if name in ("events", "skills") or (name in _OPTIONAL and value is None):
                 continue
-            least = -1 if name == "skill" else 0
-            if not (numeric and least <= value < math.inf):
-                raise ConfigError(name, f"a finite number, at least {least}", value)
+            kinds = int if name.endswith("steps") else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise ConfigError(name, "a number", value)
         whole = isinstance(known["events"], list) and all(map(_is_event, known["events"]))
         if not whole:
             raise ConfigError(
@@ -288,7 +287,30 @@ class SavingsLedger:
         skills = known["skills"]
         if not isinstance(skills, dict) or not all(map(_is_skill, skills.values())):
             raise ConfigError("skills", "numbers by name for every kind", skills)
-        return cls(**known).copy()  # the run continues to change it
+        ledger = cls(**known).copy()  # the run continues to change it
+        for name, most in ledger._largest().items():
+            least = -1.0 if name == "skill" else 0.0
+            if known[name] is not None and not least <= known[name] <= most:
+                raise ConfigError(name, f"a number from {least:g} to {most}", known[name])
+        return ledger
+
+    def _largest(self) -> dict[str, float]:
+        """Return the largest number that can be beside the others, by name."""
+        full, predicted = self.full_steps, self.predicted_steps
+        begun = full + 1 + sum(event["count"] for event in self.events)  # some are left before
+        return {
+            "full_steps": self.steps - predicted,
+            "steps": full + predicted,
+            "corrected_steps": full,
+            "predicted_steps": _MOST * full,
+            "undone_steps": _MOST * begun,
+            "skill": _ONE,
+            "predicted_length": _MOST * predicted,
+            "advanced": _ONE * self.predicted_length,
+            "startup_seconds": self.full_seconds,
+            **dict.fromkeys(("full_seconds", "correct_seconds", "predict_seconds"), _SECONDS),
+            **dict.fromkeys(("flops_per_step", "flops_per_correction"), _OPERATIONS),
+        }
 
     def _repr_html_(self) -> str:
         """A table of counts, seconds, skill by kind and events, for notebooks."""
@@ -318,6 +340,11 @@ FELL_BACK = "fell back to plain training: "
 
 LEAST_FACTOR = 2.4
 """Smallest factor on the learning rate that is worth a hint."""
+
+_ONE = 1.0 + 1e-6
+_MOST, _SECONDS, _OPERATIONS = 1e6, 1e10, 1e24
+"""1 but for rounding errors. More than any run has: predicted steps per full step, and drifts in
+each; seconds; operations in a full step."""
 
 _OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
 """Fields that may be None."""
@@ -350,9 +377,11 @@ def duration(seconds: float) -> str:
 
 
 def _is_skill(skill: object) -> bool:
-    return isinstance(skill, dict) and all(
-        isinstance(x, (int, float)) and math.isfinite(x)
-        for x in (*skill.values(), skill.get("mean"), skill.get("lower"))
+    return (
+        isinstance(skill, dict)
+        and all(isinstance(x, (int, float)) and math.isfinite(x) for x in skill.values())
+        and {"mean", "lower"} <= skill.keys()
+        and abs(skill["mean"]) <= _ONE
     )
 
 

@@ -353,7 +353,7 @@ class State:
         self.kinds.load_state_dict(state["kinds"], state["undecided"])
         if self._mapper.kinds != before:
             self.groups.regroup()
-        self._load_ledger(state["ledger"])
+        self.ledger.load(state["ledger"])
         saved.check_count("total", state["total"], 1)
         self.plain = self.plain or state["plain"]
         self._buffers.load_state_dict(state["bystanders"])
@@ -376,15 +376,6 @@ class State:
         ):
             if then != now:
                 self.record_event(f"the {what} changed from {then} to {now}", level)
-
-    def _load_ledger(self, state: dict[str, Any]) -> None:
-        """Load the ledger, which counts the steps of the run."""
-        self.ledger.load(state)
-        for name in ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps"):
-            saved.check_count(name, getattr(self.ledger, name))
-        steps, counted = self.ledger.steps, self.ledger.full_steps + self.ledger.predicted_steps
-        if steps != counted:
-            raise saved.damaged(f"full and predicted steps to be {steps} together", counted)
 
     def _load_verdicts(self, state: dict[str, Any]) -> bool:
         """Load limits, evidence and unread measurements; not if there are other optimizers now."""

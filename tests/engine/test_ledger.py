@@ -101,7 +101,17 @@ BAD = {
     "nan": json.dumps({**BY_HAND.summary(), "full_seconds": float("nan")}),
     "flops": json.dumps({**BY_HAND.summary(), "flops_per_step": "few"}),
     "events": json.dumps({**BY_HAND.summary(), "events": {"step": 1}}),
-}
+    **{
+        f"{name} = {value}": json.dumps({**BY_HAND.summary(), name: value})
+        for name, value in {
+            "advanced": 1e18, "predicted_length": 1e18, "full_seconds": 1e18,
+            "startup_seconds": 31.0, "correct_seconds": 1e18, "flops_per_step": 10**30,
+            "flops_per_correction": 10**30, "corrected_steps": 61, "undone_steps": 10**9,
+            "predicted_steps": 31, "steps": 91, "full_steps": 61, "skill": 1.1,
+            "skills": {"hidden": {"mean": 1.1, "lower": 0.0}},
+        }.items()
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -145,7 +155,7 @@ def test_what_was_kept_of_a_run_stays_as_the_run_goes_on(kept):
     ledger.record(8, "because")
     ledger.record(9, "another reason")
     ledger.skills["matrix"]["mean"] = 1.0
-    ledger.full_steps += 1
+    ledger.full_steps = ledger.steps = 1
     assert before == was
     assert before != kept(ledger)
 
