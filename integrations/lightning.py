@@ -27,7 +27,7 @@ from hybrid_predict.integrations.lightning_start import (
     warn,
     warn_of_patience,
 )
-from hybrid_predict.integrations.reporter import Reporter, checked_folder
+from hybrid_predict.integrations.reporter import Reporter, checked_folder, ending
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.objects import configuration
 from hybrid_predict.report.run_log import RunLog
@@ -304,7 +304,7 @@ class HybridPredict(TrainerCallback):
             ranks.fail_together(None if stopped else exception)
         except RankError as first:
             logger.error("%s", first)
-        status = "stopped" if stopped else f"failed: {ranks.summary(exception)}"
+        status = "stopped" if stopped else ending(exception)
         if self._reporter is not None:
             self._reporter.close(status, 5.0)
 

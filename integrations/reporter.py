@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from os import PathLike
@@ -60,6 +61,19 @@ def checked_folder(log_dir: Any) -> str | None:
     if not isinstance(log_dir, (str, PathLike)):
         raise ConfigError("log_dir", "a path, 'auto' or None", log_dir)
     return str(log_dir)
+
+
+def ending(error: BaseException) -> str:
+    """Return the status of a run that an exception has ended: ``failed: ...`` or ``stopped: ...``.
+
+    By Python's convention an exception that is an error has a name that says so. Those of other
+    names end a run on purpose, as ``TrialPruned`` of Optuna does.
+    """
+    kind = type(error)
+    known = {base for base in kind.__mro__ if base.__module__ in sys.stdlib_module_names}
+    named = kind.__name__.endswith(("Error", "Exception", "Warning"))
+    failed = named or known > {object, BaseException, Exception}
+    return f"{'failed' if failed else 'stopped'}: {ranks.summary(error)}"
 
 
 class Screen(Protocol):
@@ -144,7 +158,8 @@ class Reporter:
     def close(self, status: str, timeout: float) -> None:
         """Report how the run ended, and send what is queued; later reports do nothing.
 
-        ``status`` is ``finished``, ``stopped`` or ``failed: ...``; servers get ``timeout`` seconds.
+        ``status`` is ``finished``, ``stopped`` or that of :func:`ending`; servers get ``timeout``
+        seconds.
         """
         if self.log.start:
             self._writer.end(status)

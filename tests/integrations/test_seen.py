@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import pytest
@@ -218,17 +219,31 @@ def test_the_log_can_be_put_elsewhere_or_left_out(
     assert [path.parent.name for path in tmp_path.rglob(NAME)] == left[: log_dir == "here"]
 
 
-def test_a_failure_is_the_last_line_of_the_log(tmp_path: Path) -> None:
+class StudyError(Exception):
+    """The base class of a package for hyperparameter search."""
+
+
+class TrialPruned(StudyError):
+    """What a callback of it raises to end a run that is not worth the time."""
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [(ValueError, "failed"), (StudyError, "failed"), (Empty, "failed"), (TrialPruned, "stopped")],
+)
+def test_how_a_run_ended_is_the_last_line_of_the_log(
+    error: type[Exception], how: str, tmp_path: Path
+) -> None:
     class Broken(Net):
         def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
             if self.batches == 7:
-                raise ValueError("no such image\nsecond line")
+                raise error("no such image\nsecond line")
             return super().training_step(batch, batch_idx)
 
-    with pytest.raises(ValueError, match="no such image"):
+    with pytest.raises(error, match="no such image"):
         fit([Ungated(log_dir=str(tmp_path))], Broken(), max_steps=60)
     log = read_log(tmp_path / NAME)
-    assert log.status == "failed: ValueError: no such image"
+    assert log.status == f"{how}: {error.__name__}: no such image"
     assert log.ledger.full_steps == 7
 
 
