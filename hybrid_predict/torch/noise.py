@@ -46,8 +46,7 @@ def noise_decay(optimizer: Optimizer, group: Mapping[str, Any], known: float) ->
 def _windows(copies: OptimizerCopy) -> list[Tensor]:
     """Return the movement in each of successive windows of updates on random gradients."""
     generator, windows = torch.Generator().manual_seed(0), []
-    copied = copies.make(p := nn.Parameter(torch.ones(LARGEST)))
-    (options,) = copied.param_groups
+    copied, options = copies.make(p := nn.Parameter(torch.ones(LARGEST)))
     options.update({name: 0.0 for name in options if "weight_decay" in name})
     for _ in range(_WINDOWS):
         before = p.detach().clone()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
+from hybrid_predict.interrupts import failures_suppressed
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
 LARGEST = 1 << 14
@@ -31,14 +32,16 @@ class OptimizerCopy:
 
     A copy has the options of the group, and what the optimizer holds except its state. The other
     parameter replaces the first one of the group. Further parameters, and tensors with more than
-    16,384 entries, have only a shape: nothing of the model's size is copied.
+    16,384 entries, have only a shape: nothing of the model's size is copied. If such a copy cannot
+    update, it also gets the other groups, without parameters, and the flags in the state of the
+    first parameter: an optimizer for several kinds of parameters may tell them apart by these.
 
     Raises:
         Exception: If the optimizer holds an object that cannot be copied, such as an open file.
     """
 
     def __init__(self, optimizer: Optimizer, group: Mapping[str, Any]) -> None:
-        self._optimizer, self._group = optimizer, group
+        self._optimizer, self._group, self._whole = optimizer, group, False
         self._step = getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)
         left_out = ("param_groups", "state", "step")  # a scheduler replaces ``step``
         attributes = {
@@ -46,32 +49,65 @@ class OptimizerCopy:
             for name, value in vars(optimizer).items()
             if name not in left_out
         }
-        # The plain implementation gives the same updates, and works on every tensor.
-        plain = {name: False for name in ("fused", "capturable", "foreach") if name in group}
-        options = {name: value for name, value in group.items() if name != "params"} | plain
-        self._content = attributes, options
-        self.options: dict[str, Any] = self.make(nn.Parameter(torch.zeros(()))).param_groups[0]
+        self._attributes = attributes
+        self._whole = not self._updates() and self._holds_group and self._updates(whole=True)
+        self.options: dict[str, Any] = self.make(nn.Parameter(torch.zeros(())))[1]
         del self.options["params"]
 
-    def make(self, p: nn.Parameter) -> Any:
-        """Return a copy that updates ``p``."""
-        copied, group = object.__new__(type(self._optimizer)), {"params": [p]}
-        vars(copied).update(param_groups=[group], state=defaultdict(dict))
+    @property
+    def _holds_group(self) -> bool:
+        return any(group is self._group for group in self._optimizer.param_groups)
+
+    def _updates(self, *, whole: bool = False) -> bool:
+        """Return whether a copy can update."""
+        self._whole = whole
+        with failures_suppressed():
+            copied, _ = self.make(p := nn.Parameter(torch.ones(2, 2)))
+            self.update(copied, p, torch.ones(2, 2))
+            return True
+        return False
+
+    def make(self, p: nn.Parameter) -> tuple[Any, dict[str, Any]]:
+        """Return a copy that updates ``p``, and its parameter group."""
+        copied, first = object.__new__(type(self._optimizer)), self._group["params"][0]
+        groups = self._optimizer.param_groups if self._whole else [self._group]
+        copies: list[dict[str, Any]] = [{"params": []} for _ in groups]
+        group = next(new for new, old in zip(copies, groups, strict=True) if old is self._group)
+        group["params"] = [p]
+        state: defaultdict[Any, Any] = defaultdict(dict)
+        if self._whole:
+            known = self._optimizer.state.get(first, {}).items()
+            state[p] = {name: value for name, value in known if isinstance(value, (bool, str))}
+        vars(copied).update(param_groups=copies, state=state)
         file = BytesIO()
         writer = _Writer(file, self._optimizer, copied)
-        writer.replace(self._group["params"][0], p)
-        writer.dump(self._content)
+        writer.replace(first, p)
+        for old in self._optimizer.param_groups:
+            writer.replace(old, group)
+        for old, new in zip(groups, copies, strict=True):
+            writer.replace(old, new)
+        writer.dump((self._attributes, list(map(_plain, groups))))
         file.seek(0)
         attributes, options = _Reader(file, writer.objects).load()
-        group.update(options)
+        for new, chosen in zip(copies, options, strict=True):
+            new.update(chosen)
         vars(copied).update(attributes)
-        return copied
+        return copied, group
 
     def update(self, copied: Any, p: nn.Parameter, gradient: Tensor) -> None:
         """Let a copy update its parameter, without the original's hooks."""
         p.grad = gradient.clone()
         with torch.enable_grad():
             self._step(copied)
+
+
+def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a group, with the plain implementation of updates.
+
+    It gives the same updates, and works on every tensor.
+    """
+    plain = {name: False for name in ("fused", "capturable", "foreach") if name in group}
+    return {name: value for name, value in group.items() if name != "params"} | plain
 
 
 @final
@@ -87,8 +123,6 @@ class _Writer(pickle.Pickler):
         self.replace(optimizer, copied)
         self.replace(optimizer.state, copied.state)
         self.replace(groups, copied.param_groups)
-        for group in groups:
-            self.replace(group, copied.param_groups[0])
 
     def replace(self, value: Any, other: Any) -> int:
         """Give the copy another object in the place of one, whose ``id`` is returned."""

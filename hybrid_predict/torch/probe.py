@@ -315,8 +315,7 @@ class _Probe:
         return moves
 
     def _copy(self, weights: Tensor, options: Mapping[str, Any]) -> tuple[Any, nn.Parameter]:
-        copied = self._copies.make(p := nn.Parameter(weights.clone()))
-        (group,) = copied.param_groups
+        copied, group = self._copies.make(p := nn.Parameter(weights.clone()))
         given = {"lr": _RATE, **options}
         if isinstance(group["lr"], Tensor):
             given["lr"] = torch.tensor(given["lr"])

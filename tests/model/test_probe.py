@@ -74,6 +74,47 @@ def test_decay_is_found_whatever_the_class_is_called(name):
     assert options.coupled == coupled
 
 
+class Both(torch.optim.Optimizer):
+    """Signs for the first group and gradient descent for the second, told apart in some way."""
+
+    def __init__(self, told):
+        groups = [{"params": [weight()], "weight_decay": decay} for decay in (DECAY, DECAY / 2)]
+        super().__init__(groups, {"lr": RATE})
+        self.told = told
+        for group, first in zip(self.param_groups, (True, False), strict=True):
+            holder = group if told == "option" else self.state[group["params"][0]]
+            holder["use_muon"] = first
+
+    def is_first(self, group, p):
+        if self.told == "place":
+            first, _ = self.param_groups
+            return group is first
+        return (group if self.told == "option" else self.state[p])["use_muon"]
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["last"] = p.grad.clone()
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.sub_(p.grad.sign() if self.is_first(group, p) else p.grad, alpha=group["lr"])
+
+
+@pytest.mark.parametrize("updated", [False, True])
+@pytest.mark.parametrize("told", ["option", "place", "state"])
+def test_decay_is_found_where_one_optimizer_treats_groups_in_different_ways(told, updated):
+    optimizer = Both(told)
+    (first,), (second,) = (group["params"] for group in optimizer.param_groups)
+    for p in (first, second) if updated else ():
+        p.grad = torch.ones_like(p)
+    if updated:
+        optimizer.step()
+    wrapper = OptimizerWrapper(optimizer)
+    assert all(rule.known for rule in wrapper.rules().values())
+    shrinks = [wrapper.options(0)[id(p)].shrink for p in (first, second)]
+    assert shrinks == pytest.approx([RATE * DECAY, RATE * DECAY / 2])
+
+
 @pytest.mark.parametrize("name", ["adamw", "adamw, rate in a tensor", "lion"])
 def test_the_fraction_follows_the_rate(name):
     optimizer = DECOUPLED[name][0]([p := weight()])
