@@ -24,6 +24,7 @@ from hybrid_predict.integrations.lightning_start import (
     refuse,
     run_config,
     saved_ledger,
+    trains,
     warn,
     warn_of_patience,
 )
@@ -177,6 +178,8 @@ class HybridPredict(TrainerCallback):
         if not self.config.enabled:
             return
         refuse(trainer)
+        if not trains(trainer):
+            return
         kind = TrainerClock if pl_module.automatic_optimization else ManualClock
         clock = self._clock = kind(trainer, self.skip_data, self._epochs)
         saved, self._saved = self._saved, None

@@ -47,6 +47,15 @@ def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) ->
         iter(loop._data_fetcher)
 
 
+def trains(trainer: pl.Trainer) -> bool:
+    """Return whether an optimizer has a parameter to update; warn if there is none."""
+    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    found = any(p.requires_grad for group in groups for p in group["params"])
+    if not found:
+        warn(trainer, "does nothing in this run: no optimizer has a parameter that is trained.")
+    return found
+
+
 def refuse(trainer: pl.Trainer) -> None:
     """Raise UnsupportedSetupError for set-ups that are not supported."""
     known = package_of(trainer).strategies

@@ -134,3 +134,29 @@ def test_a_broken_batch_in_an_ordinary_step_is_the_users_own() -> None:
     model = Net(nan_at={0})
     fit([Ungated()], model, max_steps=12)
     assert all(torch.isnan(p).any() for p in model.parameters())
+
+
+class Bank(Net):
+    """Trains nothing: it has no optimizer, or one of frozen weights."""
+
+    def __init__(self, optimizer: bool) -> None:
+        super().__init__()
+        self.optimizer = optimizer
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return None
+
+    def configure_optimizers(self) -> Any:
+        self.requires_grad_(False)
+        return torch.optim.SGD(self.parameters(), lr=0.1) if self.optimizer else None
+
+
+@pytest.mark.filterwarnings("ignore:.* returned `None`")
+@pytest.mark.parametrize("optimizer", [False, True])
+def test_a_run_that_trains_nothing_goes_on_as_without_the_callback(optimizer: bool) -> None:
+    callback = Ungated()
+    with pytest.warns(UserWarning, match="HybridPredict does nothing in this run") as told:
+        trainer, _ = fit([callback], Bank(optimizer), max_epochs=2)
+    assert sum("HybridPredict" in str(each.message) for each in told) == 1
+    assert trainer.current_epoch == 2
+    assert callback.engine is None and callback.ledger.steps == 0
