@@ -179,6 +179,10 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     assert SavingsLedger.from_json(text) == ledger
 
 
+def fail_to_connect(*_: Any, **__: Any) -> None:
+    raise ConnectionError("no route to host")
+
+
 class Broken(Net):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         if self.batches == 7:
@@ -197,16 +201,33 @@ def test_a_run_that_failed_has_its_parameters_and_a_status_in_mlflow(mlflow: Any
 
 
 def test_a_second_fit_into_the_same_run_is_recorded_and_a_description_of_the_user_stays(
-    mlflow: Any,
+    mlflow: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    logger = mlflow()
-    for steps in (20, 30):
-        fit([Ungated(), StopAt(12)], max_steps=steps, logger=logger)
-    tags = logger.experiment.get_run(logger.run_id).data.tags
-    assert tags["hybrid_predict.steps"] in tags[NOTE]
+    logger, run = mlflow(), lambda: logger.experiment.get_run(logger.run_id).data
+    for steps, speedup in ((20, 1.5), (30, 2.0), (30, 1.5)):
+        callback = Ungated(speedup, warmup_steps=10 if speedup < 2 else None)
+        fit([callback, StopAt(12)], max_steps=steps, logger=logger)
+        own = {f"full step {each['step']}: {each['reason']}" for each in callback.ledger.events}
+        tags = run().tags
+        assert {x for name, x in tags.items() if "hybrid_predict.event" in name} == own
+        assert tags["hybrid_predict.speedup"] == f"{speedup:g}"
+        assert tags.get("hybrid_predict.warmup_steps") == (None if speedup < 2 else "0.05")
+        assert tags["hybrid_predict.steps"] in tags[NOTE]
+    assert run().params["hybrid_predict/speedup"] == "1.5"
+    assert caplog.text.count("MLflow keeps a run's first parameters") == 2
     logger.experiment.set_tag(logger.run_id, NOTE, "the user's own")
     fit([Ungated()], max_steps=6, logger=logger)
-    assert logger.experiment.get_run(logger.run_id).data.tags[NOTE] == "the user's own"
+    assert run().tags[NOTE] == "the user's own"
+
+
+def test_lightnings_own_call_to_a_server_that_is_down_ends_the_training(
+    mlflow: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    logger = mlflow()
+    monkeypatch.setattr(type(logger.experiment), "log_batch", fail_to_connect)
+    with pytest.raises(ConnectionError):
+        fit([Ungated(log_dir=str(tmp_path))], max_steps=20, logger=logger)
+    assert read_log(tmp_path / NAME).status == "failed: ConnectionError: no route to host"
 
 
 @pytest.mark.parametrize("call", ["log_hyperparams", "log_metrics"])
