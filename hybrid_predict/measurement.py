@@ -13,15 +13,7 @@ from torch import Tensor
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.record import StepRecord
-from hybrid_predict.rules.verdict import (
-    INTERRUPTED,
-    LOADED,
-    NO_UPDATE,
-    Slopes,
-    Verdict,
-    cause,
-    loss_cause,
-)
+from hybrid_predict.rules.verdict import QUIET, Slopes, Verdict, cause, loss_cause
 from hybrid_predict.saved import check_count, damaged
 from hybrid_predict.torch import lists, ranks
 from hybrid_predict.torch.gradients import GradientInfo
@@ -111,8 +103,7 @@ def judge(measured: Measurement) -> Judgement:
         return Judgement(None)
     reason = loss_cause(measured.loss, measured.limits[0])
     if measured.held:
-        alarm = bool(reason) or measured.held not in (NO_UPDATE, LOADED, INTERRUPTED)
-        return Judgement(Verdict.UNDONE, measured.held, alarm)
+        return Judgement(Verdict.UNDONE, measured.held, bool(reason) or measured.held not in QUIET)
     if not measured.good:
         return Judgement(Verdict.UNDONE, _cause(measured), True)
     return Judgement(Verdict.STANDS, reason, bool(reason))

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hybrid_predict.config import MOST_PREDICTED
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.interrupts import raise_interrupt
 from hybrid_predict.rules.limits import Baseline, Limits
@@ -116,6 +115,13 @@ def check_count(name: str, value: Any, least: int = 0) -> int:
     return value
 
 
+def check_range(name: str, value: Any, most: float) -> float:
+    """Return a saved number after checking that it is from 0 to ``most``, as others are."""
+    if not 0.0 <= (number := float(value)) <= most:
+        raise damaged(f"{name} in [0, {most:g}]", value)
+    return number
+
+
 def check_numbers(name: str, values: Any) -> list[float]:
     """Return saved numbers after checking them.
 
@@ -163,8 +169,7 @@ def checked_pace(numbers: Sequence[Any]) -> Pace:
     """
     pace = finite_tuple(Pace, numbers)
     check_count("windows", pace.windows)
-    if not 0.0 <= pace.advance <= MOST:
-        raise damaged(f"an advance in [0, {MOST:g}]", pace.advance)
+    check_range("advance", pace.advance, MOST)
     if min(pace.predicted, pace.verifying) < 0.0:
         raise damaged("numbers of steps that are not negative", numbers)
     return pace
@@ -179,18 +184,6 @@ def checked_groups(groups: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
             "sharded parameters, save the state of rank 0 and load it on every rank."
         )
     return whole
-
-
-def checked_credit(value: Any) -> float:
-    """Return a saved number of predicted steps that are due.
-
-    Raises:
-        CheckpointError: If it cannot be.
-    """
-    (credit,) = check_numbers("credit", [value])
-    if not 0.0 <= credit <= 1.0 + MOST_PREDICTED:
-        raise damaged(f"a credit in [0, {1 + MOST_PREDICTED}]", value)
-    return credit
 
 
 def checked_limits(loss: Any, norms: Any, start: Any, mean: Any, *counts: Any) -> Limits:

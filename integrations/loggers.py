@@ -268,9 +268,9 @@ class _MLflow(_Adapter):
         self.target.experiment.set_tag(self.target.run_id, f"hybrid_predict.{name}", text)
 
     def settings(self, settings: Mapping[str, Any]) -> None:
-        """Log parameters; of a run that was trained before, tags are replaced.
+        """Log parameters, and remove the tags of an earlier training in the same run.
 
-        MLflow refuses to change a parameter: its new value becomes a tag, with one warning.
+        MLflow refuses to change a parameter, so one that was another then becomes a tag.
         """
         client, run = self.target.experiment, self.target.run_id
         known = client.get_run(run).data
@@ -278,15 +278,11 @@ class _MLflow(_Adapter):
             if tag.startswith("hybrid_predict."):
                 client.delete_tag(run, tag)
         before = {name: x for name, x in known.params.items() if name.startswith("hybrid_predict/")}
-        texts = {**dict.fromkeys(before, "None"), **_texts(settings)}
-        changed = {n: text for n, text in texts.items() if before.get(n, text) != text}
-        for name in texts.keys() - before:
-            client.log_param(run, name, texts[name])
-        for name, text in changed.items():
-            self.text(name.removeprefix("hybrid_predict/"), text)
-        if changed:
-            text = "MLflow keeps a run's first parameters; tags have those that are others now: %s."
-            logger.warning(text, ", ".join(sorted(changed)))
+        for name, text in {**dict.fromkeys(before, "None"), **_texts(settings)}.items():
+            if name not in before:
+                client.log_param(run, name, text)
+            elif before[name] != text:
+                self.text(name.removeprefix("hybrid_predict/"), text)
 
     def outcome(self, outcome: Outcome, step: int) -> None:
         """Log counts, tags, description, ledger and figure; MLflow draws bars of step 0."""

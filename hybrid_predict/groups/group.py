@@ -18,7 +18,7 @@ from hybrid_predict.groups.open_update import Learned, OpenUpdate
 from hybrid_predict.rules.gate import REST_STEPS
 from hybrid_predict.rules.skill import window_length
 from hybrid_predict.rules.verdict import AVERAGE
-from hybrid_predict.saved import check_count, check_numbers, damaged
+from hybrid_predict.saved import check_count, check_range
 from hybrid_predict.torch import lists, owners, ranks, shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts, upcast
@@ -363,9 +363,7 @@ class Group:
         Raises:
             CheckpointError: If an array is missing or has another shape, or a number cannot be.
         """
-        (decay,) = check_numbers("noise_decay", [saved["noise_decay"]])
-        if not 0.0 <= decay < 1.0:
-            raise damaged("a decay in [0, 1)", decay)
+        decay = check_range("noise_decay", saved["noise_decay"], 0.999)
         rest = check_count("rest", saved["rest"])
         self.memory.load(saved, self.parameters)
         self._noise_decay, self._rest = decay, rest

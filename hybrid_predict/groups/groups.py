@@ -8,7 +8,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from hybrid_predict.config import KINDS, HybridConfig
+from hybrid_predict.config import KINDS, MOST_PREDICTED, HybridConfig
 from hybrid_predict.forecast.movement import Forecast
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.forecast.window import Reading
@@ -22,7 +22,7 @@ from hybrid_predict.rules.pace import paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
 from hybrid_predict.rules.skill import steps_until_known
 from hybrid_predict.rules.verdict import Slopes
-from hybrid_predict.saved import checked_credit, checked_groups
+from hybrid_predict.saved import check_range, checked_groups
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
@@ -388,7 +388,7 @@ class Groups:
             else:
                 group.load_state_dict(part)
         self._calls = Counter({int(k): int(n) for k, n in state["calls"]})
-        self._credit = checked_credit(state["credit"])
+        self._credit = check_range("credit", state["credit"], 1.0 + MOST_PREDICTED)
         self.scores.load_state_dict(state)
         self._update_gate()
         return dropped

@@ -19,6 +19,7 @@ class Verdict(str, Enum):
 NO_UPDATE = "no update followed the predicted steps"
 LOADED = "weights were loaded in a verifying step"
 INTERRUPTED = "an error interrupted the full step"
+QUIET = NO_UPDATE, LOADED, INTERRUPTED
 """Reasons for undoing predicted steps that are no alarm: nothing was found against them."""
 
 

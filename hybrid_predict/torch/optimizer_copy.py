@@ -41,7 +41,7 @@ class OptimizerCopy:
     """
 
     def __init__(self, optimizer: Optimizer, group: Mapping[str, Any]) -> None:
-        self._optimizer, self._group, self._whole = optimizer, group, False
+        self._optimizer, self._group = optimizer, group
         self._step = getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)
         left_out = ("param_groups", "state", "step")  # a scheduler replaces ``step``
         attributes = {
@@ -50,49 +50,38 @@ class OptimizerCopy:
             if name not in left_out
         }
         self._attributes = attributes
-        self._whole = not self._updates() and self._holds_group and self._updates(whole=True)
+        for self._whole in (False, True, False):  # as at first, if no copy can update
+            with failures_suppressed():
+                copied, _ = self.make(p := nn.Parameter(torch.ones(2, 2)))
+                self.update(copied, p, torch.ones(2, 2))
+                break
         self.options: dict[str, Any] = self.make(nn.Parameter(torch.zeros(())))[1]
         del self.options["params"]
-
-    @property
-    def _holds_group(self) -> bool:
-        return any(group is self._group for group in self._optimizer.param_groups)
-
-    def _updates(self, *, whole: bool = False) -> bool:
-        """Return whether a copy can update."""
-        self._whole = whole
-        with failures_suppressed():
-            copied, _ = self.make(p := nn.Parameter(torch.ones(2, 2)))
-            self.update(copied, p, torch.ones(2, 2))
-            return True
-        return False
 
     def make(self, p: nn.Parameter) -> tuple[Any, dict[str, Any]]:
         """Return a copy that updates ``p``, and its parameter group."""
         copied, first = object.__new__(type(self._optimizer)), self._group["params"][0]
         groups = self._optimizer.param_groups if self._whole else [self._group]
-        copies: list[dict[str, Any]] = [{"params": []} for _ in groups]
-        group = next(new for new, old in zip(copies, groups, strict=True) if old is self._group)
-        group["params"] = [p]
-        state: defaultdict[Any, Any] = defaultdict(dict)
-        if self._whole:
-            known = self._optimizer.state.get(first, {}).items()
-            state[p] = {name: value for name, value in known if isinstance(value, (bool, str))}
+        copies = [{"params": [p] if group is self._group else []} for group in groups]
+        own: dict[str, Any] = next(group for group in copies if group["params"])
+        known = self._optimizer.state.get(first, {}) if self._whole else {}
+        flags = {name: value for name, value in known.items() if isinstance(value, (bool, str))}
+        state = defaultdict(dict, {p: flags} if flags else {})
         vars(copied).update(param_groups=copies, state=state)
         file = BytesIO()
         writer = _Writer(file, self._optimizer, copied)
         writer.replace(first, p)
-        for old in self._optimizer.param_groups:
-            writer.replace(old, group)
-        for old, new in zip(groups, copies, strict=True):
-            writer.replace(old, new)
+        for group in self._optimizer.param_groups:
+            writer.replace(group, own)
+        for pair in zip(groups, copies, strict=True):
+            writer.replace(*pair)
         writer.dump((self._attributes, list(map(_plain, groups))))
         file.seek(0)
         attributes, options = _Reader(file, writer.objects).load()
-        for new, chosen in zip(copies, options, strict=True):
-            new.update(chosen)
+        for group, chosen in zip(copies, options, strict=True):
+            group.update(chosen)
         vars(copied).update(attributes)
-        return copied, group
+        return copied, own
 
     def update(self, copied: Any, p: nn.Parameter, gradient: Tensor) -> None:
         """Let a copy update its parameter, without the original's hooks."""
