@@ -21,7 +21,6 @@ from hybrid_predict.ledger import FELL_BACK, SavingsLedger
 from hybrid_predict.measurement import unmeasured
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules.schedule import Schedule, cooling, phase
-from hybrid_predict.rules.verdict import INTERRUPTED
 from hybrid_predict.state import State
 from hybrid_predict.step import Step
 from hybrid_predict.torch import ranks, shards
@@ -373,7 +372,7 @@ class HybridEngine(Uncopied):
 
     def _contained(self, step: Step, coming: int | None = None) -> AbstractContextManager[None]:
         """Undo the predicted steps and fall back on a failure, right before update ``coming``."""
-        return contained(lambda: step.undo(INTERRUPTED, coming), self._fall_back)
+        return contained(lambda: step.undo(coming=coming), self._fall_back)
 
     def set_length(self, steps: int) -> None:
         """Continue as a run of another length; its schedule is planned anew from there.

@@ -18,7 +18,7 @@ from hybrid_predict.groups.open_update import Learned, OpenUpdate
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.measurement import Moved, as_scalar, mean_loss, pack
 from hybrid_predict.rules.schedule import Phase
-from hybrid_predict.rules.verdict import LOADED, NO_UPDATE, cause, sound
+from hybrid_predict.rules.verdict import INTERRUPTED, LOADED, NO_UPDATE, cause, sound
 from hybrid_predict.torch import lists, ranks, shards
 from hybrid_predict.torch.buffers import BufferTracker
 from hybrid_predict.torch.deltas import Movement, WeightDelta
@@ -219,7 +219,7 @@ class Step:
         self._end_reads()
         self._buffers.free()
 
-    def undo(self, reason: str, coming: int | None = None) -> None:
+    def undo(self, reason: str = INTERRUPTED, coming: int | None = None) -> None:
         """Undo the predicted steps, right before optimizer ``coming`` updates or at any point."""
         self._withdraw(reason, coming)
         self._end_reads()

@@ -160,7 +160,7 @@ def test_a_class_with_abstract_methods_is_an_abc():
 
 
 LAYERS = (
-    ("errors",),
+    ("errors", "interrupts"),
     ("config", "html"),
     ("rules", "ledger"),
     ("saved",),

@@ -44,12 +44,11 @@ class OptimizerCopy:
         self._optimizer, self._group = optimizer, group
         self._step = getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)
         left_out = ("param_groups", "state", "step")  # a scheduler replaces ``step``
-        attributes = {
+        self._attributes = {
             name: OrderedDict() if isinstance(value, OrderedDict) and "hooks" in name else value
             for name, value in vars(optimizer).items()
             if name not in left_out
         }
-        self._attributes = attributes
         for self._whole in (False, True, False):  # as at first, if no copy can update
             with failures_suppressed():
                 copied, _ = self.make(p := nn.Parameter(torch.ones(2, 2)))
