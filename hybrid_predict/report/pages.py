@@ -68,7 +68,7 @@ def _inside(log: RunLog) -> dict[str, Any]:
     if adaptive := any("advance" in skill for skill in log.ledger.skills.values()):
         drawn["Predicted steps per full step, and advance"] = pace_figure
         drawn["Persistence of the forecasts over full steps"] = persistence_figure
-    figures = {title: data_uri(draw(log)) for title, draw in drawn.items()}
+    figures = {title: data_uri(draw, log) for title, draw in drawn.items()}
     return {"figures": figures, "spent": _spent(log.ledger), "adaptive": adaptive}
 
 
@@ -103,14 +103,14 @@ def audit_page(results: Mapping[str, Any], log: Path | None) -> str:
     """
     figures, runs = {}, results["runs"]
     if runs:
-        figures["paired"] = data_uri(paired_figure(results))
+        figures["paired"] = data_uri(paired_figure, results)
     if any(run.get("metric_curve") for run in runs):
-        figures["validation"] = data_uri(curves_figure(results, "metric_curve", "full steps"))
+        figures["validation"] = data_uri(curves_figure, results, "metric_curve", "full steps")
     if any(run.get("curve") for run in runs):
-        figures["loss"] = data_uri(curves_figure(results, "curve", "full steps"))
-        figures["seconds"] = data_uri(curves_figure(results, "curve", "seconds"))
+        figures["loss"] = data_uri(curves_figure, results, "curve", "full steps")
+        figures["seconds"] = data_uri(curves_figure, results, "curve", "seconds")
     if results["verdict"]["contrast"] is not None:
-        figures["difference"] = data_uri(difference_figure(results))
+        figures["difference"] = data_uri(difference_figure, results)
     inside = _inside(read_log(log)) if log is not None and log.exists() else None
     # What finished runs depend on besides the configuration.
     trained = {

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import base64
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid_predict.errors import MissingExtraError
+from hybrid_predict.errors import HybridPredictError, MissingExtraError
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SIZE = (4.2, 3.3)
 """Width and height of a figure in inches; two fit side by side on a wide screen."""
+
+logger = logging.getLogger(__name__)
 
 
 def render(template: str, **context: Any) -> str:
@@ -37,6 +41,8 @@ def render(template: str, **context: Any) -> str:
 def new_figure(**kwargs: Any) -> Figure:
     """Return an empty matplotlib figure, without pyplot and its global state.
 
+    It draws names as they are: matplotlib would read two dollar signs as mathematics.
+
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
@@ -44,13 +50,41 @@ def new_figure(**kwargs: Any) -> Figure:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("A figure", "cli") from error
-    return Figure(layout="constrained", **kwargs)
+
+    class PlainFigure(Figure):
+        def draw(self, renderer: Any) -> None:
+            for text in _texts(self):
+                text.set_parse_math(False)
+            super().draw(renderer)
+
+    return PlainFigure(layout="constrained", **kwargs)
 
 
-def data_uri(figure: Figure) -> str:
-    """Return a figure as a data URI of SVG."""
+def _texts(artist: Artist) -> Iterator[Any]:
+    """Yield the texts of a figure, but for the numbers at ticks, whose powers are mathematics."""
+    from matplotlib.axis import Tick
+
+    for child in artist.get_children():
+        if hasattr(child, "set_parse_math"):
+            yield child
+        elif not isinstance(child, Tick):
+            yield from _texts(child)
+
+
+def data_uri(draw: Callable[..., Figure], *arguments: Any) -> str:
+    """Draw a figure, and return it as a data URI of SVG; an empty one if it cannot be drawn.
+
+    A page shows the figure's title in its place, and keeps everything else.
+    """
     drawing = BytesIO()
-    figure.savefig(drawing, format="svg", metadata={"Date": None}, transparent=True)
+    try:
+        figure = draw(*arguments)
+        figure.savefig(drawing, format="svg", metadata={"Date": None}, transparent=True)
+    except HybridPredictError:
+        raise
+    except Exception:
+        logger.warning("%s failed; the page goes without it.", draw.__name__, exc_info=True)
+        return "data:,"
     return "data:image/svg+xml;base64," + base64.b64encode(drawing.getvalue()).decode("ascii")
 
 

@@ -17,6 +17,7 @@ from lightning_models import Net, loader
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_audit
 from hybrid_predict.audit.results import make_results, sentences
+from hybrid_predict.report import pages
 from hybrid_predict.report.audit_figures import curves_figure
 from hybrid_predict.report.pages import audit_page
 from hybrid_predict.rules.gate import NO_SKILL, NOT_LASTING, TOO_SHORT
@@ -241,7 +242,7 @@ def test_epochs_are_rounded_up_and_that_is_noted():
 
 def made_up(
     hybrid, seeds=5, mode="min", corrected=1.1, hybrid_steps=12, short_steps=12, idle=0,
-    plain=(FULL, SHORT), events=(),
+    plain=(FULL, SHORT), events=(), metric="val_loss",
 ):  # fmt: skip
     """Results of runs that nobody trained."""
     listed = [{"reason": reason, "step": 4, "count": 9} for reason in events]
@@ -261,7 +262,29 @@ def made_up(
         }
         for k in range(seeds) for place, (arm, (value, steps)) in enumerate(base.items())
     ]  # fmt: skip
-    return make_results(config(seeds=5, mode=mode), {}, runs)
+    return make_results(config(seeds=5, mode=mode, metric=metric), {}, runs)
+
+
+@pytest.mark.parametrize("metric", ["cost_$_per_$_", "price $\\frac{$"])
+def test_a_name_with_dollar_signs_is_drawn_as_it_is(metric, caplog):
+    """Matplotlib reads mathematics between two of them."""
+    results, _ = made_up(1.0, metric=metric)
+    for run in results["runs"]:
+        run["metric_curve"] = [[9, 1.0, 2.0], [18, 2.0, 1.0]]
+    page = audit_page(results, None)
+    assert page.count("data:image/svg+xml;base64,") == 3
+    assert not caplog.records
+
+
+def test_a_figure_that_cannot_be_drawn_costs_one_warning_and_that_figure(monkeypatch, caplog):
+    def paired_figure(results):
+        raise ValueError("no figure")
+
+    monkeypatch.setattr(pages, "paired_figure", paired_figure)
+    page = audit_page(made_up(1.0)[0], None)
+    assert page.count("data:image/svg+xml;base64,") == page.count('src="data:,"') == 1
+    (record,) = caplog.records
+    assert record.getMessage() == "paired_figure failed; the page goes without it."
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])

@@ -102,6 +102,12 @@ def test_a_loss_that_falls_by_a_power_of_ten_is_drawn_so(tmp_path, losses, kind)
     assert list(over_seconds.lines[0].get_xdata()) == seconds != [100, 200]
 
 
+def test_a_kind_with_dollar_signs_is_drawn_as_it_is(tmp_path, caplog):
+    write(tmp_path, [row(140, 60, {"a $\\frac{$": SKILLS["hidden"]})])
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert not caplog.records
+
+
 def test_several_runs_stand_side_by_side(tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a", ROWS, "finished")
