@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import wraps
@@ -244,22 +244,24 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: object) -> bool:
+    """Whether a value is an int or a float that is finite, also as a float."""
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return plain and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
 
 
 def _check_number(name: str, value: Any, least: float, remedy: str = "") -> None:
-    if not (_is_number(value) and value >= least):
+    if not (is_number(value) and value >= least):
         raise ConfigError(name, f"a finite int or float, at least {least:g}", value, remedy)
 
 
 def _check_integer(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(name, f"an integer, at least {least}", value)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= sys.maxsize:
+        raise ConfigError(name, f"an integer, at least {least} and below 2**63", value)
 
 
 def _check_length(name: str, value: Any) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= sys.maxsize
     share = isinstance(value, float) and 0.0 <= value < 1.0
     if not (whole or share):
         expected = "a number of steps (an integer, at least 0) or a share of the run in [0, 1)"

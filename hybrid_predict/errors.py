@@ -65,9 +65,11 @@ class _ArgumentError(HybridPredictError):
     """
 
     def __init__(self, argument: str, expected: str, got: object, remedy: str = "") -> None:
-        super().__init__(
-            f"{argument}: expected {expected}, got {got!r}. {remedy}".rstrip(), argument
-        )
+        text = repr(got)
+        if len(text) > 300:
+            text = f"{text[:200]}… ({len(text):,} characters)"
+        message = f"{argument}: expected {expected}, got {text}. {remedy}".rstrip()
+        super().__init__(message, argument)
         self.argument = argument
 
 

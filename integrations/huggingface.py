@@ -141,7 +141,7 @@ class HybridPredictCallback(TrainerCallback):
         self._screen = TrainerScreen(state, call_first(self))
         folder = Path(args.output_dir if self.log_dir == "auto" else self.log_dir or "")
         logs = self.log_dir is not None and state.is_world_process_zero
-        self._reporter = Reporter(engine, self._screen, folder.expanduser() if logs else None)
+        self._reporter = Reporter(engine, self._screen, folder if logs else None)
         if not args.torch_compile:
             self._hook = model.register_forward_hook(OwnHook(self._keep_loss))
         control.should_training_stop |= engine.done

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
     """Return the folder for the log of a run, or None; ``auto`` is that of the first logger."""
     if log_dir != "auto":
-        return None if log_dir is None else Path(log_dir).expanduser()
+        return None if log_dir is None else Path(log_dir)
     folders = [getattr(each, "log_dir", None) for each in trainer.loggers]
     folder = next((each for each in folders if isinstance(each, str)), "://")
     return None if "://" in folder else Path(folder)

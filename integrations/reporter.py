@@ -20,6 +20,7 @@ from hybrid_predict.report.overview import added_cost, cautions, overview
 from hybrid_predict.report.run_log import NAME, RunLog
 from hybrid_predict.report.slow_run import SlowRun
 from hybrid_predict.rules.schedule import Phase
+from hybrid_predict.runs.files import given_path
 from hybrid_predict.torch import ranks
 
 logger = ranks.rank_zero_logger(__name__)
@@ -60,7 +61,7 @@ def checked_folder(log_dir: Any) -> str | None:
         return None
     if not isinstance(log_dir, (str, PathLike)):
         raise ConfigError("log_dir", "a path, 'auto' or None", log_dir)
-    return str(log_dir)
+    return str(given_path("log_dir", log_dir))
 
 
 def ending(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
-from hybrid_predict.config import Described, HybridConfig, Speedup, check_names
+from hybrid_predict.config import Described, HybridConfig, Speedup, check_names, is_number
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.objects import OBJECTS, with_objects
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
@@ -16,6 +16,9 @@ from hybrid_predict.updates import make_update
 
 SHORTENED = (SHORT, CORRECTED)
 """The arms whose schedule is shortened."""
+
+MOST_SEEDS = 10_000
+"""Most paired seeds."""
 
 AUTO: Literal["auto"] = "auto"
 """Speedup of a hybrid arm that decides itself; short arms take as many full steps as it did."""
@@ -59,8 +62,8 @@ class AuditConfig:
     Args:
         metric: Name under which the model logs, in validation, the quality that is compared.
         mode: ``min`` if less of it is better, ``max`` if more is.
-        seeds: Number of paired seeds, at least 1; they are 0, 1, 2 and so on. Fewer than 5 give a
-            hint and no verdict.
+        seeds: Number of paired seeds, from 1 to 10,000; they are 0, 1, 2 and so on. Fewer than 5
+            give a hint and no verdict.
         speedup: Steps per full step of the hybrid arm, above 1. With ``"auto"`` the hybrid arm
             decides, and the short arms of a seed take as many full steps as it took.
         speedups: Candidates of :func:`hybrid_predict.audit.search`: numbers above 1, ascending,
@@ -206,11 +209,6 @@ def _check_controls(controls: Any) -> None:
             raise ConfigError(f"controls.{name}", "a change", changes, remedy)
 
 
-def _number(value: Any) -> bool:
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return plain and math.isfinite(value)
-
-
 def _name(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
@@ -220,23 +218,26 @@ def _ascending(value: Any) -> bool:
     if not isinstance(value, (list, tuple)) or not value:
         return False
     numbers = list(value[:-1] if value[-1] == AUTO else value)
-    return all(_number(v) and v > 1 for v in numbers) and numbers == sorted(set(numbers))
+    return all(is_number(v) and v > 1 for v in numbers) and numbers == sorted(set(numbers))
 
 
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "metric": ("a name", _name),
     "experiment": ("a name", _name),
     "mode": ("'min' or 'max'", lambda v: v in ("min", "max")),
-    "seeds": ("an integer, at least 1", lambda v: type(v) is int and v >= 1),
+    "seeds": (
+        f"an integer, at least 1 and at most {MOST_SEEDS:,}",
+        lambda v: type(v) is int and 1 <= v <= MOST_SEEDS,
+    ),
     "mlflow": ("True or False", lambda v: isinstance(v, bool)),
     "speedup": (
-        "a finite number above 1, or 'auto'", lambda v: v == AUTO or (_number(v) and v > 1),
+        "a finite number above 1, or 'auto'", lambda v: v == AUTO or (is_number(v) and v > 1),
     ),
     "speedups": ("numbers above 1, ascending, and at the end perhaps 'auto'", _ascending),
     "directions": ("a list of updates", lambda v: isinstance(v, (list, tuple))),
-    "margin": ("a finite number above 0, or None", lambda v: v is None or (_number(v) and v > 0)),
-    "retain": ("a number above 0 and at most 1", lambda v: _number(v) and 0 < v <= 1),
-    "alpha": ("a number above 0 and below 0.5", lambda v: _number(v) and 0 < v < 0.5),
+    "margin": ("a finite number above 0, or None", lambda v: v is None or (is_number(v) and v > 0)),
+    "retain": ("a number above 0 and at most 1", lambda v: is_number(v) and 0 < v <= 1),
+    "alpha": ("a number above 0 and below 0.5", lambda v: is_number(v) and 0 < v < 0.5),
     "scaled": (
         "a list of dotted keys", lambda v: isinstance(v, (list, tuple)) and all(map(_name, v)),
     ),

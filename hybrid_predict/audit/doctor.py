@@ -172,7 +172,7 @@ def _function(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         imported = import_module(module)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:  # of names such as ":function"
         remedy = f"Python says: {error}. Start the command in the folder of the module."
         raise ConfigError("CONFIG", "module:function", name, remedy) from error
     function = getattr(imported, attribute, None)

@@ -19,7 +19,7 @@ from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.objects import OBJECTS, find_class
-from hybrid_predict.runs.files import named
+from hybrid_predict.runs.files import given_path, read_regular
 
 if TYPE_CHECKING:
     from hybrid_predict.audit.arm import AuditArm, MakeRun
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 _CLASSES = ("model", "data", "optimizer", "lr_scheduler")
 """Sections that describe an object."""
 
+_MOST_BYTES = 1_000_000
+"""Size of the largest file."""
+
 _SECTIONS = (*_CLASSES, "trainer", "audit", "seed_everything")
 
 
 def is_file(name: str) -> bool:
     """Whether a name is that of a file, and not ``module:function``."""
-    return ":" not in name or Path(name).exists()
+    return ":" not in name or os.path.exists(name)
 
 
 def check_file(file: str | Path) -> None:
@@ -51,7 +54,7 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     from hybrid_predict.audit.arm import check_length
     from hybrid_predict.audit.training import preserved
 
-    path = Path(file)
+    path = given_path("file", file)
     content = _load(path)
     with preserved():
         _check_sections(content)
@@ -82,11 +85,12 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
 def _load(file: str | Path) -> dict[str, Any]:
     import yaml  # type: ignore[import-untyped,unused-ignore]
 
-    path = Path(file)
+    path = given_path("file", file)
+    text = read_regular(path, "file", _MOST_BYTES)
     try:
-        with named("file", "a file that can be read", path):
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        content = yaml.safe_load(text.decode())
+        json.dumps(content, default=str)  # refuses what contains itself
+    except Exception as error:  # wrong values and deep nesting raise errors of many classes
         remedy = f"The parser says: {error}."
         raise ConfigError("file", "YAML", str(path), remedy) from error
     if not isinstance(content, dict):

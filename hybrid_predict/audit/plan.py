@@ -24,6 +24,7 @@ from hybrid_predict.report.overview import steps_until_skill
 from hybrid_predict.rules.budget import WEAK
 from hybrid_predict.rules.schedule import Schedule, schedule
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
+from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import collected, quiet
 
 TRIED_STEPS = 12
@@ -189,7 +190,7 @@ def _path(config: AuditConfig, largest: Mapping[str, float]) -> set[RunKey]:
 def _store(
     config: AuditConfig, folder: str | Path | None, source: Mapping[str, Any] | None
 ) -> RunStore | None:
-    return None if folder is None else RunStore(Path(folder).expanduser(), config, source)
+    return None if folder is None else RunStore(given_path("folder", folder), config, source)
 
 
 def _plan(

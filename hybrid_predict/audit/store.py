@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from datetime import date
@@ -16,7 +17,7 @@ from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig, shortened,
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
-from hybrid_predict.runs.files import writing
+from hybrid_predict.runs.files import read_regular, writing
 from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import finite
 
@@ -149,7 +150,7 @@ class RunStore:
         """Refuse to replace results whose runs are missing."""
         path = self.folder / RESULTS
         try:
-            if path.exists() and json.loads(path.read_text("utf-8"))["runs"]:
+            if os.path.lexists(path) and json.loads(read_regular(path, "folder"))["runs"]:
                 self._refuse("no results of other runs", f"{RESULTS} without its {RUNS}")
         except (ValueError, LookupError, TypeError):
             self._refuse("results that can be read", RESULTS)

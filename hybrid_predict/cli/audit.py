@@ -78,7 +78,7 @@ def _run(options: Namespace) -> int:
     make_run, config, source = read_audit(options.file)
     chosen: dict[str, Any] = {} if options.seeds is None else {"seeds": options.seeds}
     config = replace(config, **chosen, mlflow=config.mlflow and not options.no_mlflow)
-    place = options.output_dir or FOLDER
+    place = FOLDER if options.output_dir is None else options.output_dir
     functions: Any = plan_audit, audit, partial(show_audit, options.typed)
     if options.search:
         functions = plan_search, search, _show_search

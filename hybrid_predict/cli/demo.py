@@ -45,7 +45,8 @@ def _run(options: Namespace) -> int:
         mlflow=mlflow,
     )
     name = "hybrid-predict-demo" + "-full" * full
-    folder = writable_folder(options.output_dir or name, "--output-dir")
+    place = name if options.output_dir is None else options.output_dir
+    folder = writable_folder(place, "--output-dir")
     need("The demo", ("cli", "lightning", *(["mlflow"] if mlflow else [])))
     from hybrid_predict.audit import audit
     from hybrid_predict.demo.byte_gpt import demo_audit

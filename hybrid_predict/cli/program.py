@@ -161,9 +161,9 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 def positive(text: str) -> int:
-    """Parse the value of an option as a positive integer."""
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"expected an integer, at least 1, got {text!r}")
+    """Parse the value of an option as a positive integer, such as a number of threads."""
+    if not text.isdecimal() or not 1 <= int(text[:5]) <= 4096:
+        raise ArgumentTypeError(f"expected an integer, at least 1 and at most 4096, got {text!r}")
     return int(text)
 
 

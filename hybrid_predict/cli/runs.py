@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
@@ -66,12 +65,12 @@ def _report(options: Namespace) -> int:
     need("The report", ["cli"])
     from hybrid_predict.report.pages import NEXT, run_page
     from hybrid_predict.report.run_facts import ONE_RUN, finding
-    from hybrid_predict.runs.files import replace_text
+    from hybrid_predict.runs.files import given_path, replace_text
 
     logs = [read_log(find_log(name)) for name in options.runs]
     path = logs[0].path.with_suffix(".html") if len(logs) == 1 else Path(PAGE)
     if options.output is not None:
-        path = Path(os.path.expanduser(options.output))
+        path = given_path("--output", options.output)
     replace_text(path, run_page(logs), "--output")
     for log in logs:
         print(f"{printable(log.name)}: {finding(log)}")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from argparse import Namespace
 from importlib.util import find_spec
-from pathlib import Path
 
 from hybrid_predict.cli.program import Command, under_way
 from hybrid_predict.errors import MissingExtraError
-from hybrid_predict.runs.files import replace_text
+from hybrid_predict.runs.files import given_path, replace_text
 
 
 def _run(options: Namespace) -> int:
@@ -23,7 +21,7 @@ def _run(options: Namespace) -> int:
     if options.output is None:
         print(text)
         return 0
-    path = replace_text(Path(os.path.expanduser(options.output)), text + "\n", "--output")
+    path = replace_text(given_path("--output", options.output), text + "\n", "--output")
     print(f"Schema:  {path}\nFirst line of a file for it:  # yaml-language-server: $schema={path}")
     return 0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.runs.files import named
+from hybrid_predict.runs.files import given_path, named
 
 NAME = "hybrid_predict.jsonl"
 """Name of the log in the folder of the run's logger."""
@@ -99,19 +99,20 @@ def find_log(name: str | Path) -> Path:
     Raises:
         ConfigError: If there is no log.
     """
-    place = Path(os.path.expanduser(name))
+    place = given_path("RUN", name)
     if os.path.isfile(place):
         return place
+    expected = f"a folder with a {NAME} in or below it, or such a file"
     # A second run that trains in the same folder has a log of another name.
-    paths = [path for path in place.rglob("hybrid_predict*.jsonl") if os.path.isfile(path)]
-    if not paths:
-        remedy = (
-            "HybridPredict writes one into the folder of a TensorBoard or CSV logger, or into "
-            "HybridPredict(log_dir=...)."
-        )
-        expected = f"a folder with a {NAME} in or below it, or such a file"
-        raise ConfigError("RUN", expected, str(name), remedy)
-    return max(paths, key=os.path.getmtime)
+    with named("RUN", expected, name):
+        paths = [path for path in place.rglob("hybrid_predict*.jsonl") if os.path.isfile(path)]
+        if paths:
+            return max(paths, key=os.path.getmtime)
+    remedy = (
+        "HybridPredict writes one into the folder of a TensorBoard or CSV logger, or into "
+        "HybridPredict(log_dir=...)."
+    )
+    raise ConfigError("RUN", expected, str(name), remedy)
 
 
 def read_log(path: Path) -> RunLog:

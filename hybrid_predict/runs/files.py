@@ -1,12 +1,14 @@
-"""Files that are replaced as a whole, and errors that name the file."""
+"""Paths that users give, files read and replaced as a whole, and errors that name the file."""
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from errno import EEXIST
+from errno import EEXIST, EFBIG, EINVAL
+from os import PathLike
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,6 +28,33 @@ def named(argument: str, expected: str, path: str | Path, further: str = "") -> 
         raise ConfigError(argument, expected, str(path), remedy) from error
 
 
+def given_path(argument: str, name: str | PathLike[str]) -> Path:
+    """Return the path that an argument names; ``~`` is the home folder.
+
+    Raises:
+        ConfigError: If no file and no folder can have that name.
+    """
+    if not str(name) or "\0" in str(name):
+        raise ConfigError(argument, "the name of a file or folder", str(name))
+    return Path(os.path.expanduser(name))
+
+
+def read_regular(path: Path, argument: str, most: float = math.inf) -> bytes:
+    """Return what a regular file of at most ``most`` bytes holds.
+
+    Raises:
+        ConfigError: If it cannot be read, is larger, or is no such file: a pipe would wait for a
+            writer, and a device may have no end.
+    """
+    with named(argument, "a file that can be read", path):
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(EINVAL, "it is no regular file")
+        if found.st_size > most:
+            raise OSError(EFBIG, f"it is larger than {most:,} bytes")
+        return path.read_bytes()
+
+
 def writing(path: Path, argument: str = "folder") -> AbstractContextManager[None]:
     """Name the file that cannot be written inside the block."""
     kept = " What was written before is kept."
@@ -38,7 +67,7 @@ def replace_text(path: Path, text: str, argument: str = "folder") -> Path:
     Raises:
         ConfigError: If the file cannot be written, or what is in its place is not a regular file.
     """
-    draft = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
+    draft = path.parent / f".{path.name}.{uuid4().hex[:8]}.part"
     with writing(path, argument):
         if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
             raise OSError(EEXIST, "a link, a folder or a device has that name", str(path))

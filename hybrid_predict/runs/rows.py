@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from hybrid_predict.runs.files import writing
+from hybrid_predict.runs.files import read_regular, writing
 from hybrid_predict.runs.runtime import finite
 
 RUNS = "runs.jsonl"
@@ -32,7 +32,8 @@ class Rows(Generic[Key]):
         self.path = path
         self.done: dict[Key, Row] = {}
         self._key = key
-        text = path.read_text("utf-8", errors="replace") if path.exists() else ""
+        data = read_regular(path, "folder") if os.path.lexists(path) else b""
+        text = data.decode(errors="replace")
         self._cut_off = bool(text) and not text.endswith("\n")
         for number, line in enumerate(text.splitlines(), 1):
             try:

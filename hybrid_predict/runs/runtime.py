@@ -20,7 +20,7 @@ import torch
 
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError, MissingExtraError
-from hybrid_predict.runs.files import named, replace_text
+from hybrid_predict.runs.files import given_path, named, replace_text
 
 _CHATTY_LOGGERS = (
     "alembic",
@@ -113,7 +113,7 @@ def writable_folder(folder: str | Path, argument: str = "folder") -> Path:
     Raises:
         ConfigError: If the folder cannot be created or written to.
     """
-    place = Path(folder).expanduser()
+    place = given_path(argument, folder)
     with named(argument, "a folder that can be written to", folder):
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):

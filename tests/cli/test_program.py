@@ -1,5 +1,6 @@
 """What every command does alike: help, bad usage in one line, missing extras."""
 
+import json
 import os
 import re
 import shlex
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from audit_file import with_audit, write
+from audit_file import FILE, with_audit, write
+from run_logs import NAME, ROWS, written
 
 from hybrid_predict import __version__, cli
 from hybrid_predict.cli.program import Command, run_program, with_seeds
@@ -41,10 +43,12 @@ def test_the_proof_is_the_typed_command_with_more_seeds(typed, proof):
         (["demo", "--speedup", "fast"], "invalid float value: 'fast'"),
         (["demo", "--speedup", "0.5"], "a number above 1 and at most 60, got 0.5"),
         (["demo", "--speedup", "nan"], "got nan"),
-        (["demo", "--seeds", "0"], "at least 1, got 0"),
+        (["demo", "--seeds", "0"], "at least 1 and at most 10,000, got 0"),
+        (["demo", "--seeds", "1000000000000"], "at most 10,000, got 1000000000000"),
         (["demo", "--seeds", "two"], "invalid int value: 'two'"),
         (["demo", "--steps", "3"], "at least 20, got 3"),
-        (["demo", "--threads", "0"], "at least 1, got '0'"),
+        (["demo", "--threads", "0"], "at least 1 and at most 4096, got '0'"),
+        (["demo", "--threads", "1000000000000"], "at most 4096, got '1000000000000'"),
         (["demo", "--learning-rate", "-1"], "above 0, got -1.0"),
         (["demo", "--output-dir", __file__], "a folder that can be written to"),
         (["demo", "--output-dir", "/proc/demo"], "a folder that can be written to"),
@@ -109,6 +113,9 @@ def test_what_takes_a_while_is_announced_on_a_terminal_only(capsys, monkeypatch,
         ({"audit": {"hybrid": {"lag": "some"}}}, "lag: expected an integer"),
         ({"audit": {"hybrid": ["lag"]}}, "hybrid: expected a mapping"),
         ({"audit": {"seeds": "many"}}, "seeds: expected an integer"),
+        ({"audit": {"seeds": 10**12}}, "at most 10,000, got 1000000000000."),
+        ({"audit": {"speedup": 10**400}}, "… (401 characters)."),
+        ({"audit": {"hybrid": {"lag": 10**400}}}, "lag: expected an integer"),
         ({"audit": 3}, "audit: expected names and values"),
         ({True: 3}, "got 'True'"),
         ({"trainer": [1]}, "trainer: expected names and values"),
@@ -124,6 +131,62 @@ def test_a_wrong_file_is_refused_before_slow_imports(tmp_path, refused, command,
         for module in [m for m in sys.modules if m.split(".")[0] in ("torch", "lightning")]:
             patch.setitem(sys.modules, module, None)
         assert words in refused(command, str(file))
+
+
+LONG = "a" * 5000
+
+
+@pytest.fixture
+def hostile(work):
+    """A folder with what is no file to read, and no place to write to."""
+    (work / "folder").mkdir()
+    (work / "binary").write_bytes(bytes(range(256)))
+    (work / "large").write_text("#" * 2_000_000)
+    (work / "nested").write_text("[" * 5000 + "]" * 5000)
+    (work / "digits").write_text(f"seeds: {'9' * 5000}")
+    (work / "circle").write_text("model: &a {b: *a}\ntrainer: {}")
+    (work / "value").write_text("model: !!int ''")
+    os.mkfifo(work / "pipe")
+    return work
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", LONG, f"{LONG}:f", "nul\0byte", "folder", "binary", "binary/below", "large", "nested",
+     "digits", "circle", "value", "nowhere", ":f", ".a:f"],
+    ids=lambda name: name[-9:],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["audit", "doctor", "watch", "report"])
+def test_what_cannot_be_read_is_refused_in_one_line(hostile, refused, command, name):
+    assert " expected " in refused(command, name)
+
+
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero"])
+def test_no_audit_waits_for_a_pipe_or_reads_a_device(hostile, name):
+    code = "import sys; from hybrid_predict import cli; sys.exit(cli.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "audit", name]
+    done = subprocess.run(command, capture_output=True, timeout=120)
+    assert done.returncode == 2 and b"it is no regular file" in done.stderr
+
+
+def test_a_folder_in_place_of_finished_runs_is_refused_in_one_line(hostile, refused):
+    (hostile / "folder" / "runs.jsonl").mkdir()
+    arguments = ["audit", write(FILE), "--output-dir", "folder"]
+    assert "folder/runs.jsonl'. The system says: it is no regular file" in refused(*arguments)
+
+
+@pytest.mark.parametrize("name", ["", LONG, "nul\0byte", "binary/below", "pipe", "/dev/zero"],
+                         ids=lambda name: name[-9:])  # fmt: skip
+@pytest.mark.parametrize(
+    "command", ["report run --output", "schema --output", "demo --output-dir",
+                "audit file.yaml --output-dir"],
+)  # fmt: skip
+def test_what_cannot_be_written_is_refused_in_one_line(hostile, refused, command, name):
+    write(FILE)
+    (hostile / "run").mkdir()
+    (hostile / "run" / NAME).write_text("\n".join(map(json.dumps, written(ROWS))))
+    words = command.split()
+    assert f"{words[-1]}: expected " in refused(*words, name)
 
 
 def ran(run):
