@@ -369,9 +369,10 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds for people: ``0.42 s``, ``12 s``, ``4.5 min``, ``3.2 h``."""
+    """Format seconds for people: ``1.7 ms``, ``0.42 s``, ``12 s``, ``4.5 min``, ``3.2 h``."""
     if seconds < 120:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+        number, unit = (1e3 * seconds, "ms") if 0 < seconds < 0.1 else (seconds, "s")
+        return f"{number:.0f} {unit}" if number >= 10 else f"{float(f'{number:.2g}'):g} {unit}"
     minutes = seconds / 60
     return f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 

@@ -19,7 +19,7 @@ from hybrid_predict.audit.training import fit_arm, short_steps
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.config import Speedup
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.ledger import FELL_BACK
+from hybrid_predict.ledger import FELL_BACK, duration
 from hybrid_predict.report.overview import steps_until_skill
 from hybrid_predict.rules.budget import WEAK
 from hybrid_predict.rules.schedule import Schedule, schedule
@@ -39,11 +39,14 @@ class AuditPlan:
         seeds: Number of paired seeds.
         full_steps: Full steps of one run of each arm of an audit; for the hybrid arm the fewest,
             if all its predicted steps are made and stand. With ``"auto"`` the most for each arm.
+            Without predicted steps the hybrid arm takes as many as the full arm.
         done: Number of finished runs, which would not be trained again.
         runs: Number of all runs.
         left: Number of runs that remain.
         seconds_per_step: Seconds of one full step of plain training.
-        seconds: Estimated seconds of training that remain, without validation.
+        seconds: Estimated seconds of training that remain, without validation, if all predicted
+            steps are made and stand.
+        most_seconds: The same if no predicted step is made.
         shortfall: Why the hybrid arm cannot make as many predicted steps as asked for, or empty.
         tests: Largest number of candidates that a search tests; 0 for an audit.
         auto: Whether the hybrid arm decides how many full steps it and the short arms take.
@@ -58,6 +61,7 @@ class AuditPlan:
     left: int
     seconds_per_step: float
     seconds: float
+    most_seconds: float
     shortfall: str = ""
     tests: int = 0
     auto: bool = False
@@ -73,18 +77,20 @@ class AuditPlan:
             ]
         else:
             arms, seeds = f"{len(self.full_steps)} arms", counted_seeds(self.seeds)
-            steps = [f"{arm} {self._limit(arm)}{n:,}" for arm, n in self.full_steps.items()]
+            steps = [f"{arm} {self._limits(arm, n)}" for arm, n in self.full_steps.items()]
             runs = [
                 f"{self.runs} runs: {arms}, {seeds}; {self.done} done.",
                 f"Full steps per run: {', '.join(steps)}.",
                 f"Hybrid arm: {self.shortfall}." * bool(self.shortfall),
             ]
+        least, most = duration(self.seconds), duration(self.most_seconds)
+        span = most if self.tests or least == most else f"{least} to {most}"
         lines = [
             *runs,
             *self.left_out,
             f"{self.too_dear} (in a file, under audit.hybrid)." * bool(self.too_dear),
-            f"About {_duration(self.seconds)} of training to come{' at most' * bool(self.tests)}, "
-            f"at {1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, corrected "
+            f"About {span} of training to come{' at most' * bool(self.tests)}, "
+            f"at {duration(self.seconds_per_step)} per plain full step. Validation, corrected "
             "updates, predicted steps and start-up are not included; on small models they take "
             "longer. Without skill, full steps take the place of predicted ones.",
             f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint."
@@ -92,11 +98,12 @@ class AuditPlan:
         ]
         return "\n".join(filter(None, lines))
 
-    def _limit(self, arm: str) -> str:
-        """Return in which direction an arm's number of full steps is a limit."""
+    def _limits(self, arm: str, full_steps: int) -> str:
+        """Return the full steps of an arm, with both ends if they are not known."""
         if self.auto and arm in (*SHORTENED, HYBRID):
-            return "at most "
-        return "at least " if arm == HYBRID else ""
+            return f"at most {full_steps:,}"
+        most = self.full_steps[FULL] if arm == HYBRID else full_steps
+        return f"{full_steps:,}" + f" to {most:,}" * (most > full_steps)
 
 
 def plan_audit(
@@ -144,13 +151,14 @@ def plan_search(
         if (chosen := finished_direction(config, stores)) is not None:
             store, arms, left = stores[chosen], ARMS, 0
     plan, trial = _plan(_paths(config), make_run, config, store, arms)
-    seconds = left * trial.steps(CORRECTED, config.first_tested) * plan.seconds_per_step
+    more_seconds = left * trial.steps(CORRECTED, config.first_tested) * plan.seconds_per_step
     return replace(
         plan,
         done=plan.done + more - left,
         runs=plan.runs + more,
         left=plan.left + left,
-        seconds=plan.seconds + seconds,
+        seconds=plan.seconds + more_seconds,
+        most_seconds=plan.most_seconds + more_seconds,
         tests=number_of_tests(config),
     )
 
@@ -210,11 +218,15 @@ def _plan(
         done = {key for key in every if key[0] in arms and store.key(*key) in store.runs}
     trial = _Trial(make_run, config)
     steps = {(arm, speedup): trial.steps(arm, speedup) for arm, speedup, _ in every}
+    longest = {key: trial.meter.total_steps if key[0] == HYBRID else n for key, n in steps.items()}
     left = [path - done for path in paths]
-    most = max(sum(steps[arm, speedup] for arm, speedup, _ in path) for path in left)
     each = trial.meter.seconds_per_step
+    least, most = (
+        each * max(sum(lengths[arm, speedup] for arm, speedup, _ in path) for path in left)
+        for lengths in (steps, longest)
+    )
     runs, remaining = max(map(len, paths)), max(map(len, left))
-    plan = AuditPlan(config.seeds, {}, len(done), runs, remaining, each, each * most)
+    plan = AuditPlan(config.seeds, {}, len(done), runs, remaining, each, least, most)
     return replace(plan, left_out=trial.left_out, too_dear=_too_dear(make_run, config)), trial
 
 
@@ -265,10 +277,3 @@ class _Trial:
         if speedup is not None and arm == HYBRID:
             return total - self.schedule(speedup).planned
         return total
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    minutes = seconds / 60
-    return f"{minutes:.0f} minutes" if minutes < 90 else f"{minutes / 60:.1f} hours"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple, final
 
-from hybrid_predict.report.overview import Overview, overview
+from hybrid_predict.ledger import duration
+from hybrid_predict.report.overview import MOST_SPEEDUP, Overview, overview
 
 if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine
@@ -22,29 +23,31 @@ class StepSeconds(NamedTuple):
     helped: float
 
 
-def relative_duration(seconds: StepSeconds, plan: Overview) -> float:
-    """Return the seconds of a planned run per second of plain training of as many steps.
+def relative_duration(seconds: StepSeconds, plan: Overview, predicted: int) -> float:
+    """Return the seconds of a run per second of plain training of as many steps.
 
-    Predicted steps, which take almost no time, count nothing.
+    Its ``predicted`` steps, which take almost no time, count nothing.
     """
-    return seconds.helped / seconds.plain * (plan.steps - plan.predicted) / plan.steps
+    return seconds.helped / seconds.plain * (plan.steps - predicted) / plan.steps
 
 
 def describe_duration(seconds: StepSeconds, plan: Overview) -> str:
     """Describe how long a planned run takes, and what makes it shorter if that is too long."""
-    plain, helped = (f"{1000 * each:.3g} ms" for each in seconds)
-    share = relative_duration(seconds, plan)
+    plain, helped = map(duration, seconds)
+    least, most = (relative_duration(seconds, plan, made) for made in (plan.predicted, 0))
+    share = f"{most:.2f} times"
+    if plan.predicted:
+        share = f"{least:.2f} (if all planned predicted steps are made) to {share} (if none is)"
     text = (
-        f"a full step takes {helped} in place of {plain}, so the run takes {share:.2f} times as "
-        f"long as plain training of {plan.steps:,} steps"
+        f"a full step takes {helped} in place of {plain}, so the run takes {share} as long as "
+        f"plain training of {plan.steps:,} steps"
     )
-    if share < 1.0:
-        return text
-    most = math.ceil(plan.steps * seconds.plain / seconds.helped) - 1
-    ways = [f"a speedup with fewer than {most:,} full steps, if an audit finds no loss of quality"]
-    if any(part.corrected for part in plan.parts):
-        ways = ["larger batches", *ways]
-    return f"{text}; faster are {', or '.join(ways)}"
+    ways = ["larger batches"] if any(part.corrected for part in plan.parts) else []
+    full = math.ceil(plan.steps * seconds.plain / seconds.helped) - 1
+    if full > max(plan.warmup + plan.cooldown, plan.steps / MOST_SPEEDUP):
+        ways += [f"a speedup with fewer than {full:,} full steps, if an audit finds no loss of "
+                 "quality"]  # fmt: skip
+    return f"{text}; faster are {', or '.join(ways)}" if ways and least >= 1.0 else text
 
 
 @final
@@ -69,5 +72,5 @@ class SlowRun:
             return ""
         took = [(b - a) / (LAST - FIRST) for a, b in zip(self._before, now, strict=True)]
         seconds, plan = StepSeconds(*took), overview(engine)
-        slow = seconds.plain > 0 and relative_duration(seconds, plan) >= 1.0
+        slow = seconds.plain > 0 and relative_duration(seconds, plan, plan.predicted) >= 1.0
         return describe_duration(seconds, plan) if slow else ""

@@ -6,6 +6,7 @@ import pytest
 from audit_task import UNGATED, Task, config
 
 from hybrid_predict.audit import audit, plan_audit, plan_search
+from hybrid_predict.ledger import duration
 from hybrid_predict.runs.evidence import ARMS, FULL, HYBRID, SHORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
@@ -40,13 +41,19 @@ def test_plan_counts_the_warm_up_that_skill_needs(tmp_path, steps, least, short)
     task = Task(max_steps=steps)
     plan = plan_audit(task, config(seeds=5, hybrid={}), tmp_path)
     assert plan.full_steps[HYBRID] == least
-    assert f"hybrid at least {least}." in str(plan)
+    ends = f"{least} to {steps}" if least < steps else f"{least}"
+    assert f"hybrid {ends}." in str(plan)
+    extra = 5 * (steps - least) * plan.seconds_per_step
+    assert plan.most_seconds == pytest.approx(plan.seconds + extra)
+    times = duration(plan.seconds), duration(plan.most_seconds)
+    assert f"About {' to '.join(dict.fromkeys(times))} of training to come" in str(plan)
     assert short in str(plan) and bool(plan.shortfall) == bool(short)
     assert "Without skill, full steps take the place of predicted ones." in str(plan)
     alone = config(seeds=5, hybrid={}, speedups=[1.5])
     searched = plan_search(Task(max_steps=steps), alone, tmp_path)
     per_seed = steps + plan.full_steps[SHORT] * 2 + least
     assert searched.seconds == pytest.approx(5 * per_seed * searched.seconds_per_step)
+    assert f"About {duration(searched.most_seconds)} of training to come at most" in str(searched)
 
 
 def test_a_gated_run_takes_at_least_as_many_full_steps_as_planned(tmp_path):

@@ -353,7 +353,7 @@ def examples(monkeypatch):
 
 def test_the_examples_in_yaml_and_python_plan_the_same_audit(examples, capsys):
     assert cli.main(["audit", "audit.yaml", "--plan"]) == 0
-    assert "full 300, short 200, corrected 200, hybrid at least 200" in capsys.readouterr().out
+    assert "full 300, short 200, corrected 200, hybrid 200 to 300" in capsys.readouterr().out
     spec = importlib.util.spec_from_file_location("example", "audit.py")
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)

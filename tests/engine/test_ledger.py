@@ -7,7 +7,7 @@ import pytest
 from loops import Bench, make_config
 
 from hybrid_predict import ConfigError, SavingsLedger
-from hybrid_predict.ledger import LEAST_FACTOR
+from hybrid_predict.ledger import LEAST_FACTOR, duration
 
 BY_HAND = SavingsLedger(
     full_steps=60,
@@ -204,3 +204,14 @@ def test_the_hint_is_an_event_of_the_last_full_step_with_auto_alone(speedup, cou
     bench.finish()
     hints = [event for event in ledger.events if "learning rate could be" in event["reason"]]
     assert [event["step"] for event in hints] == [ledger.full_steps] * count
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"), (0.00168, "1.7 ms"), (0.0999, "100 ms"), (0.42, "0.42 s"), (1.68, "1.7 s"),
+        (9.96, "10 s"), (119.0, "119 s"), (270.0, "4.5 min"), (11520.0, "3.2 h"),
+    ],
+)  # fmt: skip
+def test_durations_are_for_people(seconds, text):
+    assert duration(seconds) == text
