@@ -75,12 +75,7 @@ class SavingsLedger:
         if self.predicted_steps or self.undone_steps:
             parts.append(f"{self.undone_steps:,} predicted steps undone")
         if self.full_seconds and self.predicted_steps:
-            saved, plain = self.estimated_seconds_saved, self.plain_seconds
-            parts.append(
-                f"about {duration(saved)} saved of {duration(plain)} on the host"
-                if saved > 0
-                else f"about {duration(plain - saved)} on the host instead of {duration(plain)}"
-            )
+            parts.append(f"about {self.host_time}")
         if self.full_seconds:
             parts.append(f"overhead {self.overhead}")
         if self.skill is not None:
@@ -181,6 +176,12 @@ class SavingsLedger:
         later = self.full_steps - (self.startup_seconds > 0)
         mean = (self.full_seconds - self.startup_seconds) / later if later else 0.0
         return self.full_seconds + mean * (self.steps - self.full_steps)
+
+    @property
+    def host_time(self) -> str:
+        """Seconds that the run took on the host, and those of plain training by estimate."""
+        took = duration(self.full_seconds + self.overhead_seconds)
+        return f"{took} on the host instead of {duration(self.plain_seconds)}"
 
     @property
     def estimated_flops_saved(self) -> float | None:

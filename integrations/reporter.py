@@ -78,7 +78,12 @@ def ending(error: BaseException) -> str:
 
 
 class Screen(Protocol):
-    """Where a Trainer shows lines and a progress bar, and how far it is."""
+    """Where a Trainer shows lines and a progress bar, and how far it is.
+
+    ``audited`` tells whether ``hybrid-predict audit`` takes such a Trainer.
+    """
+
+    audited: bool
 
     def say(self, text: str, *, live: bool = False) -> None:
         """Print one line on rank 0; ``live`` above a progress bar."""
@@ -146,7 +151,8 @@ class Reporter:
             text = "scores forecasts and changes nothing (shadow=True)"
         if self._fell_back_in != self._ledger.full_steps:  # else a warning has just said so
             self._screen.say(f"HybridPredict {text or f'{plan}{added_cost(engine)}'}.", live=True)
-        self._writer.start(plan, engine.config.to_dict(), self._ledger.full_steps - 1)
+        done, audited = self._ledger.full_steps - 1, self._screen.audited
+        self._writer.start(plan, engine.config.to_dict(), done, audited)
         self._loggers.begin(engine.config)
 
     @_contained

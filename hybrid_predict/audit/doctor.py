@@ -158,7 +158,7 @@ def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridCon
         expected = "training data alone as the third value: one loader, or a data module"
         raise ConfigError("CONFIG", expected, f"a tuple of {len(data)}")
     if not (hasattr(trainer, "fit") and hasattr(model, "training_step")):
-        expected = "a Trainer and a LightningModule from the function, in this order"
+        expected = "a Lightning Trainer and a LightningModule from the function, in this order"
         got = f"{type(trainer).__name__} and {type(model).__name__}"
         raise ConfigError("CONFIG", expected, got)
     place = str(event_folder(trainer, "auto") or "none: set HybridPredict(log_dir=...) for one")

@@ -63,7 +63,7 @@ def _report_options(add: Any) -> None:
 def _report(options: Namespace) -> int:
     under_way("reading")
     need("The report", ["cli"])
-    from hybrid_predict.report.pages import NEXT, run_page
+    from hybrid_predict.report.pages import proof, run_page
     from hybrid_predict.report.run_facts import ONE_RUN, finding
     from hybrid_predict.runs.files import given_path, replace_text
 
@@ -74,7 +74,7 @@ def _report(options: Namespace) -> int:
     replace_text(path, run_page(logs), "--output")
     for log in logs:
         print(f"{printable(log.name)}: {finding(log)}")
-    print(f"\n{ONE_RUN}\nProof:    {NEXT}\nReport:   {printable(path)}")
+    print(f"\n{ONE_RUN}\nProof:    {proof(logs)}\nReport:   {printable(path)}")
     return 0
 
 

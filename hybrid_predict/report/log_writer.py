@@ -41,7 +41,7 @@ class LogWriter:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path
+        self.path, self._begun = path, time()
         self.log = RunLog() if path is None else RunLog(path)
         self._file: BinaryIO | None = None
         self._losses: list[float] = []
@@ -50,11 +50,17 @@ class LogWriter:
         self._written = monotonic()
         _WRITERS.add(self)
 
-    def start(self, plan: Overview, config: Mapping[str, Any], full_steps: int = 0) -> None:
-        """Write the first line of the run; a resumed one has done ``full_steps`` before."""
+    def start(
+        self, plan: Overview, config: Mapping[str, Any], full_steps: int = 0, audited: bool = True
+    ) -> None:
+        """Write the first line of the run; a resumed one has done ``full_steps`` before.
+
+        ``audited`` tells whether ``hybrid-predict audit`` takes such a Trainer.
+        """
         start = {
             "run": uuid4().hex,
-            "time": round(time(), 3),
+            "time": round(self._begun, 3),
+            "audited": audited,
             "full_steps": full_steps,
             "config": dict(config),
             "plan": asdict(plan),

@@ -67,7 +67,7 @@ def facts(log: RunLog) -> dict[str, str]:
         else "",
         "mean length": "" if length is None else f"{length:.2f} of the drift",
         "saving": _saving(ledger) if ledger.predicted_steps else "",
-        "time": _time(log),
+        "wall time": _time(log),
         "seconds": f"{duration(ledger.full_seconds)} in full steps, "
         f"{duration(ledger.overhead_seconds)} in the plug-in, on the host",
         "overhead": ledger.overhead,
@@ -141,13 +141,8 @@ def _planned(log: RunLog) -> str:
 
 
 def _saving(ledger: SavingsLedger) -> str:
-    saved, plain = ledger.estimated_seconds_saved, duration(ledger.plain_seconds)
-    seconds = (
-        f"{duration(saved)} saved of {plain} on the host"
-        if saved > 0
-        else f"{duration(ledger.plain_seconds - saved)} on the host instead of {plain}"
-    )
-    return f"{percent(ledger.saved_steps_fraction)} fewer full steps; by estimate {seconds}"
+    saved = percent(ledger.saved_steps_fraction)
+    return f"{saved} fewer full steps; by estimate {ledger.host_time}"
 
 
 def _time(log: RunLog) -> str:

@@ -48,8 +48,9 @@ class RunLog:
 
     Args:
         path: The file, which need not exist.
-        start: The first line: ``run`` (its identifier), ``time``, ``full_steps`` done before it was
-            resumed, ``config``, ``plan`` and ``environment``. Empty before the first full step.
+        start: The first line: ``run`` (its identifier), ``time`` at which it began, ``full_steps``
+            done before it was resumed, ``config``, ``plan``, ``environment``, and whether its
+            Trainer can be ``audited``. Empty before the first full step.
         rows: The run after some of its full steps, in order.
         end: ``time`` and ``status`` at the end; None while the run trains, or if it was killed.
         unread: Number of lines of the file that cannot be read.
@@ -154,6 +155,7 @@ def _started(log: RunLog | None, path: Path, entry: dict[str, Any]) -> RunLog:
     """Return the log of a new run, or of a resumed one with its earlier rows."""
     names = ("run", "time", "full_steps", "config", "plan", "environment")
     start = {name: entry[name] for name in names}
+    start["audited"] = entry.get("audited") is not False
     _number(start["time"], _LAST)
     done = start["full_steps"]
     rows = log.rows if log is not None and done else []

@@ -303,7 +303,10 @@ def test_a_step_that_is_stopped_is_no_error_of_the_model(capsys):
         ("threads_of_mine:nothing", "returns trainer, model"),
         ("threads_of_mine:many", "got '4 values'"),
         ("threads_of_mine:both", "one loader, or a data module, got 'a tuple of 2'"),
-        ("threads_of_mine:swapped", "a Trainer and a LightningModule from the function, in this"),
+        (
+            "threads_of_mine:swapped",
+            "a Lightning Trainer and a LightningModule from the",
+        ),
         ("threads_of_mine:leaving", "the model's own code raised SystemExit('no data here')"),
         ("threads_of_mine:without_data", "data: expected training data, got 'none'"),
         ("nowhere.yaml", "nowhere.yaml"),

@@ -31,7 +31,7 @@ EXPENSIVE = row(140, 60, {}, full_seconds=1.0, correct_seconds=5.0, predict_seco
 @pytest.mark.parametrize(
     ("rows", "plan", "words"),
     [
-        (ROWS, {}, "30 % fewer full steps; by estimate 5.4 s saved of 20 s on the host"),
+        (ROWS, {}, "30 % fewer full steps; by estimate 15 s on the host instead of 20 s"),
         ([], {}, "nothing was trained yet"),
         (ROWS[:1], {}, "no predicted steps: the warm-up is not over, so nothing was saved"),
         (ROWS[:2], {}, "no predicted steps were made; nothing was saved"),
@@ -102,6 +102,16 @@ def test_a_loss_that_falls_by_a_power_of_ten_is_drawn_so(tmp_path, losses, kind)
     assert list(over_seconds.lines[0].get_xdata()) == seconds != [100, 200]
 
 
+def test_a_run_that_no_audit_takes_gets_other_advice(tmp_path, capsys):
+    path = write(tmp_path, ROWS)
+    start, *others = map(json.loads, path.read_text().splitlines())
+    path.write_text("\n".join(map(json.dumps, [{**start, "audited": False}, *others])))
+    assert cli.main(["report", str(tmp_path)]) == 0
+    for text in (capsys.readouterr().out, path.with_suffix(".html").read_text(encoding="utf-8")):
+        assert "hybrid-predict audit" not in text
+        assert "training from a few seeds, with and without the callback" in text
+
+
 def test_a_kind_with_dollar_signs_is_drawn_as_it_is(tmp_path, caplog):
     write(tmp_path, [row(140, 60, {"a $\\frac{$": SKILLS["hidden"]})])
     assert cli.main(["report", str(tmp_path)]) == 0
@@ -129,7 +139,7 @@ def test_the_view_fits_the_terminal(tmp_path, width):
         "running",
         "200 of 200",
         "60 (60 planned), 1 undone",
-        "30 % fewer full steps; by estimate 5.4 s saved of 20 s on the host",
+        "30 % fewer full steps; by estimate 15 s on the host instead of 20 s",
         "4 % of the host seconds of full steps",
         "0.31 (at least 0.25, 3 windows)",
         "full step 70: something <happened>",
@@ -176,7 +186,7 @@ def test_the_view_estimates_how_long_the_run_will_still_take(tmp_path, rows, end
         start, *others = map(json.loads, path.read_text().splitlines())
         again = {**start, "full_steps": resumed}
         path.write_text("\n".join(map(json.dumps, [start, others[0], again, *others[1:]])))
-    assert facts(read_log(path))["time"] == time
+    assert facts(read_log(path))["wall time"] == time
 
 
 DEEP = b'{"type": "row", "run": "x", "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"

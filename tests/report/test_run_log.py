@@ -46,6 +46,16 @@ def test_every_line_names_its_run_and_is_on_the_disk_at_once(tmp_path):
     assert len(set(names[:5])) == 1 and names[5] not in names[:5]
 
 
+def test_a_run_begins_before_its_first_full_step(tmp_path, monkeypatch):
+    """Which takes long if it compiles the model."""
+    seconds = iter([10.0, 70.0])
+    monkeypatch.setattr(log_writer, "time", lambda: next(seconds))
+    writer = begun(tmp_path / NAME)
+    writer.end("finished")
+    log = read_log(tmp_path / NAME)
+    assert (log.start["time"], log.seen) == (10.0, 70.0)
+
+
 def test_rows_are_evenly_spaced_and_never_too_many(tmp_path, monkeypatch):
     monkeypatch.setattr(log_writer, "ROWS", 10)
     writer = begun(tmp_path / NAME, steps=40)
