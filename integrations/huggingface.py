@@ -52,6 +52,11 @@ _UNSEEN = (
     "parameters. Set kinds={...} if one is wrong."
 )
 
+_ENDS_EARLY = (
+    "The run that is resumed had %d predicted steps, and its schedule counts them: without the "
+    "callback it ends %d full steps before the run does. Set enabled=True, or end the run earlier."
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -120,12 +125,20 @@ class HybridPredictCallback(TrainerCallback):
         """Attach to model and optimizer, and load the state of a resumed run."""
         self._end()  # of a run that an error has ended, which the Trainer does not tell
         self.engine = self._reporter = None
+        ahead = _steps_ahead(state, kwargs.get("lr_scheduler"))
         if not self.config.enabled or model is None:
+            if ahead:
+                logger.warning(_ENDS_EARLY, ahead, ahead)
             return
         refuse(args)
         saved = _load(args, state) if state.global_step else None
-        if saved is None and state.global_step:
-            _check_plain(state, kwargs.get("lr_scheduler"))
+        if saved is None and ahead:
+            raise CheckpointError(
+                f"resume_from_checkpoint: expected the file {FILE} of this run, because the "
+                f"scheduler is {ahead} steps ahead of {state.global_step} full steps, but found "
+                "none. Resume from a folder in output_dir, or also set "
+                "TrainingArguments(resume_from_checkpoint=...) to the folder."
+            )
         self._start = saved["start"] if saved else state.global_step
         config = self.config.with_length(state.max_steps - self._start)
         # The Trainer's optimizer is accelerate's, around the torch optimizer.
@@ -286,13 +299,7 @@ def _load(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None
     return None
 
 
-def _check_plain(state: TrainerState, scheduler: Any) -> None:
-    """Raise CheckpointError if a run that is resumed without a state had predicted steps."""
+def _steps_ahead(state: TrainerState, scheduler: Any) -> int:
+    """Return the predicted steps of a run that is resumed, as its scheduler has counted them."""
     steps = getattr(scheduler, "last_epoch", 0) if _counts_steps(scheduler) else 0
-    if steps > state.global_step:
-        raise CheckpointError(
-            f"resume_from_checkpoint: expected the file {FILE} of this run, because the scheduler "
-            f"is at step {steps} after {state.global_step} full steps, but found none. Resume from "
-            "a folder in output_dir, or also set "
-            "TrainingArguments(resume_from_checkpoint=...) to the folder."
-        )
+    return max(0, steps - state.global_step) if state.global_step else 0

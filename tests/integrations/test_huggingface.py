@@ -226,6 +226,16 @@ def test_resumes_bit_for_bit(tmp_path: Path, whole: Any, step: int) -> None:
     assert same_bits(resumed.model.state_dict(), whole.model.state_dict())
 
 
+def test_a_schedule_ends_early_if_a_run_is_resumed_without_the_callback(
+    tmp_path: Path, whole: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    callback = HybridPredictCallback(enabled=False)
+    resumed = trained(tmp_path, callback, resume=str(checkpoint(whole, 14)), **SAVING)
+    ahead = resumed.lr_scheduler.last_epoch - STEPS
+    assert resumed.state.global_step == STEPS and ahead > 0
+    assert f"it ends {ahead} full steps before the run does" in caplog.text
+
+
 def test_the_checkpoint_of_another_run_is_not_taken(tmp_path: Path, whole: Any) -> None:
     other = trained(tmp_path, HybridPredictCallback(**OPTIONS), batches=8, **SAVING)
     assert not same_bits(whole.model.state_dict(), other.model.state_dict())

@@ -256,7 +256,8 @@ def test_callback_ledger_and_record_say_what_they_are() -> None:
     )  # fmt: skip
     for fact in ("253 full + 127 predicted = 380 steps, 33 % fewer full steps; 0 predicted "
                  "steps undone", "65 s on the host instead of 90 s",
-                 "overhead 8 % of the host seconds", "skill of forecasts 0.31 (1 is perfect, 0 is chance)"):  # fmt: skip
+                 "overhead 8 % of the host seconds",
+                 "skill of forecasts 0.31 (1 is perfect, 0 is chance)"):  # fmt: skip
         assert fact in str(ledger)
     ledger.correct_seconds = 34.0
     assert "95 s on the host instead of 90 s" in str(ledger)
