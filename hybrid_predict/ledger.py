@@ -361,7 +361,8 @@ def persistence(skill: Mapping[str, float]) -> str:
     """Format persistence and advance of one kind in a ledger; empty if it does not have them."""
     if not {"persistence", "advance"} <= skill.keys():
         return ""
-    return f"{skill['persistence']:.2f}, advance {skill['advance']:.2f} drifts per full step"
+    lasting, advance = skill["persistence"], skill["advance"]
+    return f"latest {lasting:.2f}, advance {advance:.2f} drifts per full step"
 
 
 def percent(share: float) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.ledger import FELL_BACK, SavingsLedger
 from hybrid_predict.report.audit_figures import (
     colors,
     curves_figure,
@@ -54,8 +54,14 @@ def proof(logs: Sequence[RunLog]) -> str:
 
 def run_page(logs: Sequence[RunLog]) -> str:
     """Return a page about one run, or about several side by side: their cost, not their quality."""
-    runs = [{"log": log, "finding": finding(log), "events": events(log), **_inside(log)}
-            for log in logs]  # fmt: skip
+    told = f"{FELL_BACK}see the first line of this page"  # that line has the reason
+    runs = [
+        {
+            "log": log, "finding": finding(log), **_inside(log),
+            "events": [text.replace(log.ledger.fell_back or told, told) for text in events(log)],
+        }
+        for log in logs
+    ]  # fmt: skip
     table = [{"status": log.status, **facts(log)} for log in logs]
     names = dict.fromkeys(name for each in table for name in each if name != "saving")
     rows = [(name, [each.get(name, "unknown") for each in table]) for name in names]

@@ -71,7 +71,9 @@ def facts(log: RunLog) -> dict[str, str]:
         "seconds": f"{duration(ledger.full_seconds)} in full steps, "
         f"{duration(ledger.overhead_seconds)} in the plug-in, on the host",
         "overhead": ledger.overhead,
-        "correcting": "" if share is None else f"{percent(share)} of a full step's operations",
+        "correcting": f"{percent(share)} of a full step's operations"
+        if share is not None and ledger.corrected_steps
+        else "",
         "loss": f"{losses[0]:.4g} to {losses[-1]:.4g}" if losses else "",
     }
     for kind, skill in ledger.skills.items():

@@ -59,6 +59,9 @@ def loss_figure(log: RunLog) -> Figure:
     plan, steps = log.start["plan"], [0, *(row.ledger.steps for row in log.rows)]
     ends = [0, plan["warmup"], log.steps - plan["cooldown"], log.steps]
     start, warm, cool, end = np.interp(ends, steps, [0, *full_steps])
+    fell_back = (e["step"] for e in log.ledger.events if e["reason"] == log.ledger.fell_back)
+    plain = next(fell_back, end)
+    warm, cool = min(warm, plain), min(cool, plain)
     for axes in (top, bottom):
         axes.axvspan(start, warm, color="#eef0f3", zorder=0)
         axes.axvspan(cool, end, color="#eef0f3", zorder=0)
@@ -139,6 +142,10 @@ def _by_kind(
         figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
     else:
         text = "not known yet" if log.end is None else "never known: too few full steps"
+        if not log.start["plan"]["predicted"]:
+            text = "not measured: no predicted steps were planned"
+        if log.ledger.fell_back:
+            text = "not known: the run fell back to plain training"
         axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#5c6370")
     return figure
 

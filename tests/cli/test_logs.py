@@ -11,7 +11,12 @@ from run_logs import NAME, ROWS, SKILLS, row, written
 
 from hybrid_predict import cli
 from hybrid_predict.report.run_facts import facts, finding, lines, sparkline
-from hybrid_predict.report.run_figures import loss_figure, pace_figure, seconds_figure
+from hybrid_predict.report.run_figures import (
+    loss_figure,
+    pace_figure,
+    seconds_figure,
+    skill_figure,
+)
 from hybrid_predict.report.run_log import read_log
 
 pytest.importorskip("rich")
@@ -70,13 +75,32 @@ def test_persistence_and_advance_are_shown_where_a_log_has_them(tmp_path):
     old = read_log(write(tmp_path / "old", ROWS))
     known = {**SKILLS["hidden"], "persistence": 0.12, "advance": 1.5}
     log = read_log(write(tmp_path / "new", [*ROWS[:2], row(140, 60, {"hidden": known})]))
-    assert facts(log)["persistence, hidden"] == "0.12, advance 1.50 drifts per full step"
+    assert facts(log)["persistence, hidden"] == "latest 0.12, advance 1.50 drifts per full step"
     assert "persistence, hidden" not in facts(old)
     assert facts(old)["per full step"] == "0.43 predicted steps"
     for each, labels in ((log, {"predicted steps", "hidden: advance"}), (old, {"predicted steps"})):
         (axes,) = pace_figure(each).axes
         assert set(axes.get_legend_handles_labels()[1]) == labels
         assert list(axes.lines[0].get_ydata()) == pytest.approx([0.0, 0.0, 60 / 80])
+
+
+def test_a_run_that_fell_back_says_so_once_and_why(tmp_path, capsys):
+    """In full step 70, after a warm-up of 50."""
+    rows = [row(n, 0, {}, corrected_steps=0) for n in (20, 308)]
+    path = write(tmp_path, rows, steps=308, event="fell back to plain training: the reason")
+    log = read_log(path)
+    assert "correcting" not in facts(log)
+    top, _ = loss_figure(log).axes
+    grey = [patch.get_extents().transformed(top.transData.inverted()) for patch in top.patches]
+    assert sum(patch.width for patch in grey) == pytest.approx(50 + 308 - 70)
+    (axes,) = skill_figure(log).axes
+    assert [text.get_text() for text in axes.texts] == [
+        "not known: the run fell back to plain training"
+    ]
+    assert cli.main(["report", str(tmp_path)]) == 0
+    page = path.with_suffix(".html").read_text(encoding="utf-8")
+    assert page.lower().count("the reason") == capsys.readouterr().out.count("the reason") == 1
+    assert sum("the reason" in line for line in lines(log, 150, 0.0)) == 1
 
 
 def test_a_page_shows_where_steps_and_seconds_went(tmp_path):
