@@ -15,15 +15,16 @@ from hybrid_predict.integrations.loggers import Loggers
 from hybrid_predict.interrupts import raise_interrupt
 from hybrid_predict.ledger import why_unpredicted
 from hybrid_predict.record import StepRecord
+from hybrid_predict.report import slow_run
 from hybrid_predict.report.log_writer import LogWriter
 from hybrid_predict.report.overview import added_cost, cautions, overview
 from hybrid_predict.report.run_log import NAME, RunLog
-from hybrid_predict.report.slow_run import SlowRun
 from hybrid_predict.rules.schedule import Phase
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.torch import ranks
 
 logger = ranks.rank_zero_logger(__name__)
+_slow_logger = ranks.rank_zero_logger(slow_run.__name__)  # audits, which compare seconds, mute it
 
 _PHASES = {
     Phase.WARMUP: "warm-up: updates are corrected, nothing is predicted yet",
@@ -112,7 +113,7 @@ class Reporter:
         self._loggers = Loggers(loggers)
         self._position, self._unlogged, self._closed = 0, False, False
         self._phases: set[Phase] = set()
-        self._slow = SlowRun(engine)
+        self._slow = slow_run.SlowRun(engine)
         self._writer = LogWriter(None if folder is None else folder / NAME)
         screen.show(self._shown)
 
@@ -133,7 +134,7 @@ class Reporter:
             skill = "" if record.skill is None else f" (skill {record.skill:.2f})"
             logger.info("Full step %d: %s%s.", record.step, _PHASES[phase], skill)
         if slow := self._slow.warning(record.step):
-            logger.warning("Full step %d: %s.", record.step, slow)
+            _slow_logger.warning("Full step %d: %s.", record.step, slow)
         self._writer.step(record, self._ledger)
         self._loggers.events(self._ledger)
         self._position, due = self._screen.position()

@@ -115,7 +115,7 @@ class Meter(pl.Callback):
             self._losses = []
         if perf_counter() - self._last_call >= _PAUSE:
             self._last_call = perf_counter()
-            self._on_step(self.full_steps, math.nan if loss is None else float(loss))
+            self._on_step(int(trainer.global_step), math.nan if loss is None else float(loss))
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Pause the clock."""

@@ -129,9 +129,7 @@ def train_arm(
     def started(trainer: Any) -> None:
         arm.settle_callbacks(trainer)
         check(entry())
-        engine = arm.hybrid.engine if arm.hybrid else None
-        predicted = engine.schedule.planned if engine and not engine.config.paced else 0
-        observer.run_started(name, seed, meter.total_steps - predicted)
+        observer.run_started(name, seed, meter.total_steps)
 
     meter = Meter(config.metric, seed, started, observer.stepped)
     arm = AuditArm(name, seed, config, folder, meter, logger, speedup)

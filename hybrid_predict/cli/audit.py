@@ -96,11 +96,16 @@ def _run(options: Namespace) -> int:
 
 
 def show_audit(
-    typed: Sequence[str], config: AuditConfig, folder: Path, train: Callable[..., AuditResult]
+    typed: Sequence[str],
+    config: AuditConfig,
+    folder: Path,
+    train: Callable[..., AuditResult],
+    most: int | None = None,
 ) -> AuditResult:
     """Run an audit with a progress bar, then print its table, its finding and its files.
 
-    ``typed`` are the words of the command, of which the first is its name.
+    ``typed`` are the words of the command, of which the first is its name. With ``most`` only so
+    many notes are printed; the report has all of them.
     """
     from hybrid_predict.audit.config import SHORTENED
     from hybrid_predict.audit.results import sentences
@@ -131,7 +136,8 @@ def show_audit(
         screen.say(f"Verdict: {verdict.headline}.")
         if few and not result.partial:
             screen.say(f"For proof: {with_seeds(typed, FEW_SEEDS)}", soft_wrap=True)
-    for text in (*why, *sentences(results["earned"]), *results["notes"]):
+    texts = [*sentences(results["earned"]), *results["notes"]]
+    for text in [*why, *texts] if most is None else texts[:most]:
         screen.say(f"{text}\n")
     files = [f"Report:   {folder / 'report.html'}", f"Results:  {folder / 'results.json'}"]
     files += [f"MLflow:   mlflow ui --backend-store-uri {tracking_uri(folder)}"] * config.mlflow

@@ -11,6 +11,11 @@ from hybrid_predict.cli.audit import add_shared, show_audit
 from hybrid_predict.cli.program import INTERRUPTED, Command, need
 from hybrid_predict.errors import ConfigError
 
+_SHOWN = """\
+A small GPT is trained from the same weights in four ways: in full; with a shortened schedule;
+the same with corrected updates; and in full with corrected updates and predicted steps, which
+replace full ones. What counts is the loss at the end, and how many full steps that took."""
+
 
 def _add_options(add: Any) -> None:
     add("--full", action="store_true", help="Train three times the steps, with three seeds.")
@@ -53,8 +58,10 @@ def _run(options: Namespace) -> int:
 
     make_run, source = demo_audit(recipe)
     train = partial(audit, make_run, config, folder, source=source, overwrite=options.overwrite)
+    print(_SHOWN, flush=True)
     with threads(options.threads or 1):
-        return INTERRUPTED if show_audit(options.typed, config, folder, train).partial else 0
+        result = show_audit(options.typed, config, folder, train, most=3)
+    return INTERRUPTED if result.partial else 0
 
 
 COMMAND = Command(

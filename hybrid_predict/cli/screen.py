@@ -48,7 +48,7 @@ class Screen(Observer):
         )
         self._all = self._progress.add_task("all runs", total=sum(lengths), note="")
         self._one = self._progress.add_task("", note="", visible=False)
-        self._done, self._planned, self._known = done, 0, 0
+        self._done, self._steps, self._known = done, 0, 0
         self._speedup: Speedup | None = None
         self._direction = ""
         self._show_done()
@@ -65,18 +65,18 @@ class Screen(Observer):
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def run_started(self, arm: str, seed: int, full_steps: int) -> None:
+    def run_started(self, arm: str, seed: int, steps: int) -> None:
         """Show the run on the second bar."""
-        self._planned = full_steps
+        self._steps = steps
         name = self._name({"arm": arm, "seed": seed})
-        self._progress.reset(self._one, description=name, total=full_steps, note="", visible=True)
+        self._progress.reset(self._one, description=name, total=steps, note="", visible=True)
 
-    def stepped(self, full_steps: int, loss: float) -> None:
+    def stepped(self, steps: int, loss: float) -> None:
         """Move both bars."""
-        note = f"{full_steps:,}/{self._planned:,} full steps, loss {loss:.3f}"
-        self._progress.update(self._one, completed=full_steps, note=note)
+        note = f"{steps:,}/{self._steps:,} steps, loss {loss:.3f}"
+        self._progress.update(self._one, completed=steps, note=note)
         length = self._lengths[min(self._done, len(self._lengths) - 1)]
-        part = length * min(1.0, full_steps / self._planned)
+        part = length * min(1.0, steps / self._steps)
         self._progress.update(self._all, completed=sum(self._lengths[: self._done]) + part)
 
     def run_found(self, run: Run) -> None:

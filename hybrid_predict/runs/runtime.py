@@ -22,13 +22,16 @@ from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError, MissingExtraError
 from hybrid_predict.runs.files import given_path, named, replace_text
 
-_CHATTY_LOGGERS = (
-    "alembic",
-    "lightning.fabric.utilities.seed",
-    "lightning.pytorch.trainer.connectors.signal_connector",
-    "lightning.pytorch.utilities.rank_zero",
-    "mlflow.store.db.utils",
-)
+_CHATTY_LOGGERS = {
+    "alembic": logging.WARNING,
+    "hybrid_predict.report.slow_run": logging.ERROR,  # arms of an audit are timed
+    "lightning.fabric.utilities.seed": logging.WARNING,
+    "lightning.pytorch.trainer.connectors.signal_connector": logging.WARNING,
+    "lightning.pytorch.utilities.rank_zero": logging.WARNING,
+    "mlflow.store.db.utils": logging.WARNING,
+}
+"""Levels of loggers in commands that train."""
+
 _ADVICE = (
     "does not have many workers",
     "GPU available but not used",
@@ -40,11 +43,11 @@ _ADVICE = (
 class Observer:
     """Methods that are called while arms are trained; these do nothing."""
 
-    def run_started(self, arm: str, seed: int, full_steps: int) -> None:
-        """A run begins; it takes ``full_steps`` if no predicted step is undone."""
+    def run_started(self, arm: str, seed: int, steps: int) -> None:
+        """A run of ``steps``, full or predicted, begins."""
 
-    def stepped(self, full_steps: int, loss: float) -> None:
-        """A run has done ``full_steps``; called after some of the full steps."""
+    def stepped(self, steps: int, loss: float) -> None:
+        """A run has done ``steps``, full or predicted; called after some of the full steps."""
 
     def run_found(self, run: Mapping[str, Any]) -> None:
         """A run was finished before; ``run`` is its entry in the results file."""
@@ -64,10 +67,10 @@ class Observer:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence Lightning's banner and advice, and MLflow's notes on its database."""
+    """Silence Lightning's banner and advice, MLflow's notes on its database, and slow runs."""
     levels = {name: logging.getLogger(name).level for name in _CHATTY_LOGGERS}
-    for name in levels:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name, level in _CHATTY_LOGGERS.items():
+        logging.getLogger(name).setLevel(level)
     try:
         with warnings.catch_warnings():
             for message in _ADVICE:

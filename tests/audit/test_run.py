@@ -1,11 +1,13 @@
 """Audits from end to end: what they write, resume and restore."""
 
 import json
+import logging
 import math
 import os
 import random
 import re
 import signal
+from typing import ClassVar
 
 import lightning as L
 import numpy as np
@@ -15,13 +17,15 @@ from audit_task import STEPS, Interrupting, Task, config, keep, kept
 from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError
-from hybrid_predict.audit import AuditOutcome, audit, plan_audit
+from hybrid_predict.audit import AuditOutcome, audit, meter, plan_audit
 from hybrid_predict.audit.results import make_results, sentences
+from hybrid_predict.integrations import reporter
 from hybrid_predict.report import pages
 from hybrid_predict.report.audit_figures import curves_figure
 from hybrid_predict.report.pages import audit_page
 from hybrid_predict.rules.gate import NO_SKILL, NOT_LASTING, TOO_SHORT
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.runtime import Observer, quiet
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
@@ -72,6 +76,26 @@ def test_counts_of_every_arm(finished):
         assert math.isfinite(run["metric"])
         assert run["failure"] is None
     assert result.verdict.saving == pytest.approx(1 / 3)
+
+
+def test_an_observer_sees_every_run_reach_its_length(tmp_path, monkeypatch):
+    """The hybrid arm too, however many of its predicted steps are made."""
+    monkeypatch.setattr(meter, "_PAUSE", 0.0)
+
+    class Seen(Observer):
+        runs: ClassVar[dict[str, tuple[int, list[int]]]] = {}
+
+        def run_started(self, arm, seed, steps):
+            self.runs[arm] = steps, []
+
+        def stepped(self, steps, loss):
+            list(self.runs.values())[-1][1].append(steps)
+
+    audit(Task(), config(seeds=1), tmp_path, observer=Seen())
+    assert {arm: (steps, max(done)) for arm, (steps, done) in Seen.runs.items()} == {
+        FULL: (18, 18), SHORT: (12, 12), CORRECTED: (12, 12), HYBRID: (18, 18),
+    }  # fmt: skip
+    assert len(Seen.runs[HYBRID][1]) == 12
 
 
 def test_metric_is_that_of_the_final_weights(finished, tmp_path):
@@ -219,6 +243,13 @@ def test_ctrl_c_leaves_a_partial_report_and_the_next_call_goes_on(tmp_path):
     assert not audit(task, config(seeds=1), tmp_path).partial
     assert task.calls == [(SHORT, 0), (CORRECTED, 0), (HYBRID, 0)]
     assert "Partial results" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_no_arm_warns_that_it_is_slow():
+    """The audit compares seconds at its end."""
+    assert reporter._slow_logger.isEnabledFor(logging.WARNING)
+    with quiet():
+        assert not reporter._slow_logger.isEnabledFor(logging.WARNING)
 
 
 def test_error_of_the_model_keeps_what_is_done_and_comes_out(tmp_path):

@@ -131,7 +131,7 @@ def test_ctrl_c_and_sigterm_exit_with_130_and_tell_how_to_go_on(
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
 
-    def stop(self, full_steps, loss):
+    def stop(self, steps, loss):
         if self._done == 1:
             os.kill(os.getpid(), number)
 

@@ -61,9 +61,9 @@ class Interrupting(Observer):
 
     started = 0
 
-    def run_started(self, arm: str, seed: int, full_steps: int) -> None:
+    def run_started(self, arm: str, seed: int, steps: int) -> None:
         self.started += 1
 
-    def stepped(self, full_steps: int, loss: float) -> None:
+    def stepped(self, steps: int, loss: float) -> None:
         if self.started == 2:
             raise KeyboardInterrupt
