@@ -17,9 +17,6 @@ from hybrid_predict.updates import make_update
 SHORTENED = (SHORT, CORRECTED)
 """The arms whose schedule is shortened."""
 
-MOST_SEEDS = 10_000
-"""Most paired seeds."""
-
 AUTO: Literal["auto"] = "auto"
 """Speedup of a hybrid arm that decides itself; short arms take as many full steps as it did."""
 
@@ -225,10 +222,7 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "metric": ("a name", _name),
     "experiment": ("a name", _name),
     "mode": ("'min' or 'max'", lambda v: v in ("min", "max")),
-    "seeds": (
-        f"an integer, at least 1 and at most {MOST_SEEDS:,}",
-        lambda v: type(v) is int and 1 <= v <= MOST_SEEDS,
-    ),
+    "seeds": ("an integer from 1 to 10,000", lambda v: type(v) is int and 1 <= v <= 10_000),
     "mlflow": ("True or False", lambda v: isinstance(v, bool)),
     "speedup": (
         "a finite number above 1, or 'auto'", lambda v: v == AUTO or (is_number(v) and v > 1),

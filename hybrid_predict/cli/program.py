@@ -163,7 +163,7 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 def positive(text: str) -> int:
     """Parse the value of an option as a positive integer, such as a number of threads."""
     if not text.isdecimal() or not 1 <= int(text[:5]) <= 4096:
-        raise ArgumentTypeError(f"expected an integer, at least 1 and at most 4096, got {text!r}")
+        raise ArgumentTypeError(f"expected an integer from 1 to 4096, got {text!r}")
     return int(text)
 
 

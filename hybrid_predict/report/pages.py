@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hybrid_predict.ledger import FELL_BACK, SavingsLedger
+from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report.audit_figures import (
     colors,
     curves_figure,
@@ -54,14 +54,8 @@ def proof(logs: Sequence[RunLog]) -> str:
 
 def run_page(logs: Sequence[RunLog]) -> str:
     """Return a page about one run, or about several side by side: their cost, not their quality."""
-    told = f"{FELL_BACK}see the first line of this page"  # that line has the reason
-    runs = [
-        {
-            "log": log, "finding": finding(log), **_inside(log),
-            "events": [text.replace(log.ledger.fell_back or told, told) for text in events(log)],
-        }
-        for log in logs
-    ]  # fmt: skip
+    runs = [{"log": log, "finding": finding(log), "events": events(log, told=log.ledger.fell_back),
+             **_inside(log)} for log in logs]  # fmt: skip
     table = [{"status": log.status, **facts(log)} for log in logs]
     names = dict.fromkeys(name for each in table for name in each if name != "saving")
     rows = [(name, [each.get(name, "unknown") for each in table]) for name in names]
@@ -174,14 +168,8 @@ def audit_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
     for name, summary in results["summary"].items():
         metrics = [mean_and_sd(summary["metric"])]
         metrics += [f"{count} {failure}" for failure, count in summary["failures"].items()]
-        rows.append(
-            {
-                "arm": name,
-                "full_steps": f"{summary['full_steps']:,.0f}",
-                "predicted_steps": f"{summary['predicted_steps']:,.0f}",
-                "undone_steps": f"{summary['undone_steps']:,.0f}",
-                "seconds": f"{summary['seconds']:,.1f}",
-                "metric": ", ".join(metrics),
-            }
-        )
+        counts = ("full_steps", "predicted_steps", "undone_steps")
+        steps = {key: f"{summary[key]:,.0f}" for key in counts}
+        seconds = f"{summary['seconds']:,.1f}"
+        rows.append({"arm": name, **steps, "seconds": seconds, "metric": ", ".join(metrics)})
     return rows

@@ -40,7 +40,8 @@ def finding(log: RunLog) -> str:
     if not ledger.full_steps:
         return "nothing was trained yet"
     if fell_back := ledger.fell_back:
-        return f"{so_far}{ledger.full_steps:,} full steps; {printable(fell_back)}"
+        since = next(text for text in events(log) if text.endswith(fell_back))
+        return f"{so_far}{ledger.full_steps:,} full steps; {printable(since)}"
     if not plan["predicted"]:
         return f"{so_far}{ledger.full_steps:,} full steps; no predicted steps were planned"
     if ledger.predicted_steps:
@@ -91,9 +92,10 @@ def facts(log: RunLog) -> dict[str, str]:
     return {name: text for name, text in shown.items() if text}
 
 
-def events(log: RunLog) -> list[str]:
-    """Return the events of a run, each with the full step at which it first happened."""
-    return [f"full step {event['step']:,}: {event['reason']}" for event in log.ledger.events]
+def events(log: RunLog, told: str = "") -> list[str]:
+    """Return the events of a run but for one, each with the full step where it first happened."""
+    kept = [event for event in log.ledger.events if event["reason"] != told]
+    return [f"full step {event['step']:,}: {event['reason']}" for event in kept]
 
 
 def known_losses(log: RunLog) -> list[float]:

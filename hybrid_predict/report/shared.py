@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ import numpy as np
 from hybrid_predict.errors import HybridPredictError, MissingExtraError
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -41,8 +40,6 @@ def render(template: str, **context: Any) -> str:
 def new_figure(**kwargs: Any) -> Figure:
     """Return an empty matplotlib figure, without pyplot and its global state.
 
-    It draws names as they are: matplotlib would read two dollar signs as mathematics.
-
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
@@ -50,35 +47,19 @@ def new_figure(**kwargs: Any) -> Figure:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("A figure", "cli") from error
-
-    class PlainFigure(Figure):
-        def draw(self, renderer: Any) -> None:
-            for text in _texts(self):
-                text.set_parse_math(False)
-            super().draw(renderer)
-
-    return PlainFigure(layout="constrained", **kwargs)
-
-
-def _texts(artist: Artist) -> Iterator[Any]:
-    """Yield the texts of a figure, but for the numbers at ticks, whose powers are mathematics."""
-    from matplotlib.axis import Tick
-
-    for child in artist.get_children():
-        if hasattr(child, "set_parse_math"):
-            yield child
-        elif not isinstance(child, Tick):
-            yield from _texts(child)
+    return Figure(layout="constrained", **kwargs)
 
 
 def data_uri(draw: Callable[..., Figure], *arguments: Any) -> str:
-    """Draw a figure, and return it as a data URI of SVG; an empty one if it cannot be drawn.
+    """Draw a figure, and return it as a data URI of SVG, which is empty if it cannot be drawn.
 
-    A page shows the figure's title in its place, and keeps everything else.
+    Names are drawn as they are: matplotlib would read two dollar signs as mathematics.
     """
     drawing = BytesIO()
     try:
         figure = draw(*arguments)
+        for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math")):
+            text.set_parse_math(False)  # type: ignore[attr-defined]
         figure.savefig(drawing, format="svg", metadata={"Date": None}, transparent=True)
     except HybridPredictError:
         raise

@@ -333,7 +333,7 @@ def test_a_bad_file_is_refused_in_one_line(work, refused, content, words):
     [
         ([], "FILE"),
         (["nowhere.yaml"], "nowhere.yaml"),
-        (["file.yaml", "--seeds", "0"], "seeds: expected an integer, at least 1"),
+        (["file.yaml", "--seeds", "0"], "seeds: expected an integer from 1 to 10,000"),
     ],
 )
 def test_bad_usage_is_refused_in_one_line(work, refused, arguments, words):
