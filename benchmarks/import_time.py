@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 
 COMMANDS = (
     "", "--help", "--version", "demo --help", "audit --help", "audit {audit} --plan", "report RUN",
-    "watch RUN", "doctor", "schema", "wacth RUN",
+    "watch RUN", "doctor", "wacth RUN",
 )  # fmt: skip
 """Arguments of ``hybrid-predict``; RUN is a finished run, {audit} a configuration file."""
 

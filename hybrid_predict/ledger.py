@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, final
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.html import table
 
 
 @final
@@ -312,28 +311,6 @@ class SavingsLedger:
             **dict.fromkeys(("full_seconds", "correct_seconds", "predict_seconds"), _SECONDS),
             **dict.fromkeys(("flops_per_step", "flops_per_correction"), _OPERATIONS),
         }
-
-    def _repr_html_(self) -> str:
-        """A table of counts, seconds, skill by kind and events, for notebooks."""
-        rows = {
-            "full steps": f"{self.full_steps:,}, {self.corrected_steps:,} corrected",
-            "predicted steps": f"{self.predicted_steps:,} stand, {self.undone_steps:,} undone"
-            + ("" if self.mean_length is None else f", mean length {self.mean_length:.2f} drifts"),
-            "steps": f"{self.steps:,}, {percent(self.saved_steps_fraction)} fewer full steps",
-        }
-        if self.full_seconds:
-            seconds = (self.full_seconds, self.correct_seconds, self.predict_seconds)
-            full, correct, predict = map(duration, seconds)
-            rows["seconds on the host"] = (
-                f"full steps {full}, correcting {correct}, predicting {predict}"
-            )
-        for kind, skill in self.skills.items():
-            rows[f"skill, {kind}"] = f"{skill['mean']:.2f}, at least {skill['lower']:.2f}"
-            if shown := persistence(skill):
-                rows[f"persistence, {kind}"] = shown
-        for event in self.events:
-            rows[f"full step {event['step']:,}"] = event["reason"]
-        return table("HybridPredict", rows)
 
 
 FELL_BACK = "fell back to plain training: "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from hybrid_predict.html import table
 from hybrid_predict.rules.schedule import Phase
 from hybrid_predict.rules.verdict import Verdict
 from hybrid_predict.torch.gradients import GradientInfo
@@ -64,17 +63,3 @@ class StepRecord:
         if self.skill is not None:
             parts.append(f"skill {self.skill:.2f}")
         return ", ".join(parts)
-
-    def _repr_html_(self) -> str:
-        """A table of the step, for notebooks; unknown values are left out."""
-        known = {
-            "phase": self.phase.value,
-            "ticks": self.ticks,
-            "predicted before it": self.predicted,
-            "verdict": self.verdict and self.verdict.value,
-            "length, drift = 1": None if self.length is None else f"{self.length:.2f}",
-            "loss": None if self.loss is None else f"{self.loss:.4g}",
-            "skill": None if self.skill is None else f"{self.skill:.2f}",
-        }
-        rows = {name: str(value) for name, value in known.items() if value is not None}
-        return table(f"Full step {self.step}", rows)

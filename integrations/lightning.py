@@ -12,7 +12,6 @@ from torch import Tensor
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, RankError, UnsupportedSetupError
-from hybrid_predict.html import table
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import ManualClock, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
@@ -124,11 +123,6 @@ class HybridPredict(TrainerCallback):
 
     def __str__(self) -> str:
         return f"{self!r}: {self.ledger}" if self.ledger.steps else repr(self)
-
-    def _repr_html_(self) -> str:
-        """A table of settings that differ from the defaults, and of the ledger, for notebooks."""
-        settings = table(type(self).__name__, self._chosen() or {"settings": "all defaults"})
-        return settings + (self.ledger._repr_html_() if self.ledger.steps else "")
 
     def _chosen(self) -> dict[str, str]:
         """Settings that differ from the defaults."""

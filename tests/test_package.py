@@ -161,7 +161,7 @@ def test_a_class_with_abstract_methods_is_an_abc():
 
 LAYERS = (
     ("errors", "interrupts"),
-    ("config", "html"),
+    ("config",),
     ("rules", "ledger"),
     ("saved",),
     ("runs",),

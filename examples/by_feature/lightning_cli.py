@@ -1,7 +1,6 @@
 """LightningCLI: the callback, its updates and its predictors from a YAML file.
 
-Look at: lightning_cli.yaml. Its first line names the JSON schema, with which an editor completes
-and checks names and values; updates and predictors are objects with arguments of their own.
+Look at: lightning_cli.yaml. Updates and predictors are objects with arguments of their own.
 
 Run in this folder, with: python lightning_cli.py fit --config lightning_cli.yaml (about 8 seconds
 on one core)

@@ -19,6 +19,7 @@ from hybrid_predict.audit.training import short_steps, train_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.config import Speedup
 from hybrid_predict.integrations.loggers import NOTE
+from hybrid_predict.report import slow_run
 from hybrid_predict.report.pages import audit_page, plain_finding
 from hybrid_predict.report.run_log import NAME
 from hybrid_predict.runs.evidence import FULL, HYBRID
@@ -174,7 +175,7 @@ def audit(
         MissingExtraError: If Lightning, matplotlib or MLflow is not installed.
     """
     place, observer, status = writable_folder(folder), observer or Observer(), "FAILED"
-    with locked(place), quiet():
+    with locked(place), quiet(slow_run.__name__):  # arms are timed
         store = RunStore(place, config, source, overwrite=overwrite)
         tracking = _tracking(store, config) if config.mlflow else None
         arms = ArmRuns(make_run, config, (config.speedup,), store, observer, tracking)

@@ -16,6 +16,7 @@ from hybrid_predict.audit.results import paired
 from hybrid_predict.audit.store import SCHEMA, SEARCH, RunStore
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict, PairedSeed, judge_audit
 from hybrid_predict.config import Speedup
+from hybrid_predict.report import slow_run
 from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, LEAST_SAVING, SHORT
 from hybrid_predict.runs.runtime import (
     Observer,
@@ -145,7 +146,7 @@ def search(
         MissingExtraError: If Lightning is not installed.
     """
     place, observer = writable_folder(folder), observer or Observer()
-    with locked(place), quiet():
+    with locked(place), quiet(slow_run.__name__):
         store = RunStore(place, config, source, overwrite=overwrite)
         runs = direction_runs(make_run, config, store, observer)
         return Searching(runs, config, place, observer).result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hybrid_predict import __version__
-from hybrid_predict.cli import audit, demo, doctor, runs, schema
+from hybrid_predict.cli import audit, demo, doctor, runs
 from hybrid_predict.cli.program import PROGRAM, run_program
 
 COMMANDS = {
@@ -12,7 +12,6 @@ COMMANDS = {
     "watch": runs.WATCH,
     "report": runs.REPORT,
     "audit": audit.COMMAND,
-    "schema": schema.COMMAND,
 }
 
 DESCRIPTION = (

@@ -24,7 +24,6 @@ from hybrid_predict.runs.files import given_path, named, replace_text
 
 _CHATTY_LOGGERS = {
     "alembic": logging.WARNING,
-    "hybrid_predict.report.slow_run": logging.ERROR,  # arms of an audit are timed
     "lightning.fabric.utilities.seed": logging.WARNING,
     "lightning.pytorch.trainer.connectors.signal_connector": logging.WARNING,
     "lightning.pytorch.utilities.rank_zero": logging.WARNING,
@@ -66,10 +65,14 @@ class Observer:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Silence Lightning's banner and advice, MLflow's notes on its database, and slow runs."""
-    levels = {name: logging.getLogger(name).level for name in _CHATTY_LOGGERS}
-    for name, level in _CHATTY_LOGGERS.items():
+def quiet(*muted: str) -> Iterator[None]:
+    """Silence Lightning's banner and advice, MLflow's notes on its database, and ``muted`` loggers.
+
+    Of the last, only errors are shown.
+    """
+    wanted = {**_CHATTY_LOGGERS, **dict.fromkeys(muted, logging.ERROR)}
+    levels = {name: logging.getLogger(name).level for name in wanted}
+    for name, level in wanted.items():
         logging.getLogger(name).setLevel(level)
     try:
         with warnings.catch_warnings():

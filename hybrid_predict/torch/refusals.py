@@ -9,7 +9,13 @@ from typing import Any
 from torch.optim import Optimizer
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.torch import deepspeed
+
+DEEPSPEED = (
+    "DeepSpeed divides weights among ranks or updates copies of them. Use DistributedDataParallel, "
+    "or shard the model with torch.distributed.fsdp.fully_shard (in a Lightning Trainer, with "
+    "ModelParallelStrategy)."
+)
+"""Remedy for models and optimizers of DeepSpeed."""
 
 _REFUSED = {
     "LBFGS": "it runs the model several times inside one step",
@@ -22,12 +28,19 @@ _REFUSED = {
 }
 
 
+def of_deepspeed(given: Any) -> bool:
+    """Return whether a model, parameter or optimizer belongs to DeepSpeed."""
+    names = [f"{cls.__module__}.{cls.__name__}" for cls in type(given).__mro__]
+    made = any(name.startswith("deepspeed.") or "DeepSpeedEngine" in name for name in names)
+    return made or any(hasattr(given, mark) for mark in ("ds_id", "_hp_mapping"))
+
+
 def inner_optimizer(given: Sequence[Any]) -> str:
     """Tell where the torch optimizer is that objects of another class stand for, or ""."""
     for other in given:
         held = getattr(other, "__dict__", {})
-        if remedy := deepspeed.remedy(other):
-            return remedy
+        if of_deepspeed(other):
+            return DEEPSPEED
         inner = [name for name, value in held.items() if isinstance(value, Optimizer)]
         if inner and not isinstance(other, Optimizer):
             return f"Pass the optimizer that it wraps, its attribute {inner[0]!r}."

@@ -10,21 +10,23 @@ from typing import Any
 from torch import Tensor, nn
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.torch import deepspeed, fsdp1
+from hybrid_predict.torch import fsdp1
 from hybrid_predict.torch.layouts import assembled, flat, is_dtensor, layout
 from hybrid_predict.torch.ranks import rank, size
+from hybrid_predict.torch.refusals import DEEPSPEED, of_deepspeed
 
 
 def check_supported(model: nn.Module) -> None:
     """Check that the parameters of a model are full tensors, or sharded in a supported way.
 
     Raises:
-        UnsupportedSetupError: For ZeRO stages 1 to 3 of DeepSpeed, parameters that are not split
-            into one shard per rank along a dimension, and what FSDP1 does not keep in place.
+        UnsupportedSetupError: For parameters of DeepSpeed, those that are not split into one shard
+            per rank along a dimension, and what FSDP1 does not keep in place.
     """
     fsdp1.check_supported(model)
     for name, p in model.named_parameters():
-        deepspeed.check_parameter(name, p)
+        if of_deepspeed(p):
+            raise UnsupportedSetupError("model", "a torch module", name, DEEPSPEED)
         placements = getattr(p, "placements", ()) if is_dtensor(p) else ()
         odd = [str(x) for x in placements if type(x).__name__ not in ("Shard", "Replicate")]
         if odd:
@@ -34,13 +36,13 @@ def check_supported(model: nn.Module) -> None:
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the module that ``DistributedDataParallel`` or DeepSpeed wraps, or the model as is.
+    """Return the module that ``DistributedDataParallel`` wraps, or the model as is.
 
     Raises:
-        UnsupportedSetupError: If DeepSpeed updates copies of the model's weights.
+        UnsupportedSetupError: If the model is an engine of DeepSpeed.
     """
-    if deepspeed.is_engine(model):
-        return deepspeed.inner(model)
+    if of_deepspeed(model):
+        raise UnsupportedSetupError("model", "a torch module", type(model).__name__, DEEPSPEED)
     wrapped = type(model).__name__ == "DistributedDataParallel"
     return model.module if wrapped else model
 

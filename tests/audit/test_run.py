@@ -25,7 +25,7 @@ from hybrid_predict.report.audit_figures import curves_figure
 from hybrid_predict.report.pages import audit_page
 from hybrid_predict.rules.gate import NO_SKILL, NOT_LASTING, TOO_SHORT
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
-from hybrid_predict.runs.runtime import Observer, quiet
+from hybrid_predict.runs.runtime import Observer
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
@@ -245,11 +245,16 @@ def test_ctrl_c_leaves_a_partial_report_and_the_next_call_goes_on(tmp_path):
     assert "Partial results" not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_no_arm_warns_that_it_is_slow():
+def test_no_arm_warns_that_it_is_slow(tmp_path):
     """The audit compares seconds at its end."""
+
+    class Stops(Task):
+        def __call__(self, arm):
+            raise OSError(f"warns: {reporter._slow_logger.isEnabledFor(logging.WARNING)}")
+
+    with pytest.raises(OSError, match="warns: False"):
+        audit(Stops(), config(), tmp_path)
     assert reporter._slow_logger.isEnabledFor(logging.WARNING)
-    with quiet():
-        assert not reporter._slow_logger.isEnabledFor(logging.WARNING)
 
 
 def test_error_of_the_model_keeps_what_is_done_and_comes_out(tmp_path):

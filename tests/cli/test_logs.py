@@ -345,8 +345,7 @@ def test_a_device_is_not_replaced_by_a_page(tmp_path, refused, name):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["watch", "."], ["report", "."], ["report", "é"], ["--help"], ["nö"], ["doctor"],
-     pytest.param(["schema"], marks=pytest.mark.slow)],
+    [["watch", "."], ["report", "."], ["report", "é"], ["--help"], ["nö"], ["doctor"]],
     ids=" ".join,
 )  # fmt: skip
 def test_a_terminal_of_ascii_is_enough(tmp_path, arguments):

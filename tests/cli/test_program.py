@@ -178,8 +178,7 @@ def test_a_folder_in_place_of_finished_runs_is_refused_in_one_line(hostile, refu
 @pytest.mark.parametrize("name", ["", LONG, "nul\0byte", "binary/below", "pipe", "/dev/zero"],
                          ids=lambda name: name[-9:])  # fmt: skip
 @pytest.mark.parametrize(
-    "command", ["report run --output", "schema --output", "demo --output-dir",
-                "audit file.yaml --output-dir"],
+    "command", ["report run --output", "demo --output-dir", "audit file.yaml --output-dir"]
 )  # fmt: skip
 def test_what_cannot_be_written_is_refused_in_one_line(hostile, refused, command, name):
     write(FILE)

@@ -23,7 +23,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 FENCE = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
-ABSENT = {name for name in ("deepspeed", "jax", "optax") if not find_spec(name)}
+ABSENT = {name for name in ("jax", "optax") if not find_spec(name)}
 
 
 def named(path: Path) -> str:

@@ -267,25 +267,6 @@ def test_callback_ledger_and_record_say_what_they_are() -> None:
         assert fact in record
 
 
-def test_a_notebook_shows_tables() -> None:
-    shown = HybridPredict(kinds={"<net>*": "head"})._repr_html_()
-    assert "&lt;net&gt;*" in shown and "<net>" not in shown and shown.count("<table>") == 1
-    plugin = Ungated()
-    fit([plugin], max_steps=60)
-    plugin.ledger.record(9, "a < b")
-    plugin.ledger.skills["head"] = {"mean": 0.31, "lower": 0.25}
-    shown = plugin._repr_html_()
-    assert shown.count("<table>") == 2
-    for fact in (f"40, {plugin.ledger.corrected_steps} corrected", "20 stand, 0 undone",
-                 "60, 33 % fewer full steps", "a &lt; b", "skill, head",
-                 "0.31, at least 0.25"):  # fmt: skip
-        assert fact in shown
-    record = StepRecord(12, Phase.PREDICT, 2, 1, 12, Verdict.STANDS, None, 1.23456)
-    shown = record._repr_html_()
-    assert "Full step 12" in shown and "stands" in shown and "1.235" in shown
-    assert "skill" not in shown
-
-
 def test_a_disk_that_fails_costs_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

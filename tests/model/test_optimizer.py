@@ -234,7 +234,7 @@ ZeroOptimizer = type("Zero", (Wrapper,), {"__module__": "deepspeed.runtime.zero.
     [
         (OwnOptimizer(), r"OptimWrapper, opt=torch\.optim\.AdamW.*pass learn\.opt\.opt"),
         (Wrapper(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "that it wraps, its attribute 'opt'"),
-        (ZeroOptimizer(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "copies.*fully_shard"),
+        (ZeroOptimizer(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "divides weights.*fully_shard"),
         (3, "got 3"),
         (None, r"optimizer: expected a torch\.optim.Optimizer"),
         ([], "a non-empty list"),
@@ -244,6 +244,18 @@ ZeroOptimizer = type("Zero", (Wrapper,), {"__module__": "deepspeed.runtime.zero.
 def test_what_is_no_torch_optimizer_is_refused_with_the_place_of_one(other, remedy):
     with pytest.raises(ConfigError, match=remedy):
         OptimizerWrapper(other)
+
+
+class DeepSpeedEngine(nn.Linear):
+    """As the engine of DeepSpeed, of which its other engines are subclasses."""
+
+
+@pytest.mark.parametrize("mark", ["ds_id", "_hp_mapping", ""])
+def test_models_of_deepspeed_are_refused_with_the_nearest_that_works(mark):
+    net = nn.Linear(2, 2) if mark else type("PipelineEngine", (DeepSpeedEngine,), {})(2, 2)
+    setattr(net.weight, mark or "own", 0)
+    with pytest.raises(UnsupportedSetupError, match=r"model: .*DistributedData.*fully_shard"):
+        HybridEngine(net, torch.optim.SGD(net.parameters(), lr=0.1), HybridConfig(total_steps=9))
 
 
 @pytest.mark.parametrize("theirs", [None, 0.0, 1.0])
