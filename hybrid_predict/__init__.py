@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from hybrid_predict.errors import MissingExtraError as MissingExtraError
     from hybrid_predict.errors import PredictorError as PredictorError
     from hybrid_predict.errors import RankError as RankError
-    from hybrid_predict.errors import RecoveryAction as RecoveryAction
     from hybrid_predict.errors import UnsupportedSetupError as UnsupportedSetupError
     from hybrid_predict.errors import UsageError as UsageError
     from hybrid_predict.forecast.predictors import FittedPredictor as FittedPredictor
@@ -52,7 +51,6 @@ _NAMES = {
         "MissingExtraError",
         "PredictorError",
         "RankError",
-        "RecoveryAction",
         "UnsupportedSetupError",
         "UsageError",
     ),
@@ -93,7 +91,6 @@ __all__ = [
     "Phase",
     "PredictorError",
     "RankError",
-    "RecoveryAction",
     "SavingsLedger",
     "SpectralUpdate",
     "StepRecord",

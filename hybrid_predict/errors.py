@@ -1,49 +1,17 @@
-"""All exceptions that the package raises on purpose, each with a recommended action."""
+"""All exceptions that the package raises on purpose; each message ends with a remedy."""
 
 from __future__ import annotations
 
 import copyreg
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from enum import Enum
 from typing import Any, TypeVar, final
 
 T = TypeVar("T")
 
 
-class RecoveryAction(str, Enum):
-    """What a caller can do after an error. The training state is intact in every case."""
-
-    CONTINUE = "continue"
-    """Fix the call and repeat it; the run continues."""
-    FULL_STEPS_ONLY = "full steps only"
-    """Continue without predicted steps and corrected updates."""
-    RESTORE = "restore"
-    """Stop the run, and resume it from its last checkpoint."""
-    ABORT = "abort"
-    """Stop the run; the set-up has to change before it can work."""
-
-
 class HybridPredictError(Exception):
-    """Base class of all errors that ``hybrid_predict`` raises.
-
-    Args:
-        message: What was expected, what was given, and how to fix it.
-        where: The argument, call, class or rank that failed.
-        action: Recommended action; None uses the default of the class.
-    """
-
-    action: RecoveryAction = RecoveryAction.ABORT
-
-    def __init__(self, message: str, where: str = "", action: RecoveryAction | None = None) -> None:
-        super().__init__(message)
-        self.where = where
-        self.action = action or type(self).action
-
-    @property
-    def what(self) -> str:
-        """The message, which says what failed."""
-        return str(self)
+    """Base class of all errors that ``hybrid_predict`` raises; the training state is intact."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support ``pickle``, so that errors can leave a worker process.
@@ -69,7 +37,7 @@ class _ArgumentError(HybridPredictError):
         if len(text) > 300:
             text = f"{text[:200]}… ({len(text):,} characters)"
         message = f"{argument}: expected {expected}, got {text}. {remedy}".rstrip()
-        super().__init__(message, argument)
+        super().__init__(message)
         self.argument = argument
 
 
@@ -113,14 +81,10 @@ class UnsupportedSetupError(_ArgumentError, RuntimeError):
 class UsageError(HybridPredictError, RuntimeError):
     """Methods were called in the wrong order, such as two steps without an update in between."""
 
-    action = RecoveryAction.CONTINUE
-
 
 @final
 class CheckpointError(HybridPredictError, ValueError):
     """A saved state does not belong to this model, optimizer or version, or it is damaged."""
-
-    action = RecoveryAction.RESTORE
 
 
 @final
@@ -133,11 +97,9 @@ class PredictorError(HybridPredictError, TypeError):
         got: What was returned.
     """
 
-    action = RecoveryAction.FULL_STEPS_ONLY
-
     def __init__(self, subject: str, expected: str, got: object) -> None:
         remedy = "Run the checks of hybrid_predict.testing on it."
-        super().__init__(f"{subject}: expected {expected}, got {got!r}. {remedy}", subject)
+        super().__init__(f"{subject}: expected {expected}, got {got!r}. {remedy}")
         self.subject = subject
 
 
@@ -152,7 +114,7 @@ class ContractError(HybridPredictError, AssertionError):
     """
 
     def __init__(self, subject: str, promise: str, got: object = "otherwise") -> None:
-        super().__init__(f"{subject}: expected {promise}, got {got!r}.", subject)
+        super().__init__(f"{subject}: expected {promise}, got {got!r}.")
         self.subject = subject
 
 
@@ -165,14 +127,12 @@ class RankError(HybridPredictError, RuntimeError):
         cause: The error of that rank.
     """
 
-    action = RecoveryAction.RESTORE
-
     def __init__(self, rank: int | None, cause: str) -> None:
         who = "another rank" if rank is None else f"rank {rank}"
         remedy = "Stop every rank, and resume the run from its last checkpoint."
         expected = "every rank to take part in the full step"
         text = f"ranks: expected {expected}, but {who} failed with {cause}. {remedy}"
-        super().__init__(text, who)
+        super().__init__(text)
         self.rank = rank
 
 
@@ -193,7 +153,6 @@ class MissingExtraError(HybridPredictError, ImportError):
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(
             f"{feature} needs packages that are not installed. "
-            f"Install them with: {install_line(extra)}",
-            feature,
+            f"Install them with: {install_line(extra)}"
         )
         self.extra = extra
