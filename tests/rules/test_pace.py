@@ -153,16 +153,17 @@ NOTHING = {
     **{f"{name}: {x}": {name: x} for name in Lagged._fields for x in (math.nan, math.inf)},
     "late: -inf": {"late": -math.inf},
 }
+FOLLOW = [partial(follow, planned=planned) for planned in (False, True)]
 
 
 @pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow")
 @pytest.mark.parametrize("changes", NOTHING.values(), ids=NOTHING.keys())
 @pytest.mark.parametrize("steep", [0.0, 1.0])
-@pytest.mark.parametrize("planned", [False, True])
-def test_a_window_that_measured_nothing_changes_nothing(changes, steep, planned):
+@pytest.mark.parametrize("rule", FOLLOW, ids=["not planned", "planned"])
+def test_a_window_that_measured_nothing_changes_nothing(changes, steep, rule):
     pace, empty = Pace(0.5, 1.0, 3), measured(1.0, early=0.5)._replace(**changes)
     pace = weigh(pace, slopes(-steep), steep, 1, False)
-    for found in in_every_library(partial(follow, planned=planned), pace, empty):
+    for found in in_every_library(rule, pace, empty):
         assert found == pytest.approx(list(pace))
 
 

@@ -1,6 +1,7 @@
 """Skill and its bound, from few windows; and lengths that are fitted by least squares."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -54,10 +55,11 @@ BEGINS = {False: [10, 20, 40, 60, 80], True: [2, 5, 10, 20, 40, 60, 80]}
 @pytest.mark.parametrize("short", BEGINS)
 def test_windows_follow_each_other_from_half_or_an_eighth_on(short):
     begins = [0, *BEGINS[short]]
+    bounds = partial(window_bounds, short=short)
     for seen in range(80):
         begin = max(x for x in begins if x <= seen)
         wanted = begin, begins[begins.index(begin) + 1]
-        for found in in_every_library(lambda *x: window_bounds(*x, short=short), seen, 20):
+        for found in in_every_library(bounds, seen, 20):
             assert tuple(found) == wanted
     assert steps_until_known(20, short=short) == BEGINS[short][2]
 
