@@ -28,7 +28,6 @@ ADVICE = (
     ".*_get_pg_default_device",
     ".*load_state_dict` is deprecated",
 )
-"""Of Lightning, where every rank logs what it sees, and of torch, to itself, about FSDP1."""
 
 
 def launch(
@@ -42,7 +41,12 @@ def launch(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     end = time.monotonic() + seconds
-    workers = multiprocessing.spawn(work, (port, count, folder, modules), nprocs=count, join=False)
+    # One process imports what is large and forks the ranks of all launches.
+    multiprocessing.set_forkserver_preload(["lightning.pytorch", "pytest", "torch.distributed.fsdp"])
+    arguments = work, (port, count, folder, modules)
+    workers = multiprocessing.start_processes(
+        *arguments, nprocs=count, join=False, start_method="forkserver"
+    )
     try:
         while not workers.join(timeout=1.0):
             assert time.monotonic() < end, "the ranks hang"
