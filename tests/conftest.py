@@ -1,6 +1,7 @@
 """What every test shares: one thread, fixed seeds, and the benchmarks of the checkout."""
 
 import gc
+import os
 import random
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from hypothesis import settings
 sys.path.append(str(Path(__file__).parents[1]))
 
 torch.set_num_threads(1)
+# Compiling takes longer than what is compiled.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 settings.register_profile("suite", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("suite")
 
@@ -27,6 +30,12 @@ def objects_of_other_modules_set_aside():
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leave figures empty: to draw them takes five times as long as the rest of a short audit."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
 
 
 @pytest.fixture(autouse=True)

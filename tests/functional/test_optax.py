@@ -66,14 +66,9 @@ def trained(
     return records, Run(state.params, steps, predicted, undone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("watch_loss", "risen"),
-    [
-        (True, np.inf),
-        pytest.param(True, 20, marks=pytest.mark.slow),
-        pytest.param(False, 20, marks=pytest.mark.slow),
-    ],
-    ids=str,
+    ("watch_loss", "risen"), [(True, np.inf), (True, 20), (False, 20)], ids=str
 )
 def test_a_train_step_has_the_engine_s_numbers(watch_loss: bool, risen: float) -> None:
     settings = config(total_steps=60, predictors=UNGATED, watch_loss=watch_loss)
