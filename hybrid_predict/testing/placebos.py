@@ -151,7 +151,7 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
 
     Example:
         >>> from hybrid_predict import MomentumPredictor
-        >>> check_placebos(MomentumPredictor())
+        >>> check_placebos(MomentumPredictor(), steps=100)
     """
     expect("predictor", predictor, AbstractPredictor, PREDICTORS)
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 100:

@@ -77,11 +77,8 @@ def test_a_run_resumes_bit_for_bit_from_every_step(scenario, model, optimizer):
         assert same_bits(resumed.trace(), wanted), f"resumed after full step {k}"
 
 
-@pytest.mark.parametrize("lag", [0, 3])
-def test_a_run_that_decides_its_own_pace_resumes_bit_for_bit(lag):
-    config = make_config(
-        total_steps=200, speedup="auto", lag=lag, warmup_steps=60, cooldown_steps=5
-    )
+def test_a_run_that_decides_its_own_pace_resumes_bit_for_bit():
+    config = make_config(total_steps=200, speedup="auto", lag=3, warmup_steps=60, cooldown_steps=5)
     bench = Bench(config)
     bench.optimizer.param_groups[0]["lr"] = 1e-6
     saves, records, states = [], [], []

