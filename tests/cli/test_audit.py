@@ -22,6 +22,7 @@ from hybrid_predict.cli.screen import Screen
 from hybrid_predict.report.pages import plain_finding
 
 pytestmark = [
+    pytest.mark.usefixtures("undrawn"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
     pytest.mark.filterwarnings("ignore:.*configure_optimizers. will be overridden"),
 ]

@@ -318,6 +318,7 @@ def test_nothing_in_a_log_reaches_the_terminal_as_a_command(tmp_path, capsys, co
     assert "?[31mred" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("option", [False, True])
 def test_a_page_never_goes_through_a_link(tmp_path, refused, option):
     write(tmp_path, ROWS)
