@@ -162,7 +162,6 @@ SETUPS: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
     "fsdp1": (fsdp1(), {}),
     "fsdp1, gradients": (fsdp1(ShardingStrategy.SHARD_GRAD_OP), {"window": 2}),
     "fsdp1, whole": (fsdp1(ShardingStrategy.NO_SHARD), {}),
-    "fsdp1, late, fused": (fsdp1(), {"config": make_config(lag=3), "fused": True}),
     "fsdp1, regrouped": (fsdp1(), {"config": make_config(updates=WHITENED), "frozen": 9}),
     "fsdp1, own update": (fsdp1(), {"config": make_config(updates=OWN)}),
     "fsdp1, auto": (fsdp1(), {"config": AUTO, "steps": 70}),

@@ -102,8 +102,6 @@ def asked(wrap: Callable[[Any], Any], **changes: Any) -> Callable[[Path], dict[s
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
     "ddp, requeued": requeued("ddp", DDPStrategy),
-    "ddp, ended": ended("ddp", DDPStrategy),
-    "fsdp2, requeued": requeued("fsdp2", fsdp2, ShardedNet),
     "fsdp2, ended": ended("fsdp2", fsdp2, ShardedNet),
     "ddp, asked": asked(ddp()),
     "fsdp2, late, asked": asked(sharded, lag=2),

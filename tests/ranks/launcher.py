@@ -17,6 +17,9 @@ from loops import same_bits
 from torch import multiprocessing
 
 SECONDS = 300
+IMPORTED = ["lightning.pytorch", "pytest", "torch.distributed.fsdp"]
+"""By one process, which forks the ranks of all launches."""
+
 ADVICE = (
     ".*does not have many workers",
     ".*isinstance\\(treespec",
@@ -41,11 +44,9 @@ def launch(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     end = time.monotonic() + seconds
-    # One process imports what is large and forks the ranks of all launches.
-    multiprocessing.set_forkserver_preload(["lightning.pytorch", "pytest", "torch.distributed.fsdp"])
-    arguments = work, (port, count, folder, modules)
+    multiprocessing.set_forkserver_preload(IMPORTED)
     workers = multiprocessing.start_processes(
-        *arguments, nprocs=count, join=False, start_method="forkserver"
+        work, (port, count, folder, modules), nprocs=count, join=False, start_method="forkserver"
     )
     try:
         while not workers.join(timeout=1.0):

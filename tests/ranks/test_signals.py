@@ -22,8 +22,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return launch(["distributed_signals"], tmp_path_factory.mktemp("signals"))
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-@pytest.mark.parametrize("what", ["requeued", "ended"])
+@pytest.mark.parametrize(("kind", "what"), [("ddp", "requeued"), ("fsdp2", "ended")])
 def test_a_job_that_was_signalled_goes_on_bit_for_bit(
     results: Results, kind: str, what: str
 ) -> None:
