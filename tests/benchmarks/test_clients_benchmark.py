@@ -51,6 +51,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.slow
 def test_every_arm_is_trained_with_its_own_length(seed: int) -> None:
     told, rows = run.train_seed("small", seed, list(run.ARMS))
     assert told["length"] == 30 and told["version"]
@@ -79,6 +80,7 @@ def test_what_a_client_requires_has_a_version(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_finished_seeds_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "clients.json"
     run.run(["small"], 1, path, tmp_path)

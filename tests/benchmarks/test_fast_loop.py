@@ -10,6 +10,7 @@ TOY = Size(width=4, blocks=1, batch=4, compiler="eager")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow
 def test_every_way_is_measured_with_and_without_the_plug_in() -> None:
     found = measure("cpu", TOY, blocks=2, length=4)
     assert [row["way"] for row in found["rows"]] == ["none", *ON_CPU, "together"]

@@ -16,6 +16,7 @@ from hybrid_predict.errors import ConfigError
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:.*predicted steps only:UserWarning"),
 ]

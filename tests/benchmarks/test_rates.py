@@ -87,6 +87,7 @@ def test_a_hint_is_right_if_plain_training_gains_by_it():
     ]
 
 
+@pytest.mark.slow
 def test_every_run_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setitem(study.TASKS, TASK, replace(TASKS[TASK], steps=48))
     wanted = [*study.cells([TASK], [0.1], 1, study.LENGTHS)]

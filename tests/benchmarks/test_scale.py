@@ -16,7 +16,7 @@ from benchmarks.scale.table import points
 from benchmarks.table import NONE
 from hybrid_predict.runs.rows import Rows
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 def small(width, rows=2):

@@ -19,6 +19,7 @@ SPEEDUPS = (1.5, 3.0)
 
 
 @pytest.mark.filterwarnings("ignore:The number of training batches")
+@pytest.mark.slow
 def test_the_search_reads_the_runs_of_the_sweep(tmp_path: Any) -> None:
     chosen = TaskSubject("mlp", 18)
     config = replace(configured(1, SPEEDUPS), hybrid={"predictors": UNGATED})

@@ -181,6 +181,7 @@ def made(tmp_path_factory):
     return path, chosen, rows
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_made_again(made):
     path, chosen, rows = made
     again = []
@@ -256,6 +257,7 @@ def test_the_ratio_up_to_a_target_is_a_mean_over_seeds():
     assert "| auto | 2 of 2 | 5 | 4.00 |" in hits.targets(rows)
 
 
+@pytest.mark.slow
 def test_the_command_knows_its_yardsticks(tmp_path, monkeypatch, capsys):
     assert {*NAMES, "small"} == set(studies())
     tiny = {"algoperf": only(ALGOPERF, "mnist", arms=("plain",)).study}

@@ -149,6 +149,7 @@ class Tries(Callback):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_the_callback_refuses_its_state_or_goes_on(
     checkpoint: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
