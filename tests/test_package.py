@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted(
     p for folder in ("hybrid_predict", "integrations") for p in (ROOT / folder).rglob("*.py")
 )
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
+FILES = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))]
+TEXTS = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in FILES}
+TREES = {path.relative_to(ROOT): ast.parse(TEXTS[path.relative_to(ROOT)]) for path in SOURCES}
 OPTIONAL = tuple(f"hybrid_predict.{name}" for name in ("integrations", "audit", "demo", "cli"))
 
 
@@ -26,10 +28,6 @@ def core_modules():
     walked = pkgutil.walk_packages(hybrid_predict.__path__, "hybrid_predict.", lambda name: None)
     names = [module.name for module in walked]
     return ["hybrid_predict", *(n for n in names if not n.startswith(OPTIONAL))]
-
-
-def relative(path):
-    return str(path.relative_to(ROOT))
 
 
 def test_importing_the_core_imports_no_extra():
@@ -82,17 +80,18 @@ def undocumented(tree):
     return found
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_everything_public_is_documented(path):
-    assert undocumented(ast.parse(path.read_text(encoding="utf-8"))) == []
+def test_everything_public_is_documented():
+    assert [(path, names) for path, tree in TREES.items() if (names := undocumented(tree))] == []
 
 
-@pytest.mark.parametrize("path", SOURCES + TESTS, ids=relative)
-def test_functions_stay_short(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+def test_functions_stay_short():
+    nodes = [(path, node) for path, text in TEXTS.items() for node in ast.walk(ast.parse(text))]
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = [node for node in ast.walk(tree) if isinstance(node, functions)]
-    lengths = {node.name: node.end_lineno - node.lineno + 1 - documented(node) for node in nodes}
+    lengths = {
+        (path, node.name): node.end_lineno - node.lineno + 1 - documented(node)
+        for path, node in nodes
+        if isinstance(node, functions)
+    }
     assert {name: length for name, length in lengths.items() if length > 50} == {}
 
 
@@ -128,12 +127,11 @@ OTHERS = ("audit", "cli", "demo", "report", "runs")
 
 
 def classes():
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES]
     return [
         (path, node)
-        for path, tree in zip(SOURCES, trees, strict=True)
+        for path, tree in TREES.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and path.relative_to(ROOT).parts[1] not in OTHERS
+        if isinstance(node, ast.ClassDef) and path.parts[1] not in OTHERS
     ]
 
 
@@ -195,10 +193,9 @@ def imports_from_above(text, module):
     return {name for name in others if HEIGHT.get(name, len(LAYERS)) >= HEIGHT[place]}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_a_layer_imports_nothing_from_above(path):
-    module = house.module_name(path.relative_to(ROOT))
-    assert imports_from_above(path.read_text(encoding="utf-8"), module) == set()
+def test_a_layer_imports_nothing_from_above():
+    found = {path: imports_from_above(TEXTS[path], house.module_name(path)) for path in TREES}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 VIOLATIONS = {
