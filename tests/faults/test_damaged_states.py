@@ -149,7 +149,6 @@ class Tries(Callback):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow
 def test_the_callback_refuses_its_state_or_goes_on(
     checkpoint: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,9 +164,8 @@ def test_the_callback_refuses_its_state_or_goes_on(
     fit([plugin, tries], Net("cosine"), max_steps=CUT + 10, ckpt_path=str(path))
     assert tries.wrong == []
     assert len(tries.taken) < len(states) / 3
-    for name, taken in tries.taken:
-        if not name.startswith("clock"):  # the others have no part in training
-            continue
+    # The others have no part in training.
+    for name, taken in [pair for pair in tries.taken if pair[0].startswith("clock")][::3]:
         torch.save({**checkpoint, KEY: taken}, path)
         _, model = fit([Ungated()], Net("cosine"), max_steps=CUT + 10, ckpt_path=str(path))
         assert all(p.isfinite().all() for p in model.parameters()), name
