@@ -105,8 +105,9 @@ def test_a_rate_that_is_far_too_small_takes_many_predicted_steps(changes):
     assert all(one.engine.ledger.skills[kind]["advance"] > 0 for kind in ("vector", "head"))
 
 
-@pytest.mark.parametrize("predictors", [None, EVERY_KIND], ids=["gated", "ungated"])
-@pytest.mark.parametrize("rate", [SMALL, GOOD])
+@pytest.mark.parametrize(
+    ("rate", "predictors"), [(SMALL, EVERY_KIND), (GOOD, None)], ids=["ungated", "gated"]
+)
 def test_noise_alone_leads_to_no_predicted_step(rate, predictors):
     one = run(rate, noise, small(64), predictors=predictors).finish()
     assert one.engine.ledger.predicted_steps == 0
