@@ -10,7 +10,7 @@ from hybrid_predict.functional.kernels import norm, wide, wide_dtype
 from hybrid_predict.functional.plan import Plan
 from hybrid_predict.functional.state import Correction, Group
 from hybrid_predict.rules.length import longest_update, magnification, stretch
-from hybrid_predict.rules.numbers import ROUNDING, array_library, select
+from hybrid_predict.rules.numbers import COASTING, ROUNDING, array_library, select
 from hybrid_predict.rules.polynomials import MOMENT_DECAY
 from hybrid_predict.rules.verdict import AVERAGE
 from hybrid_predict.updates import SpectralUpdate
@@ -99,7 +99,10 @@ def _unmoved(name: str, update: Update) -> Any:
     shrink, after = update.shrinks[name], update.after[name]
     rest = (update.before[name] * (1.0 - shrink)).astype(after.dtype)
     rounding = array_library(after).where(shrink > 0, ROUNDING, 0.0) * abs(wide(rest))
-    return (update.gradients[name] == 0) & (abs(wide(after) - wide(rest)) <= rounding)
+    off = abs(wide(after) - wide(rest)) - rounding
+    off = (off.clip(0.0)) ** 2
+    moved = update.gradients[name] != 0
+    return ~moved & (off * moved.sum() <= COASTING**2 * (off * moved).sum())
 
 
 def _matrix(array: Any, outputs_last: bool) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hybrid_predict.rules.numbers import ROUNDING
+from hybrid_predict.rules.numbers import COASTING, ROUNDING
 from hybrid_predict.torch.gradients import dense_gradient
 from hybrid_predict.torch.lists import finite_on_host, size, upcast
 from hybrid_predict.torch.optimizer import Options
@@ -108,8 +108,9 @@ def unmoved(
 ) -> Tensor | None:
     """Return the mask of the entries that are frozen now, such as rows that a hook has frozen.
 
-    Their gradient is exactly zero, and the update has only moved them by weight decay. Infinite
-    weights count as moved.
+    Their gradient is exactly zero, and the update has moved them, besides weight decay, less than
+    `COASTING` of the root mean square over the entries with a gradient. Infinite weights count as
+    moved.
     """
     if still is None:
         return None
@@ -119,7 +120,8 @@ def unmoved(
         off = (value - rest).abs_().sub_(rest.abs().mul_(ROUNDING)).relu_()
     else:
         off = value - before
-    mask = still & is_zero(off)
+    off, moved = upcast(off).square_(), ~still
+    mask = still & (off * moved.sum() <= COASTING**2 * (off * moved).sum())
     return _unless_empty(mask if good is True else mask & good)
 
 

@@ -1,5 +1,7 @@
 """Entries that a gradient hook freezes on the way stand still, in full and in predicted steps."""
 
+import copy
+
 import pytest
 import torch
 from cases import UNGATED
@@ -52,6 +54,29 @@ def test_entries_frozen_on_the_way_move_by_nothing_but_weight_decay(name, mask):
     run.frozen = None
     run.train(3)
     assert ((run.weight - expected)[still].abs() > 1e-6).float().mean() > 0.9
+
+
+MOMENTUM = {
+    "sgd": lambda ps: torch.optim.SGD(ps, lr=0.01, momentum=0.9),
+    "adamw": lambda ps: torch.optim.AdamW(ps, lr=3e-3),
+}
+
+
+@pytest.mark.parametrize("mask", [*MASKS, "all"])
+@pytest.mark.parametrize("name", MOMENTUM)
+def test_entries_frozen_on_the_way_hardly_move_further_than_by_momentum(name, mask):
+    run, kept = run_of(MOMENTUM[name]).train(24), MASKS.get(mask, 0.0 * ROWS)
+    twin, before = torch.nn.Parameter(run.weight.detach().clone()), run.weight.detach().clone()
+    optimizer = MOMENTUM[name]([twin])
+    optimizer.state[twin] = copy.deepcopy(run.optimizer.state[run.weight])
+    run.frozen = kept
+    for _ in range(30):
+        run.step()
+        twin.grad = torch.zeros_like(twin)
+        optimizer.step()
+    assert sum(record.predicted for record in run.records[-30:]) > 6
+    moved, own = ((w.detach() - before)[kept == 0].norm() for w in (run.weight, twin))
+    assert moved < 2.5 * own
 
 
 def test_entries_in_16_bits_stand_still_only_without_a_gradient():
