@@ -25,6 +25,7 @@ from hybrid_predict.integrations.lightning_start import (
     saved_ledger,
     trains,
     warn,
+    warn_of_averages,
     warn_of_patience,
 )
 from hybrid_predict.integrations.reporter import Reporter, checked_folder, ending
@@ -197,6 +198,8 @@ class HybridPredict(TrainerCallback):
             self._stop_if_done(engine, clock)
         self._signals = HeldSignals(trainer)
         trainer.callbacks.append(self._signals)  # type: ignore[attr-defined]
+        if engine.schedule.planned:
+            warn_of_averages(trainer, config)
         if engine.schedule.planned and clock.skip_data == "none":
             warn_of_patience(trainer, config)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,8 +13,10 @@ import torch
 from lightning.pytorch.callbacks import (
     Callback,
     EarlyStopping,
+    EMAWeightAveraging,
     GradientAccumulationScheduler,
     ModelCheckpoint,
+    WeightAveraging,
 )
 from lightning_models import Net, Ungated, fit, loader, same, weights
 from torch.utils.data import (
@@ -195,6 +198,29 @@ def test_a_run_bounded_by_steps_warns_of_patience(schedule: str, named: str) -> 
     assert sum("patience" in str(w.message) for w in caught) == 1
     assert len(steps) == 3 and steps[-1] > 60  # 48 in the plain run
     assert validated(Ungated(speedup=1), schedule=schedule, max_steps=128)[-1] == 48
+
+
+OWN = WeightAveraging(avg_fn=lambda average, now, count: now)
+
+
+@pytest.mark.parametrize(
+    ("average", "speedup", "wanted"),
+    [
+        (EMAWeightAveraging(decay=0.999), 1.5, "Write decay=0.9985,"),
+        (EMAWeightAveraging(decay=0.9), "auto", "update_every_n_steps=5, .* decay=0.59049,"),
+        (OWN, 1.5, r"WeightAveraging .*Write its decay \*\* 1.5"),
+        (EMAWeightAveraging(decay=0.9, update_every_n_steps=5), "auto", ""),
+        (WeightAveraging(), 1.5, ""),
+        (EMAWeightAveraging(decay=0.9), 1, ""),
+    ],
+)
+def test_a_run_with_predicted_steps_says_which_decay_an_average_needs(
+    average: WeightAveraging, speedup: Any, wanted: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    fit([Ungated(speedup=speedup), average], max_steps=24)
+    found = [str(w.message) for w in recwarn if "average reaches" in str(w.message)]
+    assert len(found) == bool(wanted)
+    assert not wanted or re.search(wanted, found[0])
 
 
 def test_the_warning_of_patience_names_no_number_where_the_run_decides() -> None:
