@@ -170,8 +170,9 @@ def checked_pace(numbers: Sequence[Any]) -> Pace:
     pace = finite_tuple(Pace, numbers)
     check_count("windows", pace.windows)
     check_range("advance", pace.advance, MOST)
-    if min(pace.predicted, pace.verifying) < 0.0:
-        raise damaged("numbers of steps that are not negative", numbers)
+    check_range("advance", pace.at_peak, MOST)
+    if min(pace.predicted, pace.verifying, pace.rate, pace.peak) < 0.0:
+        raise damaged("numbers of a pace that are not negative", numbers)
     return pace
 
 

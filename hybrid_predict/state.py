@@ -19,6 +19,7 @@ from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import budget
 from hybrid_predict.rules import limits as rules
 from hybrid_predict.rules.gate import NOTHING, UNPREDICTED
+from hybrid_predict.rules.pace import BEGUN_ANEW
 from hybrid_predict.rules.schedule import OVER, schedule
 from hybrid_predict.rules.skill import known
 from hybrid_predict.rules.verdict import ENDED, NO_UPDATE, RESTARTED, Evidence, Verdict, weigh
@@ -260,7 +261,8 @@ class State:
             number = math.nan if loss is None else loss
             self.limits = rules.learned(self.limits, number, measured.norms, measured.warmup)
         if measured.windows:
-            self.groups.score(measured.windows)
+            if self.groups.score(measured.windows):
+                self.record_event(BEGUN_ANEW, logging.INFO, measured.step)
             self.ledger.skills = self.groups.scores.summary
         if judgement.reason:
             undone = judgement.verdict is Verdict.UNDONE

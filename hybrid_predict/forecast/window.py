@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybrid_predict.rules.skill import DRIFT, SAMPLE, Pooled, pool, window_bounds
-from hybrid_predict.saved import check_count, damaged
+from hybrid_predict.saved import check_count, check_numbers, damaged
 from hybrid_predict.torch import ranks, shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts, widest
@@ -34,6 +34,7 @@ class Reading(NamedTuple):
     chance: NDArray[np.float64]  # variance of displacement · forecast for its random signs, (T,)
     drift: NDArray[np.float64]  # squared lengths of the drift, (T,)
     late: NDArray[np.float64]  # displacement · forecast of the window before, (T,); 0 without one
+    rate: float = 0.0  # mean over the steps of the largest learning rate of the tensors
 
     @property
     def square(self) -> float:
@@ -50,7 +51,7 @@ class Reading(NamedTuple):
         others = np.stack([self.chance, self.drift, self.late], 1)
         rows = np.concatenate([self.gram.reshape(len(self.names), -1), others], 1)
         tag = [self.kind, self.owner, list(self.names), self.steps, self.gram.shape[1]]
-        return tag, rows.flatten().tolist()
+        return tag, [*rows.flatten().tolist(), self.rate]
 
 
 def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
@@ -67,12 +68,14 @@ def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
     check_count("steps of a window", steps, 1)
     check_count("rows of a Gram matrix", size, 2)
     numbers = np.asarray(values, dtype=np.float64)
-    expected = len(names) * (size * size + 3)
+    expected = len(names) * (size * size + 3) + 1
     if numbers.size != expected:
         raise damaged(f"{expected} numbers of a window", numbers.size)
-    rows = numbers.reshape(len(names), -1)
+    rows = numbers[:-1].reshape(len(names), -1)
     gram = rows[:, :-3].reshape(-1, size, size)
-    return Reading(kind, owner, tuple(names), steps, gram, *rows[:, -3:].T)
+    chance, drift, late = rows[:, -3:].T
+    about = kind, owner, tuple(names), steps
+    return Reading(*about, gram, chance, drift, late, float(numbers[-1]))
 
 
 @final
@@ -101,6 +104,7 @@ class Window:
         self._before: list[Tensor] = []
         self._squares: list[Tensor] = []
         self._seen = self._count = 0
+        self._rates: float | Tensor = 0.0  # sum over the displacements of the open window
 
     @property
     def due(self) -> bool:
@@ -127,9 +131,13 @@ class Window:
             self._frozen.append([x.clone() for x in self._sampled(fitted)])
         self._squares = [x.square().sum() for x in self._drift]
         self._moved, self._count = [torch.zeros_like(x) for x in self._drift], 0
+        self._rates = 0.0
 
-    def add(self, moved: Sequence[Tensor]) -> bool:
-        """Add a displacement per unit of the learning rate; return whether the window is full."""
+    def add(self, moved: Sequence[Tensor], rate: float | Tensor) -> bool:
+        """Add a displacement per unit of the learning rate; return whether the window is full.
+
+        ``rate`` is the largest learning rate of the tensors.
+        """
         sampled = self._sampled(moved)
         self._seen += 1
         torch._foreach_lerp_(self._drift, sampled, 1.0 - min(DRIFT, 1.0 - 1.0 / self._seen))
@@ -137,6 +145,7 @@ class Window:
             return False
         torch._foreach_add_(self._moved, sampled)
         self._count += 1
+        self._rates = self._rates + rate
         return self._seen == self._bounds()[0]
 
     def norms(self) -> list[Tensor]:
@@ -161,6 +170,8 @@ class Window:
             chance = (moved * forecast).square().sum() * (share * count) ** 2
             others = torch.stack([chance, drift * factor, (moved * before).sum() * factor])
             rows.append(torch.cat([(each @ each.T).flatten() * factor, others]).to(device))
+        mean = self._rates / (self._count * ranks.size())  # sums over the ranks are the mean again
+        rows.append(rows[0].new_zeros(1) + mean)
         size, self._before = 1 + len(self._frozen), self._frozen[0]
         self._moved, self._frozen, self._squares = [], [], []
         return self._count, size, torch.cat(rows)
@@ -189,6 +200,7 @@ class Window:
             "sizes": list(self._sizes),
             "seen": self._seen,
             "count": self._count,
+            "rates": self._rates,
             "drift": self._drift,
             "moved": self._moved,
             "frozen": self._frozen,
@@ -228,6 +240,7 @@ class Window:
         self.length = check_count("length", state["length"], 1)
         self._seen = check_count("seen", state["seen"])
         self._count = check_count("count", state["count"])
+        (self._rates,) = check_numbers("rates", [state["rates"]])
         self._drift, self._frozen = own(state["drift"]), [own(x) for x in state["frozen"]]
         self._moved, self._squares = own(state["moved"]), own(state["squares"])
         self._before = own(state["before"])

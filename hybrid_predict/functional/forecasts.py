@@ -31,6 +31,7 @@ class Seen(NamedTuple):
     end: Any  # slope of predicted steps where they end
     pooled: Pooled  # what a window has measured that has closed
     lagged: Lagged  # its products with the forecast of the window before
+    rate: Any  # its mean learning rate
 
 
 def start(
@@ -48,7 +49,7 @@ def start(
     factor = predictor.coefficient if isinstance(predictor, MomentumPredictor) else START
     return History(
         kernels.zeros(like, config.history_dtype), xp.zeros((), dtype=xp.int32),
-        numbers(factor, count), numbers(0.0, count, 2), empty(), empty(), empty(),
+        numbers(factor, count), numbers(0.0, count, 2), empty(), empty(), numbers(0.0), empty(),
         numbers(factor, count), numbers(0.0, count),
         Pooled(*(numbers(0.0) for _ in Pooled._fields)), empty(),
     )  # fmt: skip
@@ -65,8 +66,10 @@ def learn(
     assert predictor is not None and before is not None
     displaced = _displacements(moved, update)
     xp = array_library(*displaced.values())
-    learns = (xp.stack([update.rates[name] for name in displaced]) != 0).any()
+    rate = kernels.largest(update.rates[name] for name in displaced)
+    learns = rate > 0
     now = _averaged(before, predictor.decay, displaced, moved.frozen, update.history)
+    now = now._replace(rates=before.rates + rate)
     length, short = state.clock.length, state.pacing.credit is not None
     opens = now.count == window_bounds(now.count, length, short=short)[0]
     begin, _ = window_bounds(before.count, length, short=short)
@@ -84,7 +87,8 @@ def learn(
     follows = bool(state.pacing.paces)
     lagged = _lagged(plan, now, displaced, begin, state) if follows else Lagged()
     slopes, end = _slopes(group, before, displaced, made, update)
-    seen = Seen(plan.kind, slopes, end, zero_unless(full, pooled), zero_unless(full, lagged))
+    closed = zero_unless(full, pooled), zero_unless(full, lagged)
+    seen = Seen(plan.kind, slopes, end, *closed, xp.where(full, now.rates / steps, 0.0))
     return group._replace(history=select(learns, after, before)), seen
 
 
@@ -145,6 +149,7 @@ def _opened(now: History) -> History:
     forecasts = zip(now.multiples, now.direction.items(), strict=True)
     return now._replace(
         moved={name: xp.zeros_like(x) for name, x in now.moved.items()},
+        rates=xp.zeros_like(now.rates),
         direction=_sampled(now.drift),
         multiples=now.factors,
         squares=xp.stack([dot(x, x) for x in now.average.values()]),

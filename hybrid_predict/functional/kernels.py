@@ -64,6 +64,12 @@ def zero_unless(condition: Any, numbers: Numbers) -> Numbers:
     return type(numbers)(*(xp.where(condition, number, 0.0) for number in numbers))
 
 
+def largest(numbers: Iterable[Any]) -> Any:
+    """Return the largest size of 0-dim arrays."""
+    each = list(numbers)
+    return abs(array_library(*each).stack(each)).max()
+
+
 def when(condition: Any, make: Callable[[], Any], otherwise: Any) -> Any:
     """Return ``make()`` if a 0-dim condition holds; while JAX traces it, the device decides."""
     if array_library(condition) is not np:

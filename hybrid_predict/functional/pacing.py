@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hybrid_predict.config import HybridConfig
+from hybrid_predict.functional.kernels import largest
 from hybrid_predict.functional.plan import Plans
 from hybrid_predict.functional.state import HybridState
 from hybrid_predict.rules import schedule
 from hybrid_predict.rules.gate import Part, suffice
-from hybrid_predict.rules.numbers import array_library, ratio
-from hybrid_predict.rules.pace import Pace, length, paced, per_full_step
+from hybrid_predict.rules.numbers import array_library, ratio, select
+from hybrid_predict.rules.pace import Pace, length, paced, per_full_step, renewed
 from hybrid_predict.rules.skill import enough
 
 
@@ -22,6 +24,15 @@ def due(state: HybridState) -> Any:
     else:
         count = paced(state.schedule, steps, state.pacing.credit)
     return count.astype(state.predicted.dtype)
+
+
+def renew(state: HybridState, plans: Plans, rates: Mapping[str, Any], may: Any) -> HybridState:
+    """Return the state in which advances begin anew that were measured at far smaller rates."""
+    paces = dict(state.pacing.paces)
+    for plan in plans.predicted if paces else ():
+        rate = largest(rates[name] for name in plan.shapes)
+        paces[plan.kind] = select(may, renewed(paces[plan.kind], rate), paces[plan.kind])
+    return state._replace(pacing=state.pacing._replace(paces=paces))
 
 
 def forecasts_of(

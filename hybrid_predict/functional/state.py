@@ -21,6 +21,7 @@ class History(NamedTuple):
     sums: Any  # least squares, see `rules.skill.add_squares`, shape (T, 2)
     average: dict[str, Any]  # averages on samples of at most 65,536 entries per tensor, by name
     moved: dict[str, Any]  # summed displacements since the window was opened, likewise
+    rates: Any  # summed learning rates since then, the largest one of each full step, 0-dim
     direction: dict[str, Any]  # drifts when it was opened, likewise
     multiples: Any  # `factors` when it was opened
     squares: Any  # squared lengths of `average` when it was opened, shape (T,)

@@ -13,13 +13,13 @@ from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional import forecasts, pacing
 from hybrid_predict.functional.arrays import check_arrays, check_library, number, numbers_by_name
 from hybrid_predict.functional.corrections import Update, corrected
-from hybrid_predict.functional.kernels import norm, total, wide, wide_dtype
+from hybrid_predict.functional.kernels import largest, norm, total, wide, wide_dtype
 from hybrid_predict.functional.plan import Plans, make_plans
 from hybrid_predict.functional.state import HybridState
 from hybrid_predict.rules.budget import BLOCKS
 from hybrid_predict.rules.limits import alarmed, learned, loss_limit, norm_limits, pausing, risen
 from hybrid_predict.rules.numbers import array_library, select
-from hybrid_predict.rules.pace import Lagged, follow, lasting
+from hybrid_predict.rules.pace import Lagged, follow, lasting, measured_at, renewed
 from hybrid_predict.rules.pace import weigh as weigh_pace
 from hybrid_predict.rules.schedule import cooling
 from hybrid_predict.rules.skill import Pooled, add_window, known
@@ -61,6 +61,7 @@ def predict(
     paused = pausing(state.limits, clock.full_steps + 1) | (state.evidence.ended > 0)
     may = ~clock.plain & ~paused & (planned > 0)
     rates, moved = numbers_by_name(learning_rates, weights, "learning_rates"), dict(weights)
+    state = pacing.renew(state, plans, rates, may)
     predicted, finite, xp = 0 * planned, state.stands | True, array_library(planned)
     for key, times in pacing.forecasts_of(planned, state, plans, config).items():
         history, made = state.groups[key].history, may & (times > 0)
@@ -209,7 +210,10 @@ def _learned(state: HybridState, seen: list[forecasts.Seen]) -> HybridState:
             end = sum(each.end for each in own)
             pace = weigh_pace(state.pacing.paces[kind], slopes, end, state.predicted, refuted)
             lagged = total(Lagged, (each.lagged for each in own))
-            paces[kind] = follow(pace, lagged, planned=state.pacing.credit is None)
+            rate = largest(each.rate for each in own)
+            pace = renewed(pace, rate)
+            after = follow(pace, lagged, planned=state.pacing.credit is None)
+            paces[kind] = measured_at(rate, pace, after)
     evidence = select(refuted, Evidence(), evidence)
     pacing = state.pacing._replace(paces=paces)
     return state._replace(skills=skills, evidence=evidence, pacing=pacing)

@@ -260,7 +260,8 @@ class Group:
         history, window = memory.history, memory.window
         assert predictor is not None and history is not None and window is not None
         rates = [each.rate for each in own]
-        if not any(isinstance(rate, Tensor) or abs(rate) > 0 for rate in rates):
+        rate = lists.largest(rates)
+        if not (isinstance(rate, Tensor) or rate > 0):
             return
         moved = lists.per_rate([upcast(x) for x in update.before], values, rates)
         # A displacement by a gradient that is not finite would stay in the drift.
@@ -268,7 +269,7 @@ class Group:
         counts = shards.norm_factors(self.parameters)
         if movement is not None and (predicted := movement.of(self.names)).names:
             learned.slopes.append(slopes(predicted, memory.average, moved, rates, counts))
-        if window.add(moved):
+        if window.add(moved, rate):
             steps, size, numbers = window.close(counts)
             tag = [self.treatment.kind, self.treatment.owner, list(self.names), steps, size]
             learned.windows.append((tag, numbers))
@@ -310,6 +311,10 @@ class Group:
         like = self._values() if self._sharded else self.parameters
         check_delta(predictor, delta, self.names, like)
         return delta
+
+    def rate(self, options: Mapping[int, Options]) -> float | Tensor:
+        """Return the largest learning rate of its tensors; a tensor if reading one would wait."""
+        return lists.largest([options[id(p)].rate for p in self.parameters])
 
     def drift_lengths(self, options: Mapping[int, Options]) -> list[Tensor]:
         """Return how far the drift of each tensor moves at the current learning rate, 0-dim."""

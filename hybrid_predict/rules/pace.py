@@ -22,7 +22,14 @@ MOST = LONGEST * MOST_PREDICTED  # largest advance
 REACH = 4.0  # largest advance that needs little evidence
 FIRST_ADVANCE, LEAST_ADVANCE = 0.5, 0.1  # the first advance, and the smallest one; less is none
 LEAST = 0.02  # smallest number of predicted steps per full step; fewer are none
+RISE = 4.0  # factor by which the learning rate may exceed that of the last window
 FINEST = 2.0**-16  # unit of that number; sums of its multiples are exact in every array library
+
+BEGUN_ANEW = (
+    f"forecasts began anew: the learning rate rose to more than {RISE:g} times that at which they "
+    "were measured"
+)
+"""Event of the ledger."""
 
 
 @final
@@ -73,6 +80,9 @@ class Pace(NamedTuple):
     predicted: Any = 0.0  # number of their predicted steps
     verifying: Any = 0.0  # number of these verdicts
     end: Any = 0.0  # Σ <g, Δ> of the kind alone, with the gradients g of the verifying steps
+    rate: Any = 0.0  # mean learning rate of the last window; 0 before the first one
+    peak: Any = 0.0  # the largest one of all windows
+    at_peak: Any = 0.0  # advance after the last window whose rate was not far below it
 
     def summary(self) -> dict[str, float | int]:
         """Return the numbers that are shown to a user."""
@@ -97,6 +107,35 @@ def weigh(pace: Pace, slopes: Slopes, end: Any, predicted: Any, refuted: Any) ->
         end=pace.end + end,
     )
     return select(finite & (predicted > 0), new, pace)
+
+
+def outgrown(known: Any, rate: Any) -> Any:
+    """Return whether a learning rate is far above a known one; not if that is 0."""
+    return (rate > RISE * known) & (known > 0)
+
+
+def renewed(pace: Pace, rate: Any) -> Pace:
+    """Return the pace at a learning rate; it begins anew far above that of the last window.
+
+    The advance is then at most that of earlier windows near such a rate, and 0 without any.
+    """
+    back = pace._replace(advance=library(*pace).minimum(pace.advance, pace.at_peak))
+    anew = Pace(rate=pace.rate, peak=pace.peak)
+    anew = select(outgrown(pace.peak, rate), anew, back)
+    return select(outgrown(pace.rate, rate), anew, pace)
+
+
+def measured_at(rate: Any, before: Pace, after: Pace) -> Pace:
+    """Return the pace after a window of this mean learning rate; 0 if there was no window.
+
+    If the rate is far above those of all windows before, whose forecast was compared, the window
+    has shown nothing.
+    """
+    xp = library(rate, *before)
+    new = select(outgrown(before.peak, rate), before, after)
+    peak = xp.maximum(before.peak, rate)
+    at_peak = xp.where(RISE * rate >= peak, new.advance, before.at_peak)
+    return select(rate > 0, new._replace(rate=rate, peak=peak, at_peak=at_peak), before)
 
 
 def worth(pace: Pace) -> Any:

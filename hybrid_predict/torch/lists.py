@@ -193,6 +193,13 @@ def size(number: float | Tensor) -> Any:
     return abs(number)
 
 
+def largest(numbers: Sequence[float | Tensor]) -> float | Tensor:
+    """Return the largest size of numbers, a tensor if one of them is a tensor."""
+    tensors = [abs(number) for number in numbers if isinstance(number, Tensor)]
+    known = max((abs(number) for number in numbers if not isinstance(number, Tensor)), default=0.0)
+    return torch.stack(tensors).amax().clamp_min(known) if tensors else known
+
+
 def minus(left: Tensor, right: Tensor, factor: float | Tensor) -> Tensor:
     """Return left - factor * right in at least 32 bits, as a new tensor."""
     if isinstance(factor, Tensor):

@@ -13,9 +13,11 @@ from loops import (
     Run,
     full_step,
     hurry,
+    load,
     make_config,
     net,
     same_bits,
+    save,
     spoil_with,
     weights,
 )
@@ -24,6 +26,7 @@ from own_optimizers import Lion
 from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Phase
 from hybrid_predict.config import KINDS, MOST_PREDICTED
 from hybrid_predict.rules.gate import NOT_LASTING, TOO_FEW
+from hybrid_predict.rules.pace import BEGUN_ANEW
 from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence
 from hybrid_predict.testing.placebos import (
     NegatedForecast,
@@ -67,6 +70,60 @@ def run(rate=SMALL, loss=regression, model=None, **changes):
     model = model or small()
     trained = [p for p in model.parameters() if p.requires_grad]
     return Run(model, torch.optim.AdamW(trained, lr=rate), auto(**changes), loss)
+
+
+def on_a_device(options):
+    """Learning rates as tensors, as where reading one would wait for a device."""
+    return lambda *at: {
+        k: own._replace(rate=torch.tensor(own.rate)) for k, own in options(*at).items()
+    }
+
+
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("speedup", ["auto", 1.5])
+@pytest.mark.parametrize("factor", [3.0, 1000.0])
+def test_advances_begin_anew_where_the_learning_rate_rises_far(speedup, factor, device):
+    one = run(speedup=speedup)
+    if device:
+        one.engine.optimizer.options = on_a_device(one.engine.optimizer.options)
+    while not one.records or not one.records[-1].predicted or len(one.records) < 100:
+        one.step()
+    scores = one.engine._groups.scores
+    before = {key: pace.advance for key, pace in scores.paces.items()}
+    assert max(before.values()) > 1
+    for group in one.optimizer.param_groups:
+        group["lr"] *= factor
+    drifts, anew = [], factor > 4
+    while len(drifts) < 4:
+        record = one.step()
+        drifts += [record.length] if record.predicted else [0.0] * (speedup == "auto")
+    largest = max(length * factor for length in drifts)
+    assert (largest < 0.1 if speedup == "auto" else largest < 1.5 * factor) == anew
+    one.train(20)
+    assert (BEGUN_ANEW in one.reasons) == anew
+
+
+def test_a_run_resumes_bit_for_bit_around_a_rise_of_the_learning_rate():
+    def steps(bench):
+        while bench.taken < 60:
+            for group in bench.optimizer.param_groups:
+                group["lr"] = 1e-5 if bench.taken < 44 else 1e-2
+            yield bench.step()
+
+    config = make_config(speedup="auto", total_steps=200)
+    bench, saves = Bench(config), {}
+    hurry(bench.engine)
+    for _ in steps(bench):
+        saves[bench.taken] = save(bench)
+    wanted = bench.trace()
+    assert BEGUN_ANEW in bench.reasons
+    for k in range(41, 48):
+        resumed = load(saves[k], config)
+        assert BEGUN_ANEW not in resumed.reasons or k > 44
+        for _ in steps(resumed):
+            pass
+        assert same_bits(resumed.trace(), wanted)
+        assert same_bits(resumed.engine.ledger.events, bench.engine.ledger.events)
 
 
 def check_whole(one):

@@ -18,8 +18,8 @@ def test_samples_of_other_tensors_are_refused():
 
 @pytest.mark.parametrize(
     ("tag", "count"),
-    [(["k", 0, ["a"], 3, 2], 5), (["k", 0, ["a"], 0, 2], 6), (["k", 0, [1], 3, 2], 6),
-     (["k", 0, ["a"], 3, 1.5], 6)],
+    [(["k", 0, ["a"], 3, 2], 7), (["k", 0, ["a"], 0, 2], 8), (["k", 0, [1], 3, 2], 8),
+     (["k", 0, ["a"], 3, 1.5], 8)],
 )  # fmt: skip
 def test_a_damaged_reading_is_refused(tag, count):
     with pytest.raises(CheckpointError, match="state: expected"):

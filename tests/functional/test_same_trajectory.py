@@ -81,6 +81,22 @@ def test_every_library_has_the_engine_s_numbers(
     np.testing.assert_allclose([float(x) for x in ours.evidence], theirs.evidence, rtol=1e-9)
 
 
+@pytest.mark.parametrize("case", ["lasting", "auto"])
+@pytest.mark.parametrize("library", ["numpy", pytest.param("jax", marks=pytest.mark.slow)])
+def test_advances_begin_anew_where_the_rate_rises_in_both(
+    case: str, tools: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rises(step: int, total: int) -> float:
+        return 1e-4 if step < 0.7 * total else 1e-2
+
+    monkeypatch.setattr(functional_loops, "rate", rises)
+    settings = config(**SETTINGS[case])
+    ours, theirs = in_functions(settings, **tools), in_the_engine(settings)
+    same_runs(ours, theirs, atol=1e-9)
+    windows = [int(pace.windows) for pace in ours.state.pacing.paces.values()]
+    assert max(windows) < 4, windows
+
+
 @pytest.mark.parametrize("library", ["numpy"])
 def test_with_few_hidden_weights_some_forecasts_do_not_last(
     tools: dict[str, Any], monkeypatch: pytest.MonkeyPatch

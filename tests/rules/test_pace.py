@@ -21,14 +21,17 @@ from hybrid_predict.rules.pace import (
     MOST,
     NEAR,
     REACH,
+    RISE,
     Lagged,
     Pace,
     carried,
     downhill,
     follow,
     length,
+    measured_at,
     paced,
     per_full_step,
+    renewed,
     weigh,
     worth,
 )
@@ -143,6 +146,30 @@ def test_with_a_number_an_advance_follows_the_slope_where_predicted_steps_end(
 def test_a_failed_test_leads_back_to_no_predicted_steps():
     for found in in_every_library(weigh, Pace(1.0, MOST, 9), slopes(-1.0), 0.5, 2.0, True):
         assert Pace(*found) == Pace(1.0, 0.0, 9, -1.0, -1.0, 2.0, 1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("known", "peak", "rate", "advance"),
+    [
+        (0.0, 0.0, 1.0, MOST),
+        (1.0, 1.0, 0.9 * RISE, MOST),
+        (1.0, 1.0, 1.1 * RISE, 0.0),
+        (1.0, 9.0, 1e-3, MOST),
+        (1.0, 9.0, 0.0, MOST),
+        (1.0, 9.0, 9.0, 2.0),
+        (1.0, 9.0, 10.0 * RISE, 0.0),
+    ],
+)
+def test_an_advance_is_that_of_windows_at_such_a_learning_rate(known, peak, rate, advance):
+    pace = Pace(1.0, MOST, 9, -1.0, -1.0, 2.0, 1.0, 0.5, known, peak, 2.0)
+    wanted = pace._replace(advance=advance) if advance else Pace(rate=known, peak=peak)
+    for found in in_every_library(renewed, pace, rate):
+        assert found == pytest.approx(list(wanted))
+    new = Pace(0.5, 1.0, 10) if advance else pace
+    at_peak = new.advance if RISE * rate >= peak else 2.0
+    wanted = new._replace(rate=rate, peak=max(peak, rate), at_peak=at_peak) if rate else pace
+    for found in in_every_library(measured_at, rate, pace, Pace(0.5, 1.0, 10)):
+        assert found == pytest.approx(list(wanted))
 
 
 NOTHING = {
