@@ -32,7 +32,6 @@ from hybrid_predict.updates.masks import (
     usable_gradients,
     without_gradient,
 )
-from hybrid_predict.updates.projection import projects
 
 
 @final
@@ -128,11 +127,6 @@ class Group:
             return self.memory.held_bytes(fitted=False)
         return self.memory.held_bytes(fitted=bool(predictor.fitted_direction(history)))
 
-    @property
-    def projected(self) -> bool:
-        """Whether the optimizer was seen to project an update of these tensors."""
-        return self._allocated and any(self.memory.examination.projected.values())
-
     def open(
         self,
         optimizer: OptimizerWrapper,
@@ -171,16 +165,15 @@ class Group:
             norms = lists.norms(gradients, counts)
         gradients, usable = usable_gradients(gradients, average, norms, good)
         lists.average(average, gradients, treatment.update.decay if treatment.update else AVERAGE)
-        corrected, examined = None, {}
+        corrected = None
         if update is not None and memory.update is not None:
             named = {self.names[k]: self.parameters[k] for k in members}
             owned_by = None if memory.owners is None else [memory.owners[k] for k in members]
             corrected = correction(
                 update, memory.update, members, average, gradients, cosines, named, owned_by
             )
-            examined = memory.examination.copies(self.names, members, gradients)
         before = [v.clone() for v in values]
-        return OpenUpdate(self, members, before, usable, still, corrected, examined)
+        return OpenUpdate(self, members, before, usable, still, corrected)
 
     def close(
         self,
@@ -204,8 +197,6 @@ class Group:
             columns = zip(values, update.before, own, strict=True)
             still = [unmoved(*each, update.still.get(k), good) for k, each in enumerate(columns)]
             masks = [either(*pair) for pair in zip(only, still, strict=True)]
-            if update.examined:
-                self._examine(update, own, values)
             if update.correction is not None:
                 self._correct(update, own, values, bound, masks)
             if self.treatment.predictor is not None:
@@ -220,31 +211,16 @@ class Group:
         masks: Sequence[Tensor | None],
     ) -> None:
         assert update.correction is not None
-        members, examined = update.members, self.memory.examination.projected
+        members = update.members
         update.correction.write(
             [values[k] for k in members],
             [update.before[k] for k in members],
             [own[k] for k in members],
             bound,
-            [True if examined.get(self.names[k]) else masks[k] for k in members],
+            [masks[k] for k in members],
             [self.memory.carries[k] for k in members] if self.memory.carries else [],
             self._counts([self.parameters[k] for k in members]),
         )
-
-    def _examine(
-        self, update: OpenUpdate, own: Sequence[Options], values: Sequence[Tensor]
-    ) -> None:
-        """Find out whether the optimizer projects its updates of these tensors."""
-        members = list(update.examined)
-        answers = projects(
-            [values[k] for k in members],
-            [update.before[k] for k in members],
-            list(update.examined.values()),
-            [own[k] for k in members],
-            self._momentum,
-            self._counts([self.parameters[k] for k in members]),
-        )
-        self.memory.examination.read([self.names[k] for k in members], answers)
 
     def _learn(
         self,

@@ -28,7 +28,6 @@ from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
 from hybrid_predict.torch.parameters import ParameterMapper, overlapping
 from hybrid_predict.updates import make_update
-from hybrid_predict.updates.projection import PROJECTED
 
 LEFT = "matrices are left to an optimizer"
 RELATIVE = f"{LEFT} whose updates grow with the weights"
@@ -158,12 +157,10 @@ class Groups:
         """
         if self.idle:
             return False
-        noted = PROJECTED in self.left_out or not any(group.projected for group in self._groups)
-        self.left_out |= set() if noted else {PROJECTED}
         now = self._optimizer.layout(), self._optimizer.places()
         before, self._layout = self._layout, now
         if now == before or (now[0] == before[0] and self._overlapping() == self._shared):
-            return not noted
+            return False
         self._mapper.follow(self._optimizer.parameters(), self._optimizer.owners())
         self.regroup()
         return True

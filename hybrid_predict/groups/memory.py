@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 from torch import Tensor
@@ -14,7 +14,6 @@ from hybrid_predict.rules.skill import window_length
 from hybrid_predict.saved import check_count, check_numbers, damaged
 from hybrid_predict.torch import lists, owners, ranks, shards
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
-from hybrid_predict.updates.projection import Examination
 
 
 @final
@@ -52,7 +51,6 @@ class Memory:
         history: State of the predictor, or None.
         window: The open window of displacements, or None.
         owners: The rank that has the arrays of the update, by tensor; None for a single rank.
-        examination: Whether the optimizer projects its updates.
     """
 
     average: list[Tensor]
@@ -61,7 +59,6 @@ class Memory:
     history: PredictorState | None
     window: Window | None
     owners: list[int] | None = None
-    examination: Examination = field(default_factory=Examination)
 
     def arrays(self) -> dict[str, list[Tensor]]:
         """Return lists of local shards by name, as in a saved state."""
@@ -107,10 +104,6 @@ class Memory:
             for k, source in pairs:
                 if arrays[k].shape == before[name][source].shape:
                     arrays[k].copy_(other.fetch(name, source, tensors[k]))
-        projected = other.examination.projected.items()
-        self.examination.projected.update({n: seen for n, seen in projected if n in names})
-        if len(pairs) == len(names):  # else there are tensors to examine
-            self.examination.attempts = other.examination.attempts
         if self.update is not None and other.update is not None:
             self.update.numbers = dict(other.update.numbers)
         if self.history is not None and other.history is not None:
@@ -134,7 +127,6 @@ class Memory:
             "count": self.history.count if self.history else 0,
             "numbers": dict(self.update.numbers) if self.update else {},
             "fitted": {name: list(numbers) for name, numbers in fitted.items()},
-            "examined": [dict(self.examination.projected), self.examination.attempts],
             **self.arrays(),
         }
         owned = self.owned()
@@ -161,9 +153,6 @@ class Memory:
         state = {**saved, **shards.shard_state(parts, tensors)}
         for name, arrays in [*self.arrays().items(), *owned.items()]:
             _load_arrays(name, arrays, state.get(name))
-        projected, attempts = state["examined"]
-        self.examination.projected = {str(name): bool(seen) for name, seen in projected.items()}
-        self.examination.attempts = check_count("attempts", attempts)
         if self.update is not None:
             for name, number in self.update.numbers.items():
                 loaded = state["numbers"][name]

@@ -25,7 +25,6 @@ class OpenUpdate:
         usable: Which gradients are usable; None if all are.
         still: Mask of the entries whose own gradient is exactly zero, by position.
         correction: The corrected updates, or None.
-        examined: Gradients of tensors whose optimizer is examined, by position.
     """
 
     group: Group
@@ -34,7 +33,6 @@ class OpenUpdate:
     usable: Tensor | None
     still: dict[int, Tensor | None]
     correction: Correction | None
-    examined: dict[int, Tensor]
 
 
 @final

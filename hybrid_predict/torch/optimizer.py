@@ -86,11 +86,11 @@ class OptimizerWrapper:
     def parameters(self, index: int | None = None) -> list[Tensor]:
         """Return the parameters of one optimizer, or of all, without duplicates, in order.
 
-        Those on the meta device have no values, and are left out.
+        Those on the meta device have no values, and are left out unless all are there.
         """
         chosen = self.optimizers if index is None else (self.optimizers[index],)
         unique = {id(p): p for o in chosen for group in o.param_groups for p in group["params"]}
-        return [p for p in unique.values() if not p.is_meta]
+        return [p for p in unique.values() if not p.is_meta] or list(unique.values())
 
     def layout(self) -> tuple[Any, ...]:
         """Return a value that changes with the trained parameters, and what is known of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -18,8 +18,6 @@ from hybrid_predict.torch.owners import exchanges, stays
 from hybrid_predict.torch.shards import form
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.masks import either
-
-Mask = Tensor | Literal[True] | None  # entries that only the optimizer may move; True is all
 
 
 @final
@@ -38,7 +36,7 @@ class Correction:
         before: Sequence[Tensor],
         options: Sequence[Options],
         bound: float | None,
-        masks: Sequence[Mask],
+        masks: Sequence[Tensor | None],
         carries: Sequence[Tensor],
         counts: Counts,
     ) -> None:
@@ -54,7 +52,7 @@ class Correction:
             before: Their values before the update.
             options: How the optimizer updates each.
             bound: A further bound B besides that of the update itself, or None.
-            masks: Entries that stay as the optimizer has left them.
+            masks: Entries that stay as the optimizer has left them, or None.
             carries: Rounding errors of 16-bit weights; empty if there are none.
             counts: See `torch.lists`.
         """
@@ -68,10 +66,9 @@ class Correction:
         if update.share < 1.0:
             lists.add_scaled(new, values, [1.0 - update.share] * len(new))
         for k, (value, mask, unusable) in enumerate(zip(values, masks, lost, strict=True)):
-            still = mask if mask is True else either(mask, unusable)
+            still = either(mask, unusable)
             if still is not None:
-                own = upcast(value).to(new[k].dtype)
-                new[k] = own if still is True else torch.where(still, own, new[k])
+                new[k] = torch.where(still, upcast(value).to(new[k].dtype), new[k])
         write(list(values), new, carries)
 
     def _lengths(

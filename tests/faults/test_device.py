@@ -10,7 +10,6 @@ from faulty import state
 from hybrid_predict import HybridEngine, Verdict
 from hybrid_predict.groups import groups
 from hybrid_predict.torch.optimizer import OptimizerWrapper
-from hybrid_predict.updates.projection import Examination
 
 needs_gpu = [
     pytest.mark.gpu,
@@ -68,11 +67,6 @@ def test_no_step_reads_the_device_or_copies_to_it(model, monkeypatch):
     """On the meta device, which has nothing to be read: whatever waits for it raises."""
     monkeypatch.setattr(OptimizerWrapper, "holds_on_device", lambda *_: True)
     monkeypatch.setattr(OptimizerWrapper, "check_state", lambda *_: None)  # in the first step
-    monkeypatch.setattr(
-        Examination,
-        "read",
-        lambda self, names, _: self.projected.update(dict.fromkeys(names, False)),
-    )
     monkeypatch.setattr(groups, "overlapping", lambda *_: set())  # all have the same address
     net = MODELS[model].build().to("meta").requires_grad_(True)
     inputs, targets = (x.to("meta") for x in MODELS[model].batch(0))

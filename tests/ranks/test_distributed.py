@@ -125,7 +125,7 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
 def test_reductions_per_full_step(results: Results, kind: str, each: int, verifying: int) -> None:
     # What was measured is one reduction. Of sharded tensors, groups that are only predicted need
     # one more, those that are corrected two, and each optimizer one in a verifying step. The first
-    # full step also adds up counted operations, and examines sharded updates for projections.
+    # full step also adds up counted operations.
     for found in results[f"{kind}, reductions"]:
         assert [number for _, number in found] == [
             each + (2 + 2 * (kind != "ddp")) * (step == 0) + verifying * (predicted > 0)
