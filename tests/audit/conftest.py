@@ -18,6 +18,11 @@ def finished(tmp_path_factory):
     return audit(task, config(mlflow=True), folder), task, folder
 
 
+@pytest.fixture(autouse=True)
+def every_audit_undrawn(undrawn):
+    """But those of ``finished``."""
+
+
 @pytest.fixture
 def audited(finished, tmp_path):
     """A copy of its folder."""

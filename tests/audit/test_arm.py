@@ -25,10 +25,7 @@ from hybrid_predict.audit.training import train_arm
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The number of training batches"),
-    pytest.mark.usefixtures("undrawn"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
 def arm(name, folder, **options):

@@ -9,10 +9,7 @@ from hybrid_predict.audit import audit, plan_audit, plan_search
 from hybrid_predict.ledger import duration
 from hybrid_predict.runs.evidence import ARMS, FULL, HYBRID, SHORT
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The number of training batches"),
-    pytest.mark.usefixtures("undrawn"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,7 @@ from hybrid_predict.audit.store import RunStore
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import locked
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The number of training batches"),
-    pytest.mark.usefixtures("undrawn"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
 @pytest.mark.parametrize("call", [audit, plan_audit])

@@ -27,10 +27,7 @@ from hybrid_predict.rules.gate import NO_SKILL, NOT_LASTING, TOO_SHORT
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The number of training batches"),
-    pytest.mark.usefixtures("undrawn"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
 def test_arms_are_trained_seed_by_seed_from_the_same_random_states(finished):

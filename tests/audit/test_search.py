@@ -11,8 +11,6 @@ from hybrid_predict.audit.plan import most_runs
 from hybrid_predict.audit.searching import Searching
 from hybrid_predict.runs.runtime import Observer
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 SPEEDUPS = (1.5, 2.0, 3.0)
 
 

@@ -9,10 +9,7 @@ from audit_task import Interrupting, Task, config
 from hybrid_predict.audit import audit
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, HYBRID, SHORT
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The number of training batches"),
-    pytest.mark.usefixtures("undrawn"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
 def test_mlflow_has_one_parent_also_after_more_seeds(audited, monkeypatch):
