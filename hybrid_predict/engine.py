@@ -20,7 +20,6 @@ from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import FELL_BACK, SavingsLedger
 from hybrid_predict.measurement import unmeasured
 from hybrid_predict.record import StepRecord
-from hybrid_predict.rules.pace import BEGUN_ANEW
 from hybrid_predict.rules.schedule import Schedule, cooling, phase
 from hybrid_predict.state import State
 from hybrid_predict.step import Step
@@ -321,12 +320,8 @@ class HybridEngine(Uncopied):
     def _predict(self, step: Step) -> None:
         if self.config.shadow or self._state.pausing:
             return
-        count, forecast = self._groups.due(self.schedule, self._position), None
-        if count:
-            options = self.optimizer.options()
-            if self._groups.renew(options):
-                self._state.record_event(BEGUN_ANEW, logging.INFO, step.number)
-            forecast = self._groups.forecast(options)
+        count = self._groups.due(self.schedule, self._position)
+        forecast = self._groups.forecast(self.optimizer.options()) if count else None
         if forecast is not None and forecast.delta.names:
             step.predict(self.mapper, forecast, count, self._groups.carries)
         elif reason := self._groups.unpredicted(self.schedule, self._position, count):

@@ -19,7 +19,6 @@ from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import budget
 from hybrid_predict.rules import limits as rules
 from hybrid_predict.rules.gate import NOTHING, UNPREDICTED
-from hybrid_predict.rules.pace import BEGUN_ANEW
 from hybrid_predict.rules.schedule import OVER, schedule
 from hybrid_predict.rules.skill import known
 from hybrid_predict.rules.verdict import ENDED, NO_UPDATE, RESTARTED, Evidence, Verdict, weigh
@@ -261,8 +260,7 @@ class State:
             number = math.nan if loss is None else loss
             self.limits = rules.learned(self.limits, number, measured.norms, measured.warmup)
         if measured.windows:
-            if self.groups.score(measured.windows):
-                self.record_event(BEGUN_ANEW, logging.INFO, measured.step)
+            self.groups.score(measured.windows)
             self.ledger.skills = self.groups.scores.summary
         if judgement.reason:
             undone = judgement.verdict is Verdict.UNDONE

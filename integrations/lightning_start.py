@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.config import HybridConfig
@@ -119,31 +117,18 @@ def warn_of_averages(trainer: pl.Trainer, config: HybridConfig) -> None:
     """Warn if a callback averages weights with a decay, which counts full steps alone."""
     averages = getattr(package_of(trainer).callbacks, "WeightAveraging", ())  # not in old versions
     speedup = config.compression  # with "auto" the most steps that a full step brings
+    counted = f"update_every_n_steps={speedup:g}, which counts all steps, and "
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         every = getattr(callback, "update_every_n_steps", 1)
-        functions = getattr(callback, "_kwargs", {}) if isinstance(callback, averages) else {}
-        function = functions.get("avg_fn") or functions.get("multi_avg_fn")
-        if function is None or not 0 < every < speedup:
-            continue
-        decay, power = _decay(function), speedup / every
-        new = f"decay={decay**power:.5g}, {decay:g} ** {power:.4g}" if decay else ""
-        new = new or f"its decay ** {power:.4g}"
-        all_steps = f"update_every_n_steps={speedup:g}, which counts all steps, and "
-        warn(
-            trainer,
-            f"makes predicted steps, which the decay of {type(callback).__name__} does not count: "
-            "its average reaches further back than in plain training. "
-            f"Write {all_steps if config.paced else ''}{new}.",
-        )
-
-
-def _decay(function: Any) -> float | None:
-    """Return the decay in a function that torch has made for moving averages; None if unknown."""
-    own = inspect.unwrap(function)
-    with suppress(TypeError, ValueError):  # it is no function, or not complete yet
-        decay = inspect.getclosurevars(own).nonlocals.get("decay")
-        return decay if isinstance(decay, float) and 0.0 < decay < 1.0 else None
-    return None
+        fades = {"avg_fn", "multi_avg_fn"} & getattr(callback, "_kwargs", {}).keys()
+        if isinstance(callback, averages) and fades and 0 < every < speedup:
+            name, new = type(callback).__name__, f"decay ** {speedup / every:.4g}"
+            warn(
+                trainer,
+                f"makes predicted steps, which the decay of {name} does not count: its average "
+                "reaches further back than in plain training. In place of its decay write "
+                f"{counted if config.paced else ''}{new}.",
+            )
 
 
 def warn(trainer: pl.Trainer, text: str) -> None:

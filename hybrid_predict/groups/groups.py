@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, final
 
@@ -320,8 +320,6 @@ class Groups:
             may = steps and group.names not in self.gate.blocked
             delta = group.forecast(options) if may else None
             if delta is not None:
-                if isinstance(rate := group.rate(options), Tensor):  # stay until a window tells it
-                    delta = delta.scaled(~self.scores.outgrown(group, rate))
                 parts.append(delta if steps == 1 else delta.scaled(steps))
                 owners += [owner] * len(delta.names)
                 lengths = group.drift_lengths(options)
@@ -336,26 +334,10 @@ class Groups:
         if refuted:
             self._update_gate()
 
-    def score(self, readings: Sequence[Reading]) -> bool:
-        """Learn from windows that were closed together; see :meth:`Scores.add`."""
-        begun_anew = self.scores.add(readings, self.predicted)
+    def score(self, readings: Sequence[Reading]) -> None:
+        """Learn from windows that were closed together."""
+        self.scores.add(readings, self.predicted)
         self._update_gate()
-        return begun_anew
-
-    def renew(self, options: Mapping[int, Options]) -> bool:
-        """Begin advances anew that were measured at far smaller learning rates than those now.
-
-        Return whether one of them did. A rate on a device is not read: see :meth:`forecast`.
-        """
-        rates: dict[tuple[str, int], float] = defaultdict(float)
-        for group in self.predicted:
-            rate = group.rate(options)
-            if not (group.resting or isinstance(rate, Tensor)):
-                key = group.treatment.kind, group.treatment.owner
-                rates[key] = max(rates[key], rate)
-        if begun_anew := self.scores.renew(rates):
-            self._update_gate()
-        return begun_anew
 
     def check(self, index: int, options: Mapping[int, Options]) -> None:
         """Check the form of one optimizer's forecasts before the first predicted step.

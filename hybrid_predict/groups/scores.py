@@ -8,18 +8,7 @@ from typing import Any, TypeVar, final
 
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.groups.group import Group
-from hybrid_predict.rules.pace import (
-    Lagged,
-    Pace,
-    follow,
-    lag,
-    lasting,
-    length,
-    measured_at,
-    outgrown,
-    renewed,
-    weigh,
-)
+from hybrid_predict.rules.pace import Lagged, Pace, follow, lag, lasting, length, weigh
 from hybrid_predict.rules.skill import Skill, add_window, known
 from hybrid_predict.rules.verdict import Slopes
 from hybrid_predict.saved import check_count, check_numbers, checked_pace, checked_skill, damaged
@@ -73,10 +62,6 @@ class Scores:
         """Return how far predicted steps move a group per full step, in drifts."""
         return float(self.paces.get(_key(group), Pace()).advance)
 
-    def outgrown(self, group: Group, rate: Any) -> Any:
-        """Return whether a learning rate is far above that of every window of a group's kind."""
-        return outgrown(self.paces.get(_key(group), Pace()).peak, rate)
-
     def forecasts(self, group: Group, advance: float, number: float, *, least: float) -> float:
         """Return how many forecasts a predicted step moves a group.
 
@@ -113,19 +98,8 @@ class Scores:
         for key, pace in self.paces.items():
             self.paces[key] = weigh(pace, slopes, own[key], predicted, refuted)
 
-    def renew(self, rates: Mapping[tuple[str, int], float]) -> bool:
-        """Begin advances anew where the learning rates, by kind and optimizer, rose too far.
-
-        Return whether one of them did.
-        """
-        before = self.paces
-        self.paces = {key: renewed(pace, rates.get(key, 0.0)) for key, pace in before.items()}
-        return any(pace.advance > self.paces[key].advance for key, pace in before.items())
-
-    def add(self, readings: Sequence[Reading], predicted: Sequence[Group]) -> bool:
+    def add(self, readings: Sequence[Reading], predicted: Sequence[Group]) -> None:
         """Update skill, paces and predictors from windows that were closed together.
-
-        Return whether an advance began anew, as the windows have other learning rates.
 
         Args:
             readings: What the windows measured.
@@ -140,16 +114,11 @@ class Scores:
             pooled = [one.pooled(squares[one.names]) for one in readings if one.kind == kind]
             self.skills[kind] = add_window(self.skills.get(kind, Skill()), _summed(pooled))
         followed = [one for one in readings if self.adaptive and one.names in groups]
-        rates = {(one.kind, one.owner): 0.0 for one in followed}
-        for one in followed:
-            rates[one.kind, one.owner] = max(rates[one.kind, one.owner], one.rate)
-        begun_anew = self.renew(rates)
-        for key, rate in rates.items():
+        for key in dict.fromkeys((one.kind, one.owner) for one in followed):
             mine = [one for one in followed if (one.kind, one.owner) == key]
             lagged = [self._lagged(groups[one.names], one) for one in mine]
             before = self.paces.get(key, Pace())
-            after = follow(before, _summed(lagged), planned=self._planned)
-            self.paces[key] = measured_at(rate, before, after)
+            self.paces[key] = follow(before, _summed(lagged), planned=self._planned)
             own = Skill(length=self.lengths.get(key, 0.0))
             window = _summed([one.pooled(squares[one.names]) for one in mine])
             self.lengths[key] = float(add_window(own, window).length)
@@ -157,7 +126,6 @@ class Scores:
         self._latest = {**latest, **{one.names: one for one in readings}}
         pooled = [one.pooled(one.square) for one in self._latest.values()]
         self.skill = add_window(self.skill, _summed(pooled))
-        return begun_anew
 
     def _lagged(self, group: Group, now: Reading) -> Lagged:
         """Return the products of the forecast of a group's last window with this window."""

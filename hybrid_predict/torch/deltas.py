@@ -45,7 +45,7 @@ class WeightDelta:
             tuple(factor for part in parts for factor in part.factors),
         )
 
-    def scaled(self, factor: float | Tensor) -> WeightDelta:
+    def scaled(self, factor: float) -> WeightDelta:
         """Return the same movement, ``factor`` times as long."""
         return WeightDelta(self.names, self.directions, tuple(factor * f for f in self.factors))
 

@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning_models import AnyNet, Net, SeededLoader, Ungated, fit, same, weights
 
-from hybrid_predict import HybridPredict, UnsupportedSetupError
+from hybrid_predict import UnsupportedSetupError
 
 TESTS = Path(__file__).parents[1]
 PACKAGES = {"lightning": lightning.pytorch, "pytorch_lightning": pytorch_lightning}
@@ -152,9 +152,9 @@ def test_a_run_of_one_package_goes_on_in_the_other(tmp_path: Path) -> None:
 def test_what_is_checked_by_class_is_checked_in_both_packages(name: str) -> None:
     package = PACKAGES[name]
     net: Any = type("Net", (AnyNet, package.LightningModule), {})
-    changing = package.callbacks.GradientAccumulationScheduler({0: 1, 1: 2})
-    with pytest.raises(UnsupportedSetupError, match="max_steps alone"):
-        fit([HybridPredict(), changing], net(), package=package, max_epochs=3)
+    patient = package.callbacks.EarlyStopping("val_loss")
+    with pytest.warns(UserWarning, match="the patience of EarlyStopping counts"):
+        fit([Ungated(), patient], net(), package=package, max_steps=30)
 
 
 def test_other_strategies_and_trainers_of_other_packages_are_refused() -> None:

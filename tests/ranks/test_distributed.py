@@ -128,7 +128,7 @@ def test_reductions_per_full_step(results: Results, kind: str, each: int, verify
     # full step also adds up counted operations.
     for found in results[f"{kind}, reductions"]:
         assert [number for _, number in found] == [
-            each + (2 + 2 * (kind != "ddp")) * (step == 0) + verifying * (predicted > 0)
+            each + 2 * (step == 0) + verifying * (predicted > 0)
             for step, (predicted, _) in enumerate(found)
         ]
         assert sum(predicted for predicted, _ in found) > 5

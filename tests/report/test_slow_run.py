@@ -34,8 +34,8 @@ def warned(engine, added, plain=1.0):
     [
         ({}, 0.4, ""),
         ({}, 0.6, "takes 1.07 (if all planned predicted steps are made) to 1.60 times (if none "
-         "is) as long as plain training of 300 steps; faster are larger batches, or updates={}, or "
-         "a speedup with fewer than 187 full steps, if an audit finds no loss of quality"),
+         "is) as long as plain training of 300 steps; faster are larger batches, or a "
+         "speedup with fewer than 187 full steps, if an audit finds no loss of quality"),
         ({}, 9.0, "; faster are larger batches$"),  # no speedup has 30 full steps
         ({"updates": {}}, 9.0, "plain training of 300 steps$"),
         ({"speedup": 1}, 0.07, "takes 1.07 times as long"),
