@@ -322,10 +322,10 @@ class HybridEngine(Uncopied):
             return
         count = self._groups.due(self.schedule, self._position)
         forecast = self._groups.forecast(self.optimizer.options()) if count else None
+        if reason := self._groups.reason(self.schedule, self._position, count, forecast):
+            self._state.record_event(reason, logging.INFO, step.number)
         if forecast is not None and forecast.delta.names:
             step.predict(self.mapper, forecast, count, self._groups.carries)
-        elif reason := self._groups.unpredicted(self.schedule, self._position, count):
-            self._state.record_event(reason, logging.INFO, step.number)
 
     def _between_steps(self, call: str) -> None:
         if self._step is not None:

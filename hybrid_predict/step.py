@@ -308,7 +308,7 @@ class Step:
     ) -> list[Tensor]:
         """Return lengths of one optimizer's movement, and store its products with the gradients."""
         assert self._movement is not None and self._forecast is not None
-        delta, (_, owners, drifts) = self._movement.delta, self._forecast
+        delta, owners, drifts = self._movement.delta, *self._forecast[1:3]
         columns = zip(delta.names, delta.directions, delta.factors, drifts, owners, strict=True)
         rows = [(n, d, f, drift) for n, d, f, drift, owner in columns if owner == index]
         norms = lists.norms([direction for _, direction, _, _ in rows])

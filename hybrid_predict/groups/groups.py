@@ -18,7 +18,7 @@ from hybrid_predict.groups.memory import Treatment
 from hybrid_predict.groups.scores import Scores
 from hybrid_predict.rules.budget import BLOCKS, largest_block, weak
 from hybrid_predict.rules.gate import NOT_LASTING, too_expensive
-from hybrid_predict.rules.pace import paced, per_full_step
+from hybrid_predict.rules.pace import BEGUN_ANEW, paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
 from hybrid_predict.rules.skill import steps_until_known
 from hybrid_predict.rules.verdict import Slopes
@@ -289,8 +289,12 @@ class Groups:
         if self._paced:
             self._credit = self._credit % 1.0 + self.per_full_step
 
-    def unpredicted(self, schedule: Schedule, position: int, count: int) -> str:
-        """Return why no predicted step of ``count`` that are due is made here; empty if unknown."""
+    def reason(
+        self, schedule: Schedule, position: int, count: int, forecast: Forecast | None
+    ) -> str:
+        """Return why predicted steps that are due are not made, or shorter, if it is known."""
+        if forecast is not None and (forecast.event or forecast.delta.names):
+            return forecast.event
         inside = schedule.warmup <= position < schedule.total - schedule.cooldown
         paced = self._paced and inside and self.predicted and not self.per_full_step
         if self.gate.blocks_all and (count or paced):
@@ -301,7 +305,7 @@ class Groups:
         return 0.0 if group.names in self.gate.blocked else self.scores.advance(group)
 
     def forecast(self, options: Mapping[int, Options]) -> Forecast:
-        """Forecast the movement of one predicted step, for all groups together.
+        """Forecast the movement of one predicted step, for all groups together, at their rates now.
 
         Args:
             options: How each parameter is updated, by ``id``.
@@ -312,6 +316,8 @@ class Groups:
         parts: list[WeightDelta] = []
         owners: list[int] = []
         drifts: list[Tensor] = []
+        if anew := self.scores.renew([g for g in self.predicted if not g.resting], options):
+            self._update_gate()
         number = self.per_full_step
         for group in self._groups:
             times = self._calls[owner := group.treatment.owner]
@@ -324,7 +330,7 @@ class Groups:
                 owners += [owner] * len(delta.names)
                 lengths = group.drift_lengths(options)
                 drifts += lengths if times == 1 else [times * length for length in lengths]
-        return Forecast(WeightDelta.joined(parts), owners, drifts)
+        return Forecast(WeightDelta.joined(parts), owners, drifts, BEGUN_ANEW if anew else "")
 
     def weigh(
         self, slopes: Slopes, ends: Mapping[str, float], predicted: int, *, refuted: bool

@@ -8,10 +8,12 @@ from typing import Any, TypeVar, final
 
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.groups.group import Group
+from hybrid_predict.rules import pace as rules
 from hybrid_predict.rules.pace import Lagged, Pace, follow, lag, lasting, length, weigh
 from hybrid_predict.rules.skill import Skill, add_window, known
 from hybrid_predict.rules.verdict import Slopes
 from hybrid_predict.saved import check_count, check_numbers, checked_pace, checked_skill, damaged
+from hybrid_predict.torch.optimizer import Options
 
 T = TypeVar("T")
 
@@ -98,6 +100,18 @@ class Scores:
         for key, pace in self.paces.items():
             self.paces[key] = weigh(pace, slopes, own[key], predicted, refuted)
 
+    def renew(self, groups: Sequence[Group], options: Mapping[int, Options]) -> bool:
+        """Begin advances of groups anew that were measured at far smaller rates than those now.
+
+        Return whether one of them did. A learning rate on a device is read, which waits for it.
+        """
+        rates: dict[tuple[str, int], float] = defaultdict(float)
+        for group in groups:
+            rates[_key(group)] = max(rates[_key(group)], float(group.rate(options)))
+        before = self.paces
+        self.paces = {key: rules.renewed(pace, rates[key]) for key, pace in before.items()}
+        return any(pace.advance > self.paces[key].advance for key, pace in before.items())
+
     def add(self, readings: Sequence[Reading], predicted: Sequence[Group]) -> None:
         """Update skill, paces and predictors from windows that were closed together.
 
@@ -117,8 +131,10 @@ class Scores:
         for key in dict.fromkeys((one.kind, one.owner) for one in followed):
             mine = [one for one in followed if (one.kind, one.owner) == key]
             lagged = [self._lagged(groups[one.names], one) for one in mine]
-            before = self.paces.get(key, Pace())
-            self.paces[key] = follow(before, _summed(lagged), planned=self._planned)
+            rate = max(one.rate for one in mine)
+            before = rules.renewed(self.paces.get(key, Pace()), rate)
+            after = follow(before, _summed(lagged), planned=self._planned)
+            self.paces[key] = rules.measured_at(rate, before, after)
             own = Skill(length=self.lengths.get(key, 0.0))
             window = _summed([one.pooled(squares[one.names]) for one in mine])
             self.lengths[key] = float(add_window(own, window).length)
