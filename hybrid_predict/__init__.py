@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from hybrid_predict.errors import HybridPredictError as HybridPredictError
     from hybrid_predict.errors import MissingExtraError as MissingExtraError
     from hybrid_predict.errors import PredictorError as PredictorError
-    from hybrid_predict.errors import RankError as RankError
     from hybrid_predict.errors import UnsupportedSetupError as UnsupportedSetupError
     from hybrid_predict.errors import UsageError as UsageError
     from hybrid_predict.forecast.predictors import FittedPredictor as FittedPredictor
@@ -50,7 +49,6 @@ _NAMES = {
         "HybridPredictError",
         "MissingExtraError",
         "PredictorError",
-        "RankError",
         "UnsupportedSetupError",
         "UsageError",
     ),
@@ -90,7 +88,6 @@ __all__ = [
     "ParameterMapper",
     "Phase",
     "PredictorError",
-    "RankError",
     "SavingsLedger",
     "SpectralUpdate",
     "StepRecord",

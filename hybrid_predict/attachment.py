@@ -85,7 +85,7 @@ def contained(
     Errors of this package (wrong arguments), those of a signal handler, and exceptions such as
     ``KeyboardInterrupt`` are raised again after the undo. With several ranks, every error is raised
     again, because the other ranks cannot know that this rank has fallen back and would wait for it
-    forever. The other ranks are notified; if another rank failed first, its failure is raised.
+    forever.
 
     Args:
         undo: Undoes the predicted steps and puts the gradients back, on any exception.
@@ -98,7 +98,6 @@ def contained(
         if not isinstance(error, Exception) or isinstance(error, HybridPredictError):
             raise
         if ranks.size() > 1:
-            ranks.fail_together(error)
             raise
         raise_interrupt(error)
         fall_back(f"the plug-in failed with {ranks.summary(error)}", error)

@@ -250,9 +250,8 @@ class HybridEngine(Uncopied):
     def __enter__(self) -> HybridEngine:
         return self
 
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.detach()
-        ranks.fail_together(error)
 
     def abandon(self) -> None:
         """Leave the open full step, if any, before its update, and undo its predicted steps.

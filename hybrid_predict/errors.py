@@ -118,24 +118,6 @@ class ContractError(HybridPredictError, AssertionError):
         self.subject = subject
 
 
-@final
-class RankError(HybridPredictError, RuntimeError):
-    """Another rank that trains the same model failed, so this rank cannot continue.
-
-    Args:
-        rank: Number of the failed rank, or None if it is unknown.
-        cause: The error of that rank.
-    """
-
-    def __init__(self, rank: int | None, cause: str) -> None:
-        who = "another rank" if rank is None else f"rank {rank}"
-        remedy = "Stop every rank, and resume the run from its last checkpoint."
-        expected = "every rank to take part in the full step"
-        text = f"ranks: expected {expected}, but {who} failed with {cause}. {remedy}"
-        super().__init__(text)
-        self.rank = rank
-
-
 def install_line(extra: str) -> str:
     """Return the command that installs extras; the package is installed from a checkout."""
     return f'pip install "path/to/hybrid_predict[{extra}]", with the path to your checkout'

@@ -16,7 +16,6 @@ from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.record import StepRecord
-from hybrid_predict.torch import ranks
 from hybrid_predict.torch.cost import batch_size
 from hybrid_predict.torch.gradients import GradientInfo, dense_gradient
 from hybrid_predict.torch.optimizer import OptimizerWrapper
@@ -174,19 +173,12 @@ class HybridTrainer:
 
         Returns:
             The ledger.
-
-        Raises:
-            RankError: If another rank that trains the same model has failed.
         """
         remaining = iter(batches)
-        try:
-            while not self.done:
-                try:
-                    batch = next(remaining)
-                except StopIteration:
-                    break
-                self.step(batch)
-        except Exception as error:
-            ranks.fail_together(error)
-            raise
+        while not self.done:
+            try:
+                batch = next(remaining)
+            except StopIteration:
+                break
+            self.step(batch)
         return self.ledger

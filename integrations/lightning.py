@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.errors import ConfigError, RankError, UnsupportedSetupError
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import ManualClock, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
@@ -295,15 +295,11 @@ class HybridPredict(TrainerCallback):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Undo predicted steps that are not verified, and log which rank failed first."""
+        """Undo predicted steps that are not verified, and say how the run ended."""
         if self._used_by_another(trainer):
             return
         self._detach(trainer)
         stopped = isinstance(exception, KeyboardInterrupt) or trainer.received_sigterm
-        try:
-            ranks.fail_together(None if stopped else exception)
-        except RankError as first:
-            logger.error("%s", first)
         status = "stopped" if stopped else ending(exception)
         if self._reporter is not None:
             self._reporter.close(status, 5.0)

@@ -15,7 +15,6 @@ MADE = {
     errors.CheckpointError("another model"): ValueError,
     errors.ContractError("Mine", "a pure forecast"): AssertionError,
     errors.PredictorError("Mine.forecast", "a WeightDelta", None): TypeError,
-    errors.RankError(1, "OSError: the share is gone"): RuntimeError,
 }
 
 

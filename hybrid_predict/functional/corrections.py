@@ -102,7 +102,7 @@ def _unmoved(name: str, update: Update) -> Any:
     off = abs(wide(after) - wide(rest)) - rounding
     off = (off.clip(0.0)) ** 2
     moved = update.gradients[name] != 0
-    return ~moved & (off * moved.sum() <= COASTING**2 * (off * moved).sum())
+    return ~moved & (off <= COASTING**2 * (off * moved).sum() / moved.sum().clip(1))
 
 
 def _matrix(array: Any, outputs_last: bool) -> Any:

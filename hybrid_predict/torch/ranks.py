@@ -1,4 +1,4 @@
-"""The ranks that train one model together: number, reductions, agreement and failures."""
+"""The ranks that train one model together: number, reductions and agreement."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from hybrid_predict.errors import RankError, UnsupportedSetupError
-
-_FAILURE = "hybrid_predict/failure"
+from hybrid_predict.errors import UnsupportedSetupError
 
 
 def size() -> int:
@@ -132,29 +130,6 @@ def _packed(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
     return torch.cat([like.new_empty(0), *(x.reshape(-1) for x in tensors)])
 
 
-def fail_together(error: BaseException | None) -> None:
-    """Tell the other ranks why this rank fails, unless another rank has failed before.
-
-    The message is left in the store of the process group, because collectives no longer work. The
-    other ranks read it when one of their collectives fails; with gloo this happens as soon as this
-    process has ended.
-
-    Raises:
-        RankError: If another rank failed first; it names that rank and its error.
-    """
-    if error is None or size() == 1 or isinstance(error, RankError):
-        return
-    failure = f"{rank()} {summary(error)}"
-    try:
-        store = dist.distributed_c10d._get_default_store()
-        first = store.compare_set(_FAILURE, "", failure).decode()
-    except RuntimeError:
-        raise RankError(None, "the loss of the process group's store") from error
-    if first != failure:
-        number, cause = first.split(" ", 1)
-        raise RankError(int(number), cause) from error
-
-
 def summary(error: BaseException) -> str:
     """Return the type of an error and the first line of its message."""
     text = str(error).strip().splitlines()
@@ -162,17 +137,13 @@ def summary(error: BaseException) -> str:
 
 
 def check_same(*described: Any) -> None:
-    """Check that values have the same ``repr`` on every rank, and forget an earlier failure.
-
-    A store may outlive the processes that have failed, as that of torchrun does.
+    """Check that values have the same ``repr`` on every rank.
 
     Raises:
         UnsupportedSetupError: On every rank, if they differ.
     """
     if size() == 1:
         return
-    if rank() == 0:
-        dist.distributed_c10d._get_default_store().delete_key(_FAILURE)
     text = re.sub(r" at 0x\w+", "", repr(described))
     if len(set(gather(hashlib.sha256(text.encode()).digest()))) > 1:
         expected = "the same parameters and configuration on every rank"

@@ -109,8 +109,9 @@ def unmoved(
     """Return the mask of the entries that are frozen now, such as rows that a hook has frozen.
 
     Their gradient is exactly zero, and the update has moved them, besides weight decay, less than
-    `COASTING` of the root mean square over the entries with a gradient. Infinite weights count as
-    moved.
+    `COASTING` of the root mean square over the entries with a gradient; without any of these, it
+    has not moved them at all, as the layer may only be left out of this batch. Infinite weights
+    count as moved.
     """
     if still is None:
         return None
@@ -121,7 +122,7 @@ def unmoved(
     else:
         off = value - before
     off, moved = upcast(off).square_(), ~still
-    mask = still & (off * moved.sum() <= COASTING**2 * (off * moved).sum())
+    mask = still & (off <= COASTING**2 * (off * moved).sum() / moved.sum().clamp(min=1))
     return _unless_empty(mask if good is True else mask & good)
 
 

@@ -284,8 +284,7 @@ def one_rank_fails(tmp_path, monkeypatch):
     from launcher import launch
 
     first, second = launch(["distributed_failures:predictor"], tmp_path)["predictor"]
-    assert (first["type"], second["type"]) == ("RankError", "ZeroDivisionError")
-    assert "rank 1 failed with ZeroDivisionError: no more" in first["text"]
+    assert (first["type"], second["type"]) == ("RuntimeError", "ZeroDivisionError")
     assert first["whole"] and second["whole"]
 
 

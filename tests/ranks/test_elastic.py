@@ -117,20 +117,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_a_loop_that_loses_ranks_in_every_phase_ends_with_the_same_bits(
     tmp_path: Path, whole: Any, setup: str
 ) -> None:
-    printed = torchrun(LOOP, tmp_path, setup, json.dumps(IN_A_LOOP), restarts=len(IN_A_LOOP))
+    torchrun(LOOP, tmp_path, setup, json.dumps(IN_A_LOOP), restarts=len(IN_A_LOOP))
     met = told(tmp_path, "deaths.jsonl")
     assert [[d["step"], d["place"]] for d in met] == [death[1:3] for death in IN_A_LOOP]
     phases = {d["phase"] for d in met if "phase" in d}
     assert phases == {"warmup", "full", "predict", "cooldown"}
     assert same_bits(end(tmp_path), end(whole(LOOP, setup)))
-    # Nobody names a failure of an earlier attempt.
-    named = [line for line in printed.splitlines() if "RankError: " in line]
-    assert all("the share is gone" in line or "store" in line for line in named)
-    for step in (11, 19, 29):
-        assert (
-            printed.count(f"but rank 1 failed with OSError: the share is gone in full step {step}")
-            <= 1
-        )
 
 
 @pytest.mark.slow
