@@ -124,7 +124,7 @@ class HybridEngine(Uncopied):
         return bool(self._handles) and self._finalizer.alive and not self._state.over
 
     @property
-    def _position(self) -> int:
+    def position(self) -> int:
         """Index of the next step, from 0, if all predicted steps with an unread verdict stand."""
         step = self._step
         made = step.predicted if step is not None and not step.reported else 0
@@ -166,7 +166,7 @@ class HybridEngine(Uncopied):
                 self._predict(step)
                 step.limits = state.largest
                 state.kinds.open()
-        at, waits = self._position - step.predicted, self._groups.awaits_skill
+        at, waits = self.position - step.predicted, self._groups.awaits_skill
         step.phase = phase(self.schedule, at, step.predicted, waiting=waits, plain=state.over)
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
@@ -229,7 +229,7 @@ class HybridEngine(Uncopied):
             self._open.clear()
         if self._watching:
             with self._contained(step):
-                self._state.read(drain=self._position + 1 >= self.schedule.total)
+                self._state.read(drain=self.position + 1 >= self.schedule.total)
                 if not self._state.plain and (reason := self._state.futile):
                     self._fall_back(reason)
         elif self._state.unread:  # of a saved state, or after an error
@@ -293,7 +293,7 @@ class HybridEngine(Uncopied):
                 self._state.apply_budget()  # before the first correction
             groups = self._groups
             if good is not False and not (self._state.futile or groups.dormant):  # else no memory
-                correct = not (cooling(self.schedule, self._position) or groups.gate.locked)
+                correct = not (cooling(self.schedule, self.position) or groups.gate.locked)
                 step.open_updates(groups.of(index), options, good, correct=correct)
         step.hook_seconds += perf_counter() - started
 
@@ -319,9 +319,9 @@ class HybridEngine(Uncopied):
     def _predict(self, step: Step) -> None:
         if self.config.shadow or self._state.pausing:
             return
-        count = self._groups.due(self.schedule, self._position)
+        count = self._groups.due(self.schedule, self.position)
         forecast = self._groups.forecast(self.optimizer.options()) if count else None
-        if reason := self._groups.reason(self.schedule, self._position, count, forecast):
+        if reason := self._groups.reason(self.schedule, self.position, count, forecast):
             self._state.record_event(reason, logging.INFO, step.number)
         if forecast is not None and forecast.delta.names:
             step.predict(self.mapper, forecast, count, self._groups.carries)
@@ -377,10 +377,9 @@ class HybridEngine(Uncopied):
         """Continue as a run of another length; its schedule is planned anew from there.
 
         Args:
-            steps: N, the run's length in steps, those that it has taken included.
+            steps: N, the run's length in steps, those that it has taken included; at least 1.
 
         Raises:
-            ConfigError: If ``steps`` is not a positive integer.
             UsageError: If a full step is open.
         """
         self._between_steps("set_length()")

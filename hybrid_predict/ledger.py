@@ -289,7 +289,7 @@ class SavingsLedger:
             raise ConfigError("skills", "numbers by name for every kind", skills)
         ledger = cls(**known).copy()  # the run continues to change it
         for name, most in ledger._largest().items():
-            least = -1.0 if name == "skill" else 0.0
+            least = -_ONE if name == "skill" else 0.0
             if known[name] is not None and not least <= known[name] <= most:
                 raise ConfigError(name, f"a number from {least:g} to {most}", known[name])
         return ledger

@@ -166,7 +166,8 @@ class HybridPredict(TrainerCallback):
             self._epochs = trainer.max_epochs
 
     def _used_by_another(self, trainer: pl.Trainer) -> bool:
-        return self._trainer is not None and self._trainer is not trainer
+        other = self._trainer
+        return other is not None and other is not trainer and other.state.status == "running"
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Attach to model, optimizers and Trainer, and load the state of a resumed run."""
@@ -203,18 +204,6 @@ class HybridPredict(TrainerCallback):
         if engine.schedule.planned and clock.skip_data == "none":
             warn_of_patience(trainer, config)
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Learn the run's length anew, which may be reached before this epoch."""
-        if self.engine is not None and self._clock is not None:
-            self._renew_length(self.engine, self._clock, batch=False)
-            self._stop_if_done(self.engine, self._clock)
-
-    @staticmethod
-    def _renew_length(engine: HybridEngine, clock: TrainerClock, *, batch: bool) -> None:
-        clock.begin(batch=batch)
-        if isinstance(clock.length, int) and not clock.unavailable:
-            engine.set_length(clock.length)
-
     @staticmethod
     def _stop_if_done(engine: HybridEngine, clock: TrainerClock) -> None:
         if engine.done and clock.outlasts and not clock.unavailable:
@@ -227,7 +216,9 @@ class HybridPredict(TrainerCallback):
         engine, clock = self.engine, self._clock
         if engine is None or clock is None or engine.in_step:
             return
-        self._renew_length(engine, clock, batch=True)
+        clock.begin(engine.position)
+        if isinstance(clock.length, int) and not clock.unavailable:
+            engine.set_length(clock.length)
         if engine.done:
             return
         if tuple(trainer.optimizers) != engine.optimizer.optimizers:

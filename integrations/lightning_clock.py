@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from operator import attrgetter
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
 from torch.optim.lr_scheduler import ChainedScheduler, ReduceLROnPlateau
 from torch.utils._pytree import tree_leaves
@@ -60,19 +60,19 @@ class TrainerClock:
         self._owed = 0
         self._learned: list[int] = []
         self._epoch = self._ended = int(self._epochs_done.current.processed)
-        self._in_epoch = self._begun()
-        self._chooses = skip_data == "auto"
+        self._batches = self._begun()
         self._set_length()
+        self._bounded = math.isfinite(self.length)
+        self._chooses = skip_data == "auto"
         self.skip_data = self._choose() if self._chooses else skip_data
         self.unavailable = self._missing()
 
     def _begun(self) -> int:
-        """Return how many steps of its epoch a Trainer that resumes has left behind."""
+        """Return how many batches of its epoch a Trainer that resumes has left behind."""
         if not self._trainer.fit_loop.restarting:
             return 0
         # A batch in which a checkpoint was saved is not processed, and is taken again.
-        begun, batches = self._progress.current.processed, self._trainer.num_training_batches
-        return int(begun % batches) // self._trainer.accumulate_grad_batches
+        return int(self._progress.current.processed % self._trainer.num_training_batches)
 
     @property
     def _data(self) -> list[Any]:
@@ -87,9 +87,20 @@ class TrainerClock:
 
     @property
     def _per_epoch(self) -> float:
-        """Steps in an epoch like this one; the last one shows it if its loader was wrong."""
-        learned = self._learned and self._learned[:2] == self._data
-        return self._learned[2] if learned else self._claimed
+        """Steps in an epoch like this one; the last one has shown it if its stream ended early."""
+        learned = self._learned[:2] == self._data and self._batches < self._learned[2]
+        batches, window = self._learned[2] if learned else self._data[0], self._data[1]
+        return math.ceil(batches / window) if math.isfinite(batches) else batches
+
+    @property
+    def _in_epoch(self) -> int:
+        """Steps of this epoch that are behind."""
+        batches, window = self._data
+        return (
+            math.ceil(self._batches / window)
+            if self._batches >= batches
+            else self._batches // window
+        )
 
     @property
     def _epochs(self) -> float:
@@ -134,7 +145,7 @@ class TrainerClock:
     def outlasts(self) -> bool:
         """Whether the Trainer would continue after the run's last step."""
         if math.isinf(self.length):
-            return True
+            return not self._bounded
         # The epochs may have batches left that were neither used nor dropped.
         return self._by_epochs < self._by_steps and self._owed > 0
 
@@ -164,21 +175,23 @@ class TrainerClock:
             counts.ready += more
             counts.completed += more
 
-    def begin(self, *, batch: bool) -> None:
-        """Learn the run's length anew from this epoch; a ``batch`` in hand is one more step."""
+    def begin(self, position: int) -> None:
+        """Learn the run's length anew, with the first batch of the step at a position in hand."""
         epoch = int(self._epochs_done.current.processed)
         if epoch != self._epoch:
-            self._epoch, self._in_epoch = epoch, 0
+            self._epoch = epoch
             if self._chooses and self.skip_data != "none":
                 self.skip_data = self._cheapest()  # the epoch may have another loader
-        self._set_length(least=self.steps + batch)
+        self._batches = self._progress.current.ready - 1
+        self._set_length(least=position + 1)
 
     def open(self) -> None:
         """Keep the Trainer from stepping epoch schedulers where the plain run would not.
 
         A full step may be the last one of an epoch whose end predicted steps have passed already.
         """
-        if self.skip_data == "none" or not self._owed:
+        passes = self._owed or self._ended > self._epoch
+        if self.unavailable or self.skip_data == "none" or not passes:
             return
         ended = self._plain_epochs(self._in_epoch + 1)
         for _, config in self._schedulers("epoch"):
@@ -205,9 +218,9 @@ class TrainerClock:
         own = self._ends_epoch
         self._step_schedulers(steps)
         self._owed += steps - self.steps - 1
-        self._in_epoch += 1
+        self._batches = self._progress.current.ready
         self.steps = steps
-        if self.skip_data != "none":
+        if self._owed and self.skip_data != "none" and math.isfinite(self._per_epoch):
             self._skip_batches()
         self._step_epoch_schedulers(self._plain_epochs(self._in_epoch), own, held)
 
@@ -224,10 +237,14 @@ class TrainerClock:
         return self._epoch + max(passed, self._ends_epoch)
 
     def end_epoch(self) -> None:
-        """Learn an epoch's length at its end, and count it where no full step ended with it."""
-        wrong = math.isfinite(self._claimed) and self._in_epoch != self._per_epoch
-        if wrong and not self._trainer.should_stop:
-            self._learned = [*self._data, self._in_epoch]
+        """Learn how long a stream was, and count an epoch whose last batch was no full step's.
+
+        Unless the Trainer knew the last batch, a window that it cuts off has no update.
+        """
+        batches, used = self._trainer.num_training_batches, self._progress.current.ready
+        if self._trainer.fit_loop._data_fetcher.done and used < batches < math.inf:
+            window = 1 if self._ends_epoch else self._trainer.accumulate_grad_batches
+            self._learned = [*self._data, used // window * window]
         after, held = self._epoch + 1, self._release_schedulers()
         self._step_epoch_schedulers(after, self._ended < after, held)
 
@@ -275,7 +292,7 @@ class TrainerClock:
         """Skip the batches of predicted steps, but no validation and no end of an epoch."""
         trainer, progress = self._trainer, self._progress
         at, window = progress.current.ready, trainer.accumulate_grad_batches
-        count = min(self._owed, int(self._per_epoch) - 1 - self._in_epoch) * window
+        count = min(self._owed, int(self._per_epoch) - 1 - self._in_epoch) * window  # keep the last
         every = trainer.val_check_batch
         if trainer.enable_validation and isinstance(every, int):
             over_epochs = trainer.check_val_every_n_epoch is None
@@ -297,7 +314,7 @@ class TrainerClock:
         if drawn == count:  # else the stream is shorter than its length, as the Trainer will find
             progress.is_last_batch = fetcher.done
         self._owed -= drawn // window
-        self._in_epoch += drawn // window
+        self._batches += drawn
 
     def state_dict(self) -> dict[str, Any]:
         """Return all counts as primitives."""
@@ -305,8 +322,8 @@ class TrainerClock:
             "steps": self.steps,
             "global_step": self.global_step,
             "batches": self._progress.total.processed,
-            "epoch": self._epoch,
-            "in_epoch": self._in_epoch,
+            "limits": [self._trainer.max_steps, self._trainer.max_epochs],
+            "skip_data": self.skip_data,
             "owed": self._owed,
             "learned": self._learned,
             "ended": self._ended,
@@ -319,10 +336,12 @@ class TrainerClock:
         If the Trainer has continued since, its counters win.
         """
         with reading("clock"):
-            for name in ("steps", "global_step", "batches", "epoch", "in_epoch", "owed", "ended"):
+            for name in ("steps", "global_step", "batches", "owed", "ended"):
                 check_count(name, state[name])
             if len(state["learned"]) not in (0, 3):
                 raise damaged("the length of an epoch", state["learned"])
+            if state["skip_data"] not in get_args(SkipData):
+                raise damaged("how batches are skipped", state["skip_data"])
             ahead = _counts_by_number(state, "ahead")
             # A checkpoint saved by MissedCheckpoints has an earlier global step.
             same_batches = state["batches"] == self._progress.total.processed
@@ -332,8 +351,10 @@ class TrainerClock:
             self._learned = list(map(partial(check_count, "learned"), state["learned"]))
             if stayed:
                 self.global_step, self._ahead = state["global_step"], ahead
-                if state["epoch"] == self._epoch:
-                    self._in_epoch = state["in_epoch"]
+            # The choice depends on the first epoch; it holds for a run that goes on as it was.
+            same = state["limits"] == self.state_dict()["limits"]
+            if self._chooses and same and "none" in (state["skip_data"], self.skip_data):
+                self.skip_data = "none" if state["skip_data"] == "none" else self._cheapest()
             passed = 0 if self.skip_data == "none" else self._in_epoch + self._owed
             self._ended = state["ended"] if stayed else self._epoch + int(passed // self._claimed)
             self._set_length()

@@ -127,6 +127,8 @@ class Reporter:
         """Report a full step from its record."""
         if not self.log.start:
             self._begin()
+        elif self.log.steps != self._engine.schedule.total:
+            self._writer.plan(overview(self._engine))
         phase = Phase.PLAIN if self._ledger.fell_back else record.phase
         if phase not in self._phases:
             self._phases.add(phase)

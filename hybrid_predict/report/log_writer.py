@@ -71,6 +71,11 @@ class LogWriter:
             self._open(self.path)
         self._write("start", {"schema": SCHEMA, **self.log.start})
 
+    def plan(self, plan: Overview) -> None:
+        """Write the plan of a run whose length has changed on the way."""
+        self.log.start["plan"] = finite(asdict(plan))
+        self._write("plan", {"time": round(time(), 3), "plan": self.log.start["plan"]})
+
     def step(self, record: StepRecord, ledger: SavingsLedger) -> None:
         """Take the record of a full step; write a row if one is due or an event is new."""
         self._unwritten = record, ledger

@@ -168,7 +168,9 @@ def _started(log: RunLog | None, path: Path, entry: dict[str, Any]) -> RunLog:
 def _add(log: RunLog, entry: dict[str, Any]) -> None:
     """Add a line of a run to its log."""
     moment = _number(entry["time"], _LAST)
-    if entry["type"] == "end":
+    if entry["type"] == "plan":  # the run's length has changed
+        log.start["plan"] = {**log.start["plan"], **entry["plan"]}
+    elif entry["type"] == "end":
         log.end = {"time": moment, "status": entry["status"]}
     elif entry["type"] == "row":
         loss = None if entry["loss"] is None else _number(entry["loss"])

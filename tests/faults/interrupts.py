@@ -14,7 +14,7 @@ def prepared(model):
     """A run whose next full step is a verifying one, with a reading that comes one step late."""
     bench = Bench(make_config(lag=1), model)
     bench.train(6)
-    assert due(bench.engine.schedule, bench.engine._position) == 1
+    assert due(bench.engine.schedule, bench.engine.position) == 1
     return bench
 
 

@@ -49,7 +49,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @property
     def due(self):
-        return self.engine._groups.due(self.engine.schedule, self.engine._position)
+        return self.engine._groups.due(self.engine.schedule, self.engine.position)
 
     def counts(self):
         saved = self.engine.state_dict()
