@@ -152,7 +152,7 @@ def test_the_site_has_every_word_of_a_page(page: Path, site: Path) -> None:
 def test_the_site_shows_what_the_notebook_prints_now(site: Path) -> None:
     page = (site / "notebook.html").read_text()
     assert "plain         12 full steps" in page and page.count("<img") >= 1
-    assert "12, 0 % fewer full steps" in page and "300 full steps" not in page
+    assert "12 full + 0 predicted = 12 steps" in page and "300 full steps" not in page
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ class Grows(Net):
 def test_resume_is_bit_exact_where_epochs_differ(
     tmp_path: Path, limits: dict[str, int], steps: int
 ) -> None:
-    """As long as the first epochs, six of them are shorter than ``max_steps``; the later are not."""
+    """Six epochs as long as the first are shorter than ``max_steps``; six later ones are not."""
 
     def run(*savers: Callback, **more: Any) -> tuple[HybridPredict, Net]:
         callback = Ungated()
