@@ -73,8 +73,9 @@ class LogWriter:
 
     def plan(self, plan: Overview) -> None:
         """Write the plan of a run whose length has changed on the way."""
-        self.log.start["plan"] = finite(asdict(plan))
-        self._write("plan", {"time": round(time(), 3), "plan": self.log.start["plan"]})
+        changed = finite(asdict(plan))
+        self.log.start = {**self.log.start, "plan": changed}
+        self._write("plan", {"time": round(time(), 3), "plan": changed})
 
     def step(self, record: StepRecord, ledger: SavingsLedger) -> None:
         """Take the record of a full step; write a row if one is due or an event is new."""

@@ -169,7 +169,7 @@ def _add(log: RunLog, entry: dict[str, Any]) -> None:
     """Add a line of a run to its log."""
     moment = _number(entry["time"], _LAST)
     if entry["type"] == "plan":  # the run's length has changed
-        log.start["plan"] = {**log.start["plan"], **entry["plan"]}
+        log.start = {**log.start, "plan": {**log.start["plan"], **entry["plan"]}}
     elif entry["type"] == "end":
         log.end = {"time": moment, "status": entry["status"]}
     elif entry["type"] == "row":
