@@ -158,26 +158,16 @@ class ParameterMapper:
                 values[name].copy_(new)
         self.written()
 
-    def apply(self, delta: WeightDelta, carries: dict[str, Tensor] | None = None) -> Movement:
-        """Move the parameters in place.
+    def movement(self, delta: WeightDelta, carries: dict[str, Tensor] | None = None) -> Movement:
+        """Return a movement of the parameters, before it moves a weight.
 
         Args:
             delta: The movement, with each name at most once.
             carries: See :class:`~hybrid_predict.torch.deltas.Movement`.
 
         Raises:
-            ConfigError: If the delta has an unknown name or a wrong shape; no weight is moved.
+            ConfigError: If the delta has an unknown name or a wrong shape.
         """
-        movement = self.movement(delta, carries)
-        try:
-            movement.apply()
-        except BaseException:
-            movement.undo()
-            raise
-        return movement
-
-    def movement(self, delta: WeightDelta, carries: dict[str, Tensor] | None = None) -> Movement:
-        """Return the movement for :meth:`apply`, before it moves a weight."""
         targets = []
         for name, direction in zip(delta.names, delta.directions, strict=True):
             if name not in self._by_name:
