@@ -129,7 +129,7 @@ class State:
         if steps != self.schedule.total:
             self._config = self._config.with_length(steps)
             self.schedule = schedule(self._config, self._until_skill)
-            self.record_event(RENEWED, logging.INFO)
+            self.record_event(RENEWED, logging.WARNING)
 
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
         """Record what happened in a full step, by default the next one, and log it if it is new."""

@@ -26,6 +26,7 @@ from hybrid_predict.integrations.lightning_start import (
     trains,
     warn,
     warn_of_averages,
+    warn_of_epoch_schedulers,
     warn_of_patience,
 )
 from hybrid_predict.integrations.reporter import Reporter, checked_folder, ending
@@ -203,6 +204,7 @@ class HybridPredict(TrainerCallback):
             warn_of_averages(trainer, config)
         if engine.schedule.planned and clock.skip_data == "none":
             warn_of_patience(trainer, config)
+            warn_of_epoch_schedulers(trainer)
 
     @staticmethod
     def _stop_if_done(engine: HybridEngine, clock: TrainerClock) -> None:

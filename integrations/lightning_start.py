@@ -113,6 +113,20 @@ def warn_of_patience(trainer: pl.Trainer, config: HybridConfig) -> None:
     )
 
 
+def warn_of_epoch_schedulers(trainer: pl.Trainer) -> None:
+    """Warn if a scheduler counts epochs, of which a run that uses all batches has fewer."""
+    counting = [c for c in trainer.lr_scheduler_configs if c.interval == "epoch"]
+    if trainer.lightning_module.automatic_optimization and not all(
+        c.reduce_on_plateau for c in counting
+    ):
+        warn(
+            trainer,
+            "uses all batches, so the run has fewer epochs than plain training, and schedulers "
+            "with interval 'epoch' do not reach their end. Use interval 'step', or tell the "
+            "Trainer how long an epoch is: limit_train_batches.",
+        )
+
+
 def warn_of_averages(trainer: pl.Trainer, config: HybridConfig) -> None:
     """Warn if a callback averages weights with a decay, which counts full steps alone."""
     averages = getattr(package_of(trainer).callbacks, "WeightAveraging", ())  # not in old versions

@@ -147,12 +147,14 @@ class Reporter:
     def _begin(self) -> None:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine, plan = self._engine, overview(self._engine)
-        text = self._ledger.fell_back
+        text = self._ledger.fell_back  # in the run that it resumes
         for caution in () if text else cautions(engine):
             logger.warning("%s", caution)
         if engine.config.shadow:
             text = "scores forecasts and changes nothing (shadow=True)"
         if self._fell_back_in != self._ledger.full_steps:  # else a warning has just said so
+            if self._ledger.fell_back:
+                text = f"stays plain training, as the saved run {text}; to try again, start anew"
             self._screen.say(f"HybridPredict {text or f'{plan}{added_cost(engine)}'}.", live=True)
         done, audited = self._ledger.full_steps - 1, self._screen.audited
         self._writer.start(plan, engine.config.to_dict(), done, audited)

@@ -120,7 +120,8 @@ def test_a_run_that_falls_back_says_it_and_its_reason_once(
     ]
     trainer.save_checkpoint(path := tmp_path / "last.ckpt")
     fit([HybridPredict()], train=SeededLoader(), max_steps=70, ckpt_path=str(path))
-    assert lines()[-2] == f"HybridPredict {plugin.ledger.fell_back}."
+    told = f"as the saved run {plugin.ledger.fell_back}; to try again, start anew"
+    assert lines()[-2] == f"HybridPredict stays plain training, {told}."
 
 
 @pytest.mark.parametrize("plugin", [Ungated(updates={}), HybridPredict(max_overhead=0.0)])
