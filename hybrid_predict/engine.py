@@ -365,7 +365,8 @@ class HybridEngine(Uncopied):
         if error is None:  # else they are read with the next full step, as this one may fail
             state.read(drain=True)
         state.groups.free()
-        number, event = state.next_step, f"{FELL_BACK}{reason}"
+        number = state.next_step
+        event = f"{FELL_BACK}{reason}"
         self.ledger.record(number, event)
         logger.warning("Full step %d: %s.", number, event, exc_info=error)
 

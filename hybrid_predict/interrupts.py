@@ -17,9 +17,9 @@ _CALLED = {"hybrid_predict", "torch", "numpy"}
 def raise_interrupt(error: BaseException) -> None:
     """Raise an error again that is no failure of what was called; it is for the caller.
 
-    Python calls signal handlers and debuggers with the frame that they interrupt; nothing else is
-    given the frame of its caller. And an error can be put into a running thread from outside: then
-    no code that runs there has its class.
+    Python calls a signal handler or a debugger with the frame that it interrupts. No other function
+    gets the frame of its caller. Another thread can also put an error into a running one. Then the
+    class of the error belongs to no code that runs there.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     handled = any(_is_given(*pair) for pair in pairwise(frames))

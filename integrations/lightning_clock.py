@@ -82,25 +82,22 @@ class TrainerClock:
     @property
     def _claimed(self) -> float:
         """Steps in an epoch as long as the loader says that this one is."""
-        batches, window = self._data
-        return math.ceil(batches / window) if math.isfinite(batches) else batches
+        return _steps(*self._data)
 
     @property
     def _per_epoch(self) -> float:
         """Steps in an epoch like this one; the last one has shown it if its stream ended early."""
-        learned = self._learned[:2] == self._data and self._batches < self._learned[2]
-        batches, window = self._learned[2] if learned else self._data[0], self._data[1]
-        return math.ceil(batches / window) if math.isfinite(batches) else batches
+        if self._learned[:2] != self._data or self._batches >= self._learned[2]:
+            return self._claimed
+        return _steps(self._learned[2], self._trainer.accumulate_grad_batches)
 
     @property
     def _in_epoch(self) -> int:
         """Steps of this epoch that are behind."""
         batches, window = self._data
-        return (
-            math.ceil(self._batches / window)
-            if self._batches >= batches
-            else self._batches // window
-        )
+        if self._batches < batches:
+            return self._batches // window
+        return math.ceil(self._batches / window)
 
     @property
     def _epochs(self) -> float:
@@ -241,11 +238,13 @@ class TrainerClock:
 
         Unless the Trainer knew the last batch, a window that it cuts off has no update.
         """
-        batches, used = self._trainer.num_training_batches, self._progress.current.ready
+        batches = self._trainer.num_training_batches
+        used = self._progress.current.ready
         if self._trainer.fit_loop._data_fetcher.done and used < batches < math.inf:
             window = 1 if self._ends_epoch else self._trainer.accumulate_grad_batches
             self._learned = [*self._data, used // window * window]
-        after, held = self._epoch + 1, self._release_schedulers()
+        after = self._epoch + 1
+        held = self._release_schedulers()
         self._step_epoch_schedulers(after, self._ended < after, held)
 
     def _step_epoch_schedulers(self, ended: int, own: bool, held: set[int]) -> None:
@@ -272,7 +271,8 @@ class TrainerClock:
 
     def _step_schedulers(self, steps: int) -> None:
         """Step schedulers that count steps as often as the plain run does up to ``steps``."""
-        start, batch = self._in_epoch + self._owed, self._progress.current.ready
+        start = self._in_epoch + self._owed
+        batch = self._progress.current.ready
         for k, config in self._schedulers("step"):
             new = range(start + 1, start + 1 + steps - self.steps)
             plain = sum(self._plain_batch(step) % config.frequency == 0 for step in new)
@@ -301,7 +301,8 @@ class TrainerClock:
         fetcher = trainer.fit_loop._data_fetcher
         if self.skip_data == "draw":
             # If training_step takes an iterator, the fetcher returns the iterator, not batches.
-            batches_left, drawn = getattr(fetcher, "iterator_wrapper", fetcher), 0
+            batches_left = getattr(fetcher, "iterator_wrapper", fetcher)
+            drawn = 0
             while drawn < count and next(batches_left, None) is not None:
                 drawn += 1
         else:
@@ -467,6 +468,11 @@ class ManualClock(TrainerClock):
         updates = int(state["global_step"]) - self._start
         per_step = updates / int(state["steps"]) if updates else self._updates
         return round(super()._steps_since(state) / per_step)
+
+
+def _steps(batches: float, window: int) -> float:
+    """Return the steps in so many batches, an integer unless they are infinite."""
+    return math.ceil(batches / window) if math.isfinite(batches) else batches
 
 
 def _counts_by_number(state: dict[str, Any], name: str) -> dict[int, int]:

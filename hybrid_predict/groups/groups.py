@@ -305,7 +305,9 @@ class Groups:
         return 0.0 if group.names in self.gate.blocked else self.scores.advance(group)
 
     def forecast(self, options: Mapping[int, Options]) -> Forecast:
-        """Forecast the movement of one predicted step, for all groups together, at their rates now.
+        """Forecast the movement of one predicted step, for all groups together.
+
+        Advances that were measured at much smaller learning rates begin anew before.
 
         Args:
             options: How each parameter is updated, by ``id``.

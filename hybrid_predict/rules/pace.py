@@ -128,8 +128,8 @@ def renewed(pace: Pace, rate: Any) -> Pace:
 def measured_at(rate: Any, before: Pace, after: Pace) -> Pace:
     """Return the pace after a window of this mean learning rate; 0 if there was no window.
 
-    If the rate is far above those of all windows before, whose forecast was compared, the window
-    has shown nothing.
+    A window compares its movement with a forecast from the window before. If the rate is far above
+    those of all windows before, this comparison says nothing.
     """
     xp = library(rate, *before)
     new = select(outgrown(before.peak, rate), before, after)

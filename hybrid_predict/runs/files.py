@@ -43,7 +43,7 @@ def read_regular(path: Path, argument: str, most: float = math.inf) -> bytes:
     """Return what a regular file of at most ``most`` bytes holds.
 
     Raises:
-        ConfigError: If it cannot be read, is larger, or is no such file: a pipe would wait for a
+        ConfigError: If it cannot be read, is larger, or is a pipe or a device. A pipe waits for a
             writer, and a device may have no end.
     """
     with named(argument, "a file that can be read", path):
