@@ -97,7 +97,6 @@ _SOAP = (0.25, 0.5, 1.0, 2.0, 4.0)
 _KRON = (0.125, 0.25, 0.5, 1.0, 2.0)
 _ADEMAMIX = (0.25, 0.5, 1.0, 2.0)
 _COEFFICIENTS = tuple(map(_predicted, (0, 0.5, 1)))
-_WHITENED = {"hidden": "whitened"}
 
 
 def _placebos(*, gated: bool) -> tuple[Arm, ...]:
@@ -128,12 +127,10 @@ ARMS: dict[str, Arm] = {
             plugin={"updates": {}, "predictors": {"hidden": _momentum(0.5)}}),
         Arm(name="corrected-any-cost", title="corrected, whatever it costs",
             plugin={"speedup": 1, "max_overhead": 1e9}),
-        Arm(name="corrected-unbounded", title="corrected, no length bound",
-            plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(bound=None)}}),
-        Arm(name="whitened", title="corrected, whitened",
-            plugin={"speedup": 1, "updates": _WHITENED}),
-        Arm(name="whitened-any-cost", title="corrected, whitened, whatever it costs",
-            plugin={"speedup": 1, "max_overhead": 1e9, "updates": _WHITENED}),
+        Arm(name="own-length", title="corrected, the optimizer's own length",
+            plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(bound=1.0)}}),
+        Arm(name="no-root", title="corrected, without the root",
+            plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(longest=0)}}),
         Arm(name="fitted-only", title="fitted only",
             plugin={"updates": {}, "predictors": {"hidden": FittedPredictor()}}),
         Arm(name="nesterov-.3", title="corrected, EMA-Nesterov .3",

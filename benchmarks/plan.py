@@ -51,7 +51,7 @@ class Suite:
 
 
 _CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only", "corrected-any-cost")
-_WIDE = (*_CONTROLLED, "predict-.5", "whitened", "whitened-any-cost")
+_WIDE = (*_CONTROLLED, "predict-.5")
 _ALL = tuple(name for name in ARMS if name not in (*PLAIN, *UNTUNED))
 _PEERS = ("muon", "normuon", "soap", "soap-muon")
 

@@ -29,12 +29,11 @@ SIZES = {"1M": (4, 144), "10M": (6, 384)}
 
 ROUNDS = {"1M": 10, "10M": 4}
 LENGTH = 10
-"""Full steps in a block: whitened updates compute roots in every tenth."""
+"""Full steps in a block; roots are found in every fifth."""
 
 _PREDICTED = {"speedup": 2, "predictors": {"hidden": MomentumPredictor(gated=False)}}
 MECHANISMS: dict[str, dict[str, Any]] = {
     "corrected": {"speedup": 1},
-    "whitened": {"speedup": 1, "updates": {"hidden": "whitened"}},
     "predicted": {**_PREDICTED, "updates": {}},
     "corrected + predicted": _PREDICTED,
 }

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from hybrid_predict.trainer import TorchModel as TorchModel
     from hybrid_predict.trainer import TrainableModel as TrainableModel
     from hybrid_predict.updates import SpectralUpdate as SpectralUpdate
-    from hybrid_predict.updates import WhitenedUpdate as WhitenedUpdate
 
 __version__ = "0.2.0.dev0"
 
@@ -63,7 +62,7 @@ _NAMES = {
     "torch.optimizer": ("OptimizerWrapper",),
     "torch.parameters": ("ParameterMapper",),
     "trainer": ("HybridTrainer", "StepResult", "TorchModel", "TrainableModel"),
-    "updates": ("SpectralUpdate", "WhitenedUpdate"),
+    "updates": ("SpectralUpdate",),
 }
 """Public names by the module that defines them; it is imported on first access, since torch is
 slow."""
@@ -98,7 +97,6 @@ __all__ = [
     "UsageError",
     "Verdict",
     "WeightDelta",
-    "WhitenedUpdate",
     "__version__",
     "plan_audit",
 ]

@@ -293,7 +293,7 @@ class HybridEngine(Uncopied):
                 self._state.apply_budget()  # before the first correction
             groups = self._groups
             if good is not False and not (self._state.futile or groups.dormant):  # else no memory
-                correct = not (cooling(self.schedule, self.position) or groups.gate.locked)
+                correct = groups.period is not None and not cooling(self.schedule, self.position)
                 step.open_updates(groups.of(index), options, good, correct=correct)
         step.hook_seconds += perf_counter() - started
 
@@ -308,7 +308,7 @@ class HybridEngine(Uncopied):
             return
         with self._contained(step), self._operations.correcting():
             options = self.optimizer.options()  # some optimizers set their rate in a step
-            step.learn(index, options, self._groups.length_bound(options))
+            step.learn(index, options)
             self.mapper.written()
             step.close_update(index)
             if step.number == 1:

@@ -13,7 +13,7 @@ from hybrid_predict import saved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.groups.groups import Groups
-from hybrid_predict.ledger import SavingsLedger, percent
+from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.measurement import STOPS, Judgement, Measurement, check, judge, newest, unpack
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import budget
@@ -161,22 +161,14 @@ class State:
             return
         full_step = ledger.flops_per_step / ranks.size()
         allowed = budget.budget(full_step, limit)
-        operations, block = groups.apply_budget(allowed), groups.block
-        if operations or block is not None:
-            ledger.flops_per_correction = operations * ranks.size()
+        operations, period = groups.apply_budget(allowed), groups.period
+        ledger.flops_per_correction = round(operations * ranks.size())
         self.remedies = ""
-        if groups.gate.weak:
-            needed = groups.sufficient_operations
+        if period is None:
+            needed = groups.operations(budget.LONGEST_PERIOD)
             self.remedies = budget.remedies(needed, full_step, limit, self.samples)
-        if step is None:
-            return
-        if block is not None and not self.futile:
-            updates = [g.treatment.update for g in groups if g.treatment.update]
-            text = budget.describe_block(block, limit, updates, self.remedies)
-            self.record_event(text, logging.INFO, step)
-        if operations > allowed:
-            excess = percent(ledger.correction_share or 0.0)
-            self.record_event(budget.describe_excess(excess, limit), logging.WARNING, step)
+        elif period > 1 and step is not None:
+            self.record_event(budget.describe_period(period, limit), logging.INFO, step)
 
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
         """Decide the kinds of an optimizer's parameters before its first update.

@@ -178,10 +178,11 @@ class Step:
         correct: bool,
     ) -> None:
         """Average the gradients of groups and find their corrected directions, before an update."""
-        opened = [g.open(self._optimizer, options, good, correct=correct) for g in groups]
+        number = self.number if correct else None
+        opened = [g.open(self._optimizer, options, good, number) for g in groups]
         self._updates = [update for update in opened if update is not None]
 
-    def learn(self, index: int, options: Mapping[int, Options], bound: float | None) -> None:
+    def learn(self, index: int, options: Mapping[int, Options]) -> None:
         """Correct the update that one optimizer has made, and learn its displacement."""
         good, updates = self.good(index), self._updates
         self._updates = []
@@ -191,7 +192,7 @@ class Step:
         if self._movement is not None and self.calls[index] == 1:
             movement = self._movement.delta
         for update in updates:
-            update.group.close(update, options, good, bound, movement, self._learned)
+            update.group.close(update, options, good, movement, self._learned)
             self.corrected |= update.correction is not None
 
     def close_update(self, index: int) -> None:

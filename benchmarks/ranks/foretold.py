@@ -8,8 +8,12 @@ from math import prod
 from typing import NamedTuple
 
 from benchmarks.table import markdown
-from hybrid_predict.rules.budget import flatten_operations
+from hybrid_predict.rules.budget import direction_operations
 from hybrid_predict.rules.owners import MOST_TOGETHER, deal
+from hybrid_predict.updates.spectral import SEEN_EVERY, SpectralUpdate
+
+LONGEST = SpectralUpdate().longest
+"""Longest side with a covariance."""
 
 TOKENS = 8192
 """Tokens of a batch for each rank; ranks that share a batch have as many together."""
@@ -104,7 +108,7 @@ def load(model: Model, setup: str, ranks: int) -> Load:
     """Return what corrections of whole matrices take, with the rule that deals them."""
     shapes = model.shapes
     sizes = list(map(prod, shapes))
-    work = [flatten_operations([shape], 3, None, gram=False) for shape in shapes]
+    work = [direction_operations([shape], LONGEST, SEEN_EVERY, products=True) for shape in shapes]
     owners = deal([w + n for w, n in zip(work, sizes, strict=True)], ranks)
     loads, own = Counter[int](), Counter[int]()
     for k, owner in enumerate(owners):

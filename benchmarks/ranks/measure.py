@@ -38,7 +38,6 @@ TIMED = ("corrected", "both")
 
 UPDATES: dict[str, dict[str, Any]] = {
     "default": {},
-    "whitened": {"updates": {"hidden": "whitened"}},
 }
 """Arguments of `HybridConfig` by the name of the update whose memory is measured."""
 

@@ -21,7 +21,6 @@ COLORS = {
     "corrected": CORRECTED_COLOR,
     "hybrid": HYBRID_COLOR,
     "corrected-any-cost": "#7a5195",
-    "whitened-any-cost": "#6b705c",
     "muon": "#30638e",
     "normuon": "#2a9d8f",
 }

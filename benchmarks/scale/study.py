@@ -22,8 +22,7 @@ COMPARED = ("corrected", "hybrid", "muon", "normuon")
 UNBOUNDED = "corrected-any-cost"
 """Corrected updates without the limit on their cost, which binds on small batches."""
 
-WHITENED = "whitened-any-cost"
-TUNED_AS = {"hybrid": "corrected", UNBOUNDED: "corrected", WHITENED: "corrected"}
+TUNED_AS = {"hybrid": "corrected", UNBOUNDED: "corrected"}
 """Arms that get the rate of another one."""
 
 
@@ -47,12 +46,12 @@ class Case:
 
 
 CASES = (
-    Case(64, 600, 2, (*COMPARED, UNBOUNDED, WHITENED)),
-    Case(32, 600, 2, (*COMPARED, UNBOUNDED, WHITENED)),
-    Case(64, 2400, 1, (*COMPARED, UNBOUNDED, WHITENED)),
+    Case(64, 600, 2, (*COMPARED, UNBOUNDED)),
+    Case(32, 600, 2, (*COMPARED, UNBOUNDED)),
+    Case(64, 2400, 1, (*COMPARED, UNBOUNDED)),
     Case(128, 600, 1, (*COMPARED, UNBOUNDED)),
     Case(64, 2400, 2),
-    Case(64, 9600, 1, (*COMPARED, UNBOUNDED, WHITENED)),
+    Case(64, 9600, 1, (*COMPARED, UNBOUNDED)),
     Case(256, 600, 1, ("corrected", UNBOUNDED), (400,)),
     Case(128, 600, 2, (*COMPARED, UNBOUNDED)),
     Case(32, 1200, 2),

@@ -181,7 +181,7 @@ def share(model: ByteGPT | GPT2, tokens: int) -> float:
     """Operations of correcting whole matrices per operation of a full step, without attention."""
     matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
     weights = sum(p.numel() for p in matrices) + model.head.weight.numel()
-    return SpectralUpdate().operations(matrices, None) / (6 * weights * tokens)
+    return SpectralUpdate().operations(matrices, 1) / (6 * weights * tokens)
 
 
 def _ratio(cost: Mapping[str, Any]) -> str:

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple, final
 from hybrid_predict.functional import kernels
 from hybrid_predict.functional.kernels import norm, wide, wide_dtype
 from hybrid_predict.functional.plan import Plan
-from hybrid_predict.functional.state import Correction, Group
-from hybrid_predict.rules.length import longest_update, magnification, stretch
-from hybrid_predict.rules.numbers import COASTING, ROUNDING, array_library, select
+from hybrid_predict.functional.state import Group, Memory
+from hybrid_predict.rules.length import lengths
+from hybrid_predict.rules.numbers import COASTING, ROUNDING, array_library
 from hybrid_predict.rules.polynomials import MOMENT_DECAY
 from hybrid_predict.rules.verdict import AVERAGE
-from hybrid_predict.updates import SpectralUpdate
-from hybrid_predict.updates.whitened import COVARIANCE_DECAY, EARLY, ROOTS_EVERY, SEEN_EVERY
+from hybrid_predict.updates.spectral import COVARIANCE_DECAY, EARLY, seen_every
 
 Arrays = Mapping[str, Any]
 
@@ -28,7 +27,7 @@ class Update(NamedTuple):
     after: Arrays  # weights right after it
     rates: Arrays  # learning rates, 0-dim
     shrinks: Arrays  # fractions that decoupled weight decay has removed, 0-dim
-    bound: Any  # how much longer than this update a corrected one is at most, 0-dim
+    number: Any  # number of the full step, 0-dim
     active: Any  # whether updates are corrected now, 0-dim bool; averages move on anyway
     outputs_last: bool  # whether matrices are of shape (inputs, outputs)
     history: str  # type in which averages are stored
@@ -44,22 +43,17 @@ class Moved(NamedTuple):
     frozen: dict[str, Any]  # those that stand still for now, or False
 
 
-def start(plan: Plan, like: Arrays, history: str) -> Correction:
-    """Return the memory of a group's corrected updates before the first one."""
-    xp, dtype = array_library(*like.values()), wide_dtype(*like.values())
+def start(plan: Plan, like: Arrays, history: str) -> dict[str, Memory]:
+    """Return the memory of a group's corrected updates before the first one, by name."""
 
-    def squares(axis: int, scale: float) -> dict[str, Any]:
-        sides = {n: shape[axis] for n, shape in plan.shapes.items() if shape[axis] <= plan.longest}
-        dtypes = {n: kernels.average_dtype(like[n], history) for n in sides}
-        return {n: scale * xp.eye(side, dtype=dtypes[n]) for n, side in sides.items()}
+    def memory(name: str, rows: int, columns: int) -> Memory:
+        x, side = like[name], min(rows, columns)
+        xp, dtype, kept = array_library(x), wide_dtype(x), kernels.average_dtype(x, history)
+        moments = xp.zeros(rows + columns, dtype=dtype), xp.zeros(rows, dtype=dtype)
+        squares = [xp.zeros((side, side), dtype=kept) for _ in range(2 * (side <= plan.longest))]
+        return Memory(*moments, xp.zeros((), dtype=xp.int32), *squares)
 
-    energies = {
-        n: xp.zeros(sum(shape), dtype=wide_dtype(like[n])) for n, shape in plan.shapes.items()
-    }
-    levels = {n: xp.zeros(m, dtype=wide_dtype(like[n])) for n, (m, _) in plan.shapes.items()}
-    longest, steps = xp.zeros((), dtype=dtype), xp.zeros((), dtype=xp.int32)
-    covariances, roots = ((squares(0, scale), squares(1, scale)) for scale in (0.0, 1.0))
-    return Correction(energies, levels, longest, steps, covariances, roots)
+    return {name: memory(name, *shape) for name, shape in plan.shapes.items()}
 
 
 def corrected(plan: Plan, group: Group, update: Update) -> Moved:
@@ -78,19 +72,20 @@ def corrected(plan: Plan, group: Group, update: Update) -> Moved:
         frozen[name] = plan.kind != "embedding" and _unmoved(name, update)
         still[name] = (average[name] == 0) | ~usable | frozen[name]
     weights = {name: update.after[name] for name in plan.shapes}
-    memory = group.correction
-    if plan.update is not None and memory is not None:
-        new = _whitened(memory, newest, update)
-        directions, energies, levels = {}, {}, {}
+    if plan.update is not None and plan.period is not None and group.corrections is not None:
+        memories = dict(group.corrections)
         for name, mean in average.items():
             keep = 1.0 - plan.update.newest * (1.0 + cosines[name])
             mixed = kernels.blend(mean, newest[name], keep)
-            found = _direction(plan, new, name, mixed, update)
-            directions[name], energies[name], levels[name] = found
-        lengths, longest = _lengths(plan, memory.longest, update)
-        weights = _moved(plan.update, directions, lengths, still, update)
-        new = new._replace(energies=energies, levels=levels, longest=longest, steps=new.steps + 1)
-        group = group._replace(correction=select(update.active, new, memory))
+            due = update.active & (update.number % plan.period == plan.turns[name])
+
+            def made(name: str = name, mean: Any = mean, mixed: Any = mixed) -> tuple[Any, Any]:
+                direction, new = _direction(plan, memories[name], newest[name], mixed, update)
+                return _moved(plan, name, direction, mean, still[name], update), new
+
+            before = weights[name], memories[name]
+            weights[name], memories[name] = kernels.when(due, made, before)
+        group = group._replace(corrections=memories)
     return Moved(weights, group._replace(average=average), still, frozen)
 
 
@@ -111,87 +106,60 @@ def _matrix(array: Any, outputs_last: bool) -> Any:
     return array.reshape(array.shape[0], -1)
 
 
-def _whitened(memory: Correction, newest: Arrays, update: Update) -> Correction:
-    """New covariances and roots, if it is their turn."""
-    if not any(memory.covariances):
-        return memory
-    history, decay = update.history, COVARIANCE_DECAY**SEEN_EVERY
-    seen, due = (
-        (memory.steps < EARLY) | (memory.steps % every == 0) for every in (SEEN_EVERY, ROOTS_EVERY)
-    )
-
-    def averaged(axis: int) -> dict[str, Any]:
-        means = {}
-        for name, mean in memory.covariances[axis].items():
-            rows = kernels.unit(wide(_matrix(newest[name], update.outputs_last)))
-            rows = rows.T if axis else rows
-            means[name] = kernels.average(mean, rows @ rows.T, decay, history)
-        return means
-
-    def rooted(means: Arrays) -> dict[str, Any]:
-        return {name: kernels.inverse_fourth_root(x, history) for name, x in means.items()}
-
-    covariances = kernels.when(seen, lambda: (averaged(0), averaged(1)), memory.covariances)
-    roots = kernels.when(due, lambda: tuple(map(rooted, covariances)), memory.roots)
-    return memory._replace(covariances=covariances, roots=roots)
-
-
 def _direction(
-    plan: Plan, memory: Correction, name: str, mixed: Any, update: Update
-) -> tuple[Any, Any, Any]:
-    """The direction of length one; new energies of the matrix; new levels of its factor."""
-    assert plan.update is not None
-    xp, last = array_library(mixed), update.outputs_last
-    matrix, (left, right) = _matrix(mixed, last), (roots.get(name) for roots in memory.roots)
-    energies, scales = memory.energies[name], (1.0, 1.0)
-    if left is None or right is None:
-        matrix = matrix / kernels.peak(matrix)
-        energies = kernels.blend(energies, kernels.energies(matrix), MOMENT_DECAY)
-        rows, columns = kernels.scales(energies, matrix.shape[0])
-        scales = (rows[:, None] if left is None else 1.0, columns if right is None else 1.0)
-        matrix = scales[0] * matrix * scales[1]
-    matrix = matrix if left is None else left.astype(matrix.dtype) @ matrix
-    matrix = matrix if right is None else matrix @ right.astype(matrix.dtype)
-    factor = kernels.orthogonal(matrix, plan.update.iterations, plan.block)
-    levels = kernels.blend(memory.levels[name], (factor * factor).mean(1), MOMENT_DECAY)
-    unit = -kernels.unit(scales[0] * kernels.levelled(factor, levels) * scales[1])
+    plan: Plan, memory: Memory, newest: Any, mixed: Any, update: Update
+) -> tuple[Any, Memory]:
+    """The direction of length one, and what is known about the matrix afterwards."""
+    assert plan.update is not None and plan.period is not None
+    xp, last, rows = array_library(mixed), update.outputs_last, memory.levels.shape[0]
+    matrix = _matrix(mixed, last)
+    matrix = matrix / kernels.peak(matrix)
+    energies = kernels.blend(memory.energies, kernels.energies(matrix), MOMENT_DECAY)
+    scales = list(kernels.scales(energies, rows))
+    tall = matrix.shape[0] > matrix.shape[1]
+    if memory.root is not None:  # in place of the scales of the shorter side
+        memory = _seen(memory, _matrix(newest, last), plan.period, update.history)
+        scales[int(tall)] = 1.0
+    before, after = (scale if axis else scale[:, None] for axis, scale in enumerate(scales))
+    matrix = before * matrix * after
+    wide_matrix = matrix.T if tall else matrix
+    if memory.root is not None:
+        wide_matrix = memory.root.astype(matrix.dtype) @ wide_matrix
+    factor = kernels.orthogonal(wide_matrix)
+    factor = factor.T if tall else factor
+    levels = kernels.blend(memory.levels, (factor * factor).mean(1), MOMENT_DECAY)
+    unit = -kernels.unit(before * kernels.levelled(factor, levels) * after)
     if last:
         unit = xp.moveaxis(unit.reshape(mixed.shape[-1:] + mixed.shape[:-1]), 0, -1)
-    return unit.reshape(mixed.shape), energies, levels
+    new = memory._replace(energies=energies, levels=levels, steps=memory.steps + 1)
+    return unit.reshape(mixed.shape), new
 
 
-def _lengths(plan: Plan, before: Any, update: Update) -> tuple[Any, Any]:
-    """Lengths of the corrected updates, shape (K,), and that of the longest updates so far.
+def _seen(memory: Memory, gradient: Any, period: int, history: str) -> Memory:
+    """Take a gradient into the covariance and its root, if it is its turn."""
+    every = seen_every(period)
+    due = (memory.steps < EARLY) | (memory.steps % every == 0)
 
-    They are 0 where the optimizer has not moved, or not by a finite length.
-    """
-    steps = [
-        norm(wide(update.after[n]) - (1.0 - update.shrinks[n]) * wide(update.before[n]))
-        for n in plan.shapes
-    ]
-    xp = array_library(*steps)
-    own = xp.stack(steps)
-    own = xp.where(xp.isfinite(own), own, 0.0)
-    shapes, longest = list(plan.shapes.values()), longest_update(own, before)
-    tall = xp.asarray([stretch(*shape) for shape in shapes], dtype=own.dtype)
-    lengths = own * magnification(shapes, longest) * tall
-    most = update.bound
-    if plan.update is not None and plan.update.bound is not None:
-        most = xp.minimum(most, plan.update.bound)
-    return xp.where(own > 0.0, xp.minimum(lengths, most * own), 0.0), longest
+    def made() -> tuple[Any, Any]:
+        rows = kernels.unit(wide(gradient))
+        rows = rows.T if rows.shape[0] > rows.shape[1] else rows
+        decay = COVARIANCE_DECAY ** (every * period)
+        covariance = kernels.average(memory.covariance, rows @ rows.T, decay, history)
+        return covariance, kernels.inverse_root(covariance, history)
+
+    covariance, root = kernels.when(due, made, (memory.covariance, memory.root))
+    return memory._replace(covariance=covariance, root=root)
 
 
-def _moved(
-    rule: SpectralUpdate, directions: Arrays, lengths: Any, still: Arrays, update: Update
-) -> dict[str, Any]:
+def _moved(plan: Plan, name: str, direction: Any, mean: Any, still: Any, update: Update) -> Any:
     """Weights after the corrected update; the optimizer's own where it is not corrected."""
-    share, weights = rule.share, {}
-    for length, (name, direction) in zip(lengths, directions.items(), strict=True):
-        before, after = update.before[name], update.after[name]
-        kept = share * (1.0 - update.shrinks[name])
-        mixed = share * length * direction + kept * before
-        mixed = mixed + (1.0 - share) * after if share < 1.0 else mixed
-        xp = array_library(mixed)
-        usable = update.active & (length > 0) & xp.isfinite(norm(direction))
-        weights[name] = xp.where(still[name] | ~usable, after, mixed.astype(after.dtype))
-    return weights
+    rule, before, after = plan.update, update.before[name], update.after[name]
+    assert rule is not None and plan.period is not None
+    xp, kept = array_library(direction), 1.0 - update.shrinks[name]
+    own = wide(after) - kept * wide(before)
+    length, slope = norm(own), kernels.dot(mean, direction)
+    usable = (length > 0) & xp.isfinite(length) & xp.isfinite(slope)
+    size = lengths(xp, length, kernels.dot(mean, own), slope, rule.bound, plan.period)
+    mixed = rule.share * size * direction + rule.share * kept * before
+    mixed = mixed + (1.0 - rule.share) * after if rule.share < 1.0 else mixed
+    return xp.where(still | ~usable, after, mixed.astype(after.dtype))

@@ -14,8 +14,7 @@ from hybrid_predict.functional.arrays import check_arrays
 from hybrid_predict.functional.kernels import wide_dtype, zeros
 from hybrid_predict.functional.plan import Plan, Plans, make_plans
 from hybrid_predict.functional.state import Clock, Group, HybridState, Pacing
-from hybrid_predict.ledger import percent
-from hybrid_predict.rules.budget import budget, describe_block, describe_excess, tried
+from hybrid_predict.rules.budget import describe_period
 from hybrid_predict.rules.gate import TOO_FEW, too_expensive, too_few
 from hybrid_predict.rules.limits import first_limits
 from hybrid_predict.rules.pace import Pace
@@ -62,7 +61,7 @@ def init(
         raise ConfigError("outputs_last", "True or False", outputs_last)
     xp = check_arrays("weights", weights)
     plans = make_plans(weights, config, outputs_last, step_operations)
-    _log_limits(plans, make_plans(weights, config), config, step_operations)
+    _log_limits(plans, make_plans(weights, config), config)
     length, dtype = window_length(momentum), wide_dtype(*weights.values())
 
     def arrays(tree: Any) -> Any:
@@ -75,9 +74,9 @@ def init(
     def group(own: Plan) -> Group:
         like = {name: weights[name] for name in own.shapes}
         history = config.history_dtype
-        correction = corrections.start(own, like, history) if own.update else None
+        memories = corrections.start(own, like, history) if own.update else None
         past = forecasts.start(own.predictor, like, config) if own.predictor else None
-        return Group(zeros(like, history), correction, past)
+        return Group(zeros(like, history), memories, past)
 
     credit = arrays(0.0) if config.paced else None
     paces = {each.kind: arrays(Pace()) for each in plans.predicted if config.adaptive}
@@ -94,21 +93,14 @@ def init(
         gated=arrays(plans.gated),
         evidence=arrays(Evidence()),
         pacing=Pacing(paces, credit, arrays(float(momentum))),
-        blocks=xp.asarray(tried(plans.block), dtype=xp.int32),
     )
 
 
-def _log_limits(
-    plans: Plans, wanted: Plans, config: HybridConfig, step_operations: float | None
-) -> None:
+def _log_limits(plans: Plans, wanted: Plans, config: HybridConfig) -> None:
     """Say what ``max_overhead`` has changed, and whether too few weights would be predicted."""
-    most, block = config.max_overhead, plans.block
-    if block is not None:
-        updates = [plan.update for plan in plans.groups.values() if plan.update]
-        logger.info("%s.", describe_block(block, most, updates).capitalize())
-    if step_operations and (count := plans.operations(block)) > budget(step_operations, most):
-        share = percent(count / step_operations)
-        logger.warning("%s.", describe_excess(share, most).capitalize())
+    most, period = config.max_overhead, plans.period
+    if period is not None and period > 1:
+        logger.info("%s.", describe_period(period, most).capitalize())
     if len(plans.predicted) < len(wanted.predicted):
         logger.warning("There are %s.", too_expensive(most))
     if plans.gated and too_few([plan.part(True) for plan in plans.predicted], plans.trained):

@@ -10,15 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hybrid_predict.rules.budget import split_rows
 from hybrid_predict.rules.numbers import array_library
-from hybrid_predict.rules.polynomials import (
-    CUSHION,
-    MOST_ENERGY,
-    POLYNOMIALS,
-    ROOT_FLOOR,
-    ROOT_POLYNOMIALS,
-)
+from hybrid_predict.rules.polynomials import CUSHION, FACTOR, MOST_ENERGY, ROOT, ROOT_FLOOR, Halley
 
 Numbers = TypeVar("Numbers", bound=Any)
 
@@ -147,65 +140,38 @@ def levelled(matrix: Any, moments: Any) -> Any:
     return unit(matrix / array_library(matrix).sqrt(_positive(moments))[:, None])
 
 
-def orthogonal(matrix: Any, iterations: int, block: int | None = None) -> Any:
-    """Return about the orthogonal factor of a matrix, with singular values from 0.7 to 1.3.
+def orthogonal(matrix: Any) -> Any:
+    """Return about the orthogonal factor of a wide matrix, with singular values from 0.6 to 1.
 
-    Those far below the largest stay below. At most ``block`` rows of the shorter side are made
-    orthogonal to each other: None for all, 1 for rows of length one.
+    Those far below the largest stay below.
     """
-    xp, tall = array_library(matrix), matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if tall else matrix
-    _, size = split_rows(x.shape[0], block)
-    if size == 1:
-        x = x / peak(x, axis=1)
-        x = x / _positive(xp.sqrt((x * x).sum(1, keepdims=True)))
-    else:
-        parts = [x[k : k + size] for k in range(0, x.shape[0], size)]
-        x = xp.concatenate([_polar(part, iterations) for part in parts])
-    return x.T if tall else x
+    x = matrix / peak(matrix)
+    gram = x @ x.T
+    scale = CUSHION * array_library(x).sqrt(_positive(norm(gram)))
+    return _inverse_root(gram / scale**2, FACTOR) @ x / scale
 
 
-def inverse_fourth_root(covariance: Any, history: str) -> Any:
-    r"""Return :math:`C^{-1/4}` of a covariance, but for its scale; that of zero is a unit matrix.
+def inverse_root(covariance: Any, history: str) -> Any:
+    r"""Return about :math:`C^{-1/2}` of a covariance, but for its scale.
 
-    Eigenvalues far below the largest get a smaller root than their own. Covariances in 16 bits are
-    not quite positive, so :math:`2^{-7} \|C\|_F` is added to their diagonals first.
+    Eigenvalues far below the largest get a smaller root than their own; the root of zero is a
+    multiple of the identity. Covariances in 16 bits are not quite positive, so
+    :math:`2^{-7} \|C\|_F` is added to their diagonals first.
     """
     square = wide(covariance)
+    square = square / _positive(norm(square))
+    xp = array_library(square)
     if history == "bfloat16":
-        floor = ROOT_FLOOR * array_library(square).eye(square.shape[0], dtype=square.dtype)
-        square = square / _positive(norm(square)) + floor
-    first, second = ROOT_POLYNOMIALS
-    root = _shrunk(_polynomial(_shrunk(square), first))
-    return _stored(root @ _polynomial(root, second), covariance, history)
+        square = square + ROOT_FLOOR * xp.eye(square.shape[0], dtype=square.dtype)
+    square = square / (CUSHION * xp.sqrt(_positive(norm(square @ square))))
+    return _stored(_inverse_root(square, ROOT), covariance, history)
 
 
-def _polar(x: Any, iterations: int) -> Any:
-    """The orthogonal factor of a wide matrix."""
-    x = x / peak(x)
-    x = x / (CUSHION * array_library(x).sqrt(_positive(norm(x @ x.T))))
-    for a, b, c in POLYNOMIALS[iterations]:
-        gram = x @ x.T
-        x = a * x + (b * gram + c * (gram @ gram)) @ x
-    return x
-
-
-def _shrunk(matrix: Any) -> Any:
-    """A symmetric matrix with its largest eigenvalue just below one."""
-    matrix = matrix / _positive(norm(matrix))
-    return matrix / (CUSHION * array_library(matrix).sqrt(_positive(norm(matrix @ matrix))))
-
-
-def _polynomial(gram: Any, iterations: int) -> Any:
-    """What the polynomials of X multiply X with, from its Gram matrix."""
-    identity = array_library(gram).eye(gram.shape[0], dtype=gram.dtype)
-    factor = identity
-    for k, (a, b, c) in enumerate(POLYNOMIALS[iterations]):
-        step = a * identity + b * gram + c * (gram @ gram)
-        factor = step @ factor if k else step
-        if k + 1 < iterations:
-            gram = step @ gram @ step
-    return factor
+def _inverse_root(square: Any, step: Halley) -> Any:
+    """About the inverse square root of a positive matrix with eigenvalues up to one."""
+    xp = array_library(square)
+    identity = xp.eye(square.shape[0], dtype=square.dtype)
+    return step.d * identity + step.e * xp.linalg.inv(identity + step.c * square)
 
 
 def _positive(number: Any) -> Any:

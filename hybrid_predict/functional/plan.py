@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from itertools import chain, compress
+from itertools import compress
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor, make_predictor
-from hybrid_predict.rules.budget import as_matrix, budget, flatten_operations, largest_block, weak
+from hybrid_predict.rules.budget import (
+    as_matrix,
+    budget,
+    direction_operations,
+    shortest_period,
+    turns,
+)
 from hybrid_predict.rules.gate import Part, judged
-from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate, make_update
-from hybrid_predict.updates.whitened import covariance_operations
+from hybrid_predict.updates import SpectralUpdate, make_update
+from hybrid_predict.updates.spectral import seen_every
 
 
 @final
@@ -29,24 +35,29 @@ class Plan(NamedTuple):
     predictor: FittedPredictor | MomentumPredictor | None
     decides: bool
     """Whether predicted steps are made for it; others only move along, while forecasts last."""
-    block: int | None = None
-    """Largest number of rows that corrected updates treat together; None for all."""
+    period: int | None = 1
+    """Full steps from one correction of an array to the next; None if nothing is corrected."""
 
     @property
     def longest(self) -> int:
-        """Longest side that is whitened."""
-        if not isinstance(self.update, WhitenedUpdate):
-            return 0
-        own = self.update.longest
-        return own if self.block is None else min(own, self.block // 2)
+        """Longest side that has a covariance."""
+        return self.update.longest if self.update is not None else -1
 
-    def operations(self, block: int | None) -> int:
-        """Return the operations that correcting adds to a full step, by the block of rows."""
-        if self.update is None:
-            return 0
-        shapes, longest = list(self.shapes.values()), self._replace(block=block).longest
-        products = flatten_operations(shapes, self.update.iterations, block, gram=False)
-        return products + covariance_operations(shapes, longest)
+    @property
+    def turns(self) -> dict[str, int]:
+        """In which full step of a period each array is corrected."""
+        period = self.period or 1
+        work = [self._operations([shape], period) for shape in self.shapes.values()]
+        return dict(zip(self.shapes, turns(work, period), strict=True))
+
+    def operations(self, period: int) -> float:
+        """Return the operations that correcting adds to an average full step, by the period."""
+        return self._operations(self.shapes.values(), period) / period
+
+    def _operations(self, shapes: Iterable[tuple[int, int]], period: int) -> int:
+        every = seen_every(period)
+        known = shapes if self.update is not None else ()
+        return direction_operations(known, self.longest, every, products=False)
 
     @property
     def size(self) -> Any:
@@ -70,9 +81,9 @@ class Plans(NamedTuple):
     JAX's integers have 32 bits."""
 
     @property
-    def block(self) -> int | None:
-        """Largest number of rows that are treated together, which all groups share."""
-        return next((plan.block for plan in self.groups.values()), None)
+    def period(self) -> int | None:
+        """Full steps from one correction of an array to the next, which all groups share."""
+        return next((plan.period for plan in self.groups.values()), 1)
 
     @property
     def predicted(self) -> list[Plan]:
@@ -86,9 +97,9 @@ class Plans(NamedTuple):
         gates = [part.gated for part in compress(parts, judged(parts, self.trained))]
         return bool(gates) and all(gates)
 
-    def operations(self, block: int | None) -> int:
-        """Return the operations that correcting adds to a full step, by the block of rows."""
-        return sum(plan.operations(block) for plan in self.groups.values())
+    def operations(self, period: int) -> float:
+        """Return the operations that correcting adds to an average full step, by the period."""
+        return sum(plan.operations(period) for plan in self.groups.values())
 
 
 def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
@@ -155,25 +166,19 @@ def make_plans(
     plans = Plans(groups, float(sum(map(math.prod, trained))))
     if step_operations is None:
         return plans
-    block, _ = largest_block(plans.operations, budget(step_operations, config.max_overhead))
-    return plans._replace(groups=_limited(groups, block))
+    period = shortest_period(plans.operations, budget(step_operations, config.max_overhead))
+    return plans._replace(groups=_limited(groups, period))
 
 
-def _limited(groups: Mapping[str, Plan], block: int | None) -> dict[str, Plan]:
-    """The groups with corrections in blocks of so many rows.
+def _limited(groups: Mapping[str, Plan], period: int | None) -> dict[str, Plan]:
+    """The groups with corrections in one of so many full steps.
 
-    If this leaves them weak, predicted steps that need skill are not made; and if no others are
-    left, nothing is corrected either.
+    If there are none, predicted steps that need skill are not made either.
     """
-    limited = {key: plan._replace(block=block) for key, plan in groups.items()}
-    corrected = [plan.shapes.values() for plan in groups.values() if plan.update]
-    if not weak(list(chain(*corrected)), block):
-        return limited
-    gated = {key for key, plan in groups.items() if plan.predictor and plan.predictor.gated}
-    if gated and not any(p.predictor for key, p in groups.items() if key not in gated):
-        return {}
-    limited |= {key: limited[key]._replace(predictor=None) for key in gated}
-    return {key: plan for key, plan in limited.items() if plan.update or plan.predictor}
+    if period is not None:
+        return {key: plan._replace(period=period) for key, plan in groups.items()}
+    free = {k: p for k, p in groups.items() if p.predictor and not p.predictor.gated}
+    return {key: plan._replace(update=None, period=None) for key, plan in free.items()}
 
 
 def _methods(
@@ -192,13 +197,15 @@ def _methods(
     updates: dict[str, Any] = {kind: make_update(u) for kind, u in config.active_updates.items()}
     predictors: dict[str, Any] = {k: make_predictor(p) for k, p in config.active_predictors.items()}
     remedy = "Use HybridEngine for others."
+    known: tuple[type, ...]
     for argument, methods, known in (
-        ("updates", updates, (SpectralUpdate, WhitenedUpdate)),
+        ("updates", updates, (SpectralUpdate,)),
         ("predictors", predictors, (FittedPredictor, MomentumPredictor)),
     ):
         for method in methods.values():
             if type(method) not in known:
-                expected = f"{known[0].__name__} or {known[1].__name__} in the functional form"
+                names = " or ".join(each.__name__ for each in known)
+                expected = f"{names} in the functional form"
                 raise ConfigError(argument, expected, type(method).__name__, remedy)
     decays = [method.decay for method in (*updates.values(), *predictors.values())]
     if config.history_dtype == "bfloat16" and max(decays, default=0.0) > 0.95:

@@ -30,15 +30,14 @@ class History(NamedTuple):
 
 
 @final
-class Correction(NamedTuple):
-    """Memory of the corrected updates of a group."""
+class Memory(NamedTuple):
+    """Memory of the corrected updates of a matrix."""
 
-    energies: dict[str, Any]  # shares of rows and columns, shape (rows + columns,), by name
-    levels: dict[str, Any]  # second moments of the rows of factors, shape (rows,), by name
-    longest: Any  # length of the longest updates so far, 0-dim
-    steps: Any  # gradients so far, 0-dim integer
-    covariances: tuple[dict[str, Any], ...]  # of rows and of columns, as far as they are whitened
-    roots: tuple[dict[str, Any], ...]  # their inverse fourth roots
+    energies: Any  # shares of rows and columns, shape (rows + columns,)
+    levels: Any  # second moments of the rows of factors, shape (rows,)
+    steps: Any  # corrections so far, 0-dim integer
+    covariance: Any = None  # of the shorter side; None if it is too long
+    root: Any = None  # its inverse square root
 
 
 @final
@@ -46,7 +45,7 @@ class Group(NamedTuple):
     """What is known of the tensors of one kind that are treated alike."""
 
     average: dict[str, Any]  # averaged gradients by name
-    correction: Correction | None  # None if updates are not corrected
+    corrections: dict[str, Memory] | None  # by name; None if updates are not corrected
     history: History | None  # None if nothing is predicted
 
 
@@ -89,8 +88,6 @@ class HybridState(NamedTuple):
         gated: Whether all forecasts need skill, 0-dim bool.
         evidence: Evidence against predicted steps, of 0-dim arrays.
         pacing: How far predicted steps move, and how many are due.
-        blocks: Numbers of rows that corrections could treat together, down to the chosen one, shape
-            (B,); 0 for all. A jitted function reads the choice from its length.
     """
 
     groups: dict[str, Group]
@@ -105,4 +102,3 @@ class HybridState(NamedTuple):
     gated: Any
     evidence: Evidence
     pacing: Pacing
-    blocks: Any

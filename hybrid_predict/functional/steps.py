@@ -16,7 +16,6 @@ from hybrid_predict.functional.corrections import Update, corrected
 from hybrid_predict.functional.kernels import largest, norm, total, wide, wide_dtype
 from hybrid_predict.functional.plan import Plans, make_plans
 from hybrid_predict.functional.state import HybridState
-from hybrid_predict.rules.budget import BLOCKS
 from hybrid_predict.rules.limits import alarmed, learned, loss_limit, norm_limits, pausing, risen
 from hybrid_predict.rules.numbers import array_library, select
 from hybrid_predict.rules.pace import Lagged, follow, lasting, measured_at, renewed
@@ -153,8 +152,7 @@ def correct(
         Weights, and the new state; its ``clock.ticks`` counts the steps done.
 
     Raises:
-        ConfigError: If a number is missing, a shape differs, the state is another run's, or
-            ``step_operations`` limits corrections otherwise than in :func:`init`.
+        ConfigError: If a number is missing, a shape differs, or the state is another run's.
     """
     _check_call(state, gradients=gradients, before=before, after=after)
     for argument, arrays in (("gradients", gradients), ("after", after)):
@@ -167,7 +165,7 @@ def correct(
     decays = numbers_by_name(weight_decay, before, "weight_decay")
     shrinks = {name: rates[name] * decay for name, decay in decays.items()}
     active = ~cooling(state.schedule, clock.steps + state.predicted) & ~clock.plain
-    update = Update(gradients, before, after, rates, shrinks, _bound(plans, rates), active,
+    update = Update(gradients, before, after, rates, shrinks, clock.full_steps + 1, active,
                     outputs_last, config.history_dtype)  # fmt: skip
     weights, groups, seen = {name: after[name] for name in before}, {}, []
     times = pacing.forecasts_of(state.predicted, state, plans, config)
@@ -183,16 +181,6 @@ def correct(
     new_state = _advanced(state, _learned(state._replace(groups=groups), seen))
     new_state = pacing.counted(new_state, plans)
     return select(state.stands, weights, undone), new_state
-
-
-def _bound(plans: Plans, rates: Mapping[str, Any]) -> Any:
-    """1 if corrected arrays have different learning rates, else infinite; a number or 0-dim."""
-    own = [rates[name] for plan in plans.groups.values() if plan.update for name in plan.shapes]
-    if not own:
-        return math.inf
-    xp = array_library(*own)
-    each = xp.stack(own)
-    return xp.where(each.max() > each.min(), 1.0, math.inf).astype(each.dtype)
 
 
 def _learned(state: HybridState, seen: list[forecasts.Seen]) -> HybridState:
@@ -284,14 +272,8 @@ def _check_shapes(
 
 
 def _check_layout(state: HybridState, plans: Plans) -> None:
-    """Check that matrices are read, and corrections limited, as :func:`init` was told."""
-    wanted, block = BLOCKS[state.blocks.shape[0] - 1], plans.block
-    if block != wanted:
-        expected = f"a number that allows {wanted or 'all'} rows at a time"
-        remedy = "Give correct the step_operations and the config that init was given."
-        raise ConfigError("step_operations", expected, f"{block or 'all'} rows", remedy)
+    """Check that matrices are read as :func:`init` was told."""
     for key, plan in plans.groups.items():
-        memory = state.groups[key].correction
-        for name, moments in memory.levels.items() if memory else ():
-            if moments.shape[0] != plan.shapes[name][0]:
+        for name, memory in (state.groups[key].corrections or {}).items():
+            if memory.levels.shape[0] != plan.shapes[name][0]:
                 raise ConfigError("outputs_last", "that of init", "the other layout of matrices")

@@ -24,7 +24,7 @@ class Gate:
         resting: Of these, the groups that rest: that are new, did not move yet, or were not updated
             in one of the last full steps.
         closed: Whether every judged group is gated and blocked.
-        weak: Whether most matrices have weak corrections.
+        uncorrected: Whether the budget allows no corrections.
         reason: Reason for blocking all judged groups, as an event for the ledger.
     """
 
@@ -32,7 +32,7 @@ class Gate:
     blocked: frozenset[tuple[str, ...]] = frozenset()
     resting: frozenset[tuple[str, ...]] = frozenset()
     closed: bool = False
-    weak: bool = False
+    uncorrected: bool = False
     reason: str = ""
 
     @property
@@ -49,8 +49,8 @@ class Gate:
 
     @property
     def locked(self) -> bool:
-        """Whether the gate stays closed: the budget is fixed after the first full step."""
-        return self.closed and self.weak
+        """Whether nothing can be done: the budget is fixed after the first full step."""
+        return self.uncorrected and (self.closed or not self.judged)
 
 
 def make_gate(
@@ -58,18 +58,18 @@ def make_gate(
     scores: Scores,
     deciding: Collection[str],
     trained: int,
-    too_weak: str,
+    too_expensive: str,
 ) -> Gate:
     """Block groups that rest, and gated ones that lack skill or do not last.
 
-    If the groups left have too few weights, or corrections are weak, all gated ones are blocked.
+    If the groups left have too few weights, or nothing is corrected, all gated ones are blocked.
 
     Args:
         predicted: The groups with a predictor.
         scores: What closed windows have shown.
         deciding: Kinds that predicted steps are made for; the others move while forecasts last.
         trained: Number of trained weights outside embeddings.
-        too_weak: Why most matrices have weak corrections; empty if they have not.
+        too_expensive: Why the budget allows no corrections; empty if it does.
     """
     still = resting(predicted)
     members = [_part(group, deciding) for group in predicted]
@@ -86,14 +86,14 @@ def make_gate(
     updated = [group.names not in still for group in predicted]
     now = parts(skilled, lasting, updated)
     judged = list(compress(predicted, rules.judged(now, trained)))
-    opened = not too_weak and rules.suffice(now, trained)
+    opened = not too_expensive and rules.suffice(now, trained)
     each = zip(predicted, now, strict=True)
     unfit = frozenset(g.names for g, p in each if p.gated and not (p.ready and opened))
     closed = bool(predicted) and all(group.names in unfit for group in judged)
     if not judged:
         reason = rules.NOTHING
-    elif too_weak:
-        reason = too_weak
+    elif too_expensive:
+        reason = too_expensive
     elif rules.too_few(now, trained):
         reason = rules.TOO_FEW
     elif rules.suffice(parts(skilled, lasting), trained):
@@ -104,7 +104,7 @@ def make_gate(
         positive = [not member.gated or lower(skill) > 0.0 for member, skill in pairs]
         long = rules.suffice(parts(positive), trained)
         reason = rules.TOO_SHORT if long else rules.NO_SKILL
-    return Gate(judged, unfit | still, still, closed, bool(too_weak), reason)
+    return Gate(judged, unfit | still, still, closed, bool(too_expensive), reason)
 
 
 def resting(predicted: Sequence[Group]) -> frozenset[tuple[str, ...]]:

@@ -15,6 +15,7 @@ from hybrid_predict.forecast.movement import check_delta, slopes
 from hybrid_predict.forecast.window import Reading
 from hybrid_predict.groups.memory import Memory, Treatment, allocate
 from hybrid_predict.groups.open_update import Learned, OpenUpdate
+from hybrid_predict.rules.budget import turns
 from hybrid_predict.rules.gate import REST_STEPS
 from hybrid_predict.rules.skill import window_length
 from hybrid_predict.rules.verdict import AVERAGE
@@ -61,7 +62,8 @@ class Group:
     ) -> None:
         self.treatment, self.names = treatment, tuple(names)
         self._type, self._momentum, self._noise_decay = history, momentum, noise_decay
-        self._block: int | None = None
+        self._period = 1
+        self._turns: Sequence[int] = [0] * len(names)
         self._rest = 1  # full steps that have to update the group before it is predicted
         self.follow(parameters)
 
@@ -75,7 +77,7 @@ class Group:
             self.treatment, self.names, self.parameters, self._type, self._momentum, owned_by
         )
         if memory.update is not None:
-            memory.update.block = self._block
+            memory.update.period = self._period
         return memory
 
     @property
@@ -94,7 +96,7 @@ class Group:
         if update is None or ranks.size() == 1:
             return None
         forms = [shards.form(p) for p in self.parameters]
-        work = [update.operations([x], None) + x.numel() for x in forms]
+        work = [update.operations([x], 1) + x.numel() for x in forms]
         return owners.owners(self.parameters, work, self.treatment.owner)
 
     @property
@@ -132,12 +134,18 @@ class Group:
         optimizer: OptimizerWrapper,
         options: Mapping[int, Options],
         good: Tensor | bool,
-        *,
-        correct: bool,
+        number: int | None,
     ) -> OpenUpdate | None:
         """Average the gradients and find the corrected directions, right before an update.
 
         If the update will not happen (``good`` is false), the averages do not change.
+
+        Args:
+            optimizer: The optimizers.
+            options: How each parameter is updated, by ``id``.
+            good: Whether the update will happen.
+            number: Number of the full step, which decides whose turn it is to be corrected; None
+                corrects nothing.
 
         Returns:
             What :meth:`close` needs; None if no tensor has a gradient.
@@ -158,36 +166,48 @@ class Group:
             found = without_gradient(chosen, gradients, [settings[k] for k in members])
             still = dict(zip(members, found, strict=True))
         average, counts = [memory.average[k] for k in members], self._counts(chosen)
-        update = treatment.update if correct else None
-        if update is not None:
+        turn = [at for at, k in enumerate(members) if self._due(k, number)]
+        if turn:
             norms, cosines = lists.angles(gradients, average, counts)
         else:
             norms = lists.norms(gradients, counts)
         gradients, usable = usable_gradients(gradients, average, norms, good)
-        lists.average(average, gradients, treatment.update.decay if treatment.update else AVERAGE)
+        update = treatment.update
+        lists.average(average, gradients, AVERAGE if update is None else update.decay)
         corrected = None
-        if update is not None and memory.update is not None:
-            named = {self.names[k]: self.parameters[k] for k in members}
-            owned_by = None if memory.owners is None else [memory.owners[k] for k in members]
+        if turn and update is not None and memory.update is not None:
+            due = [members[at] for at in turn]
             corrected = correction(
-                update, memory.update, members, average, gradients, cosines, named, owned_by
+                update,
+                memory.update,
+                due,
+                [average[at] for at in turn],
+                [gradients[at] for at in turn],
+                cosines[turn] if len(turn) < len(members) else cosines,
+                {self.names[k]: self.parameters[k] for k in due},
+                None if memory.owners is None else [memory.owners[k] for k in due],
             )
         before = [v.clone() for v in values]
         return OpenUpdate(self, members, before, usable, still, corrected)
+
+    def _due(self, k: int, number: int | None) -> bool:
+        """Return whether a tensor is corrected in a full step; see :meth:`open`."""
+        if self.treatment.update is None or number is None:
+            return False
+        return number % self._period == self._turns[k]
 
     def close(
         self,
         update: OpenUpdate,
         options: Mapping[int, Options],
         good: Tensor | bool,
-        bound: float | None,
         movement: WeightDelta | None,
         learned: Learned,
     ) -> None:
         """Correct the update that was just made, and learn its displacement.
 
-        ``bound`` is described at `Correction.write`; ``movement`` is the predicted movement that
-        the update verifies, and ``learned`` receives what was measured.
+        ``movement`` is the predicted movement that the update verifies, and ``learned`` receives
+        what was measured.
         """
         with torch.no_grad():
             values, own = self._values(), [options[id(p)] for p in self.parameters]
@@ -198,7 +218,7 @@ class Group:
             still = [unmoved(*each, update.still.get(k), good) for k, each in enumerate(columns)]
             masks = [either(*pair) for pair in zip(only, still, strict=True)]
             if update.correction is not None:
-                self._correct(update, own, values, bound, masks)
+                self._correct(update, own, values, masks)
             if self.treatment.predictor is not None:
                 self._learn(update, own, values, masks, still, movement, learned)
 
@@ -207,16 +227,14 @@ class Group:
         update: OpenUpdate,
         own: Sequence[Options],
         values: Sequence[Tensor],
-        bound: float | None,
         masks: Sequence[Tensor | None],
     ) -> None:
         assert update.correction is not None
-        members = update.members
+        members = update.correction.members
         update.correction.write(
             [values[k] for k in members],
             [update.before[k] for k in members],
             [own[k] for k in members],
-            bound,
             [masks[k] for k in members],
             [self.memory.carries[k] for k in members] if self.memory.carries else [],
             self._counts([self.parameters[k] for k in members]),
@@ -304,22 +322,32 @@ class Group:
         assert predictor is not None and history is not None
         return predictor.fit(history, reading)
 
-    def operations(self, block: int | None) -> int:
+    def operations(self, period: int) -> float:
         """Return the operations of the directions in a full step, on the rank that has most.
 
         Args:
-            block: Number of rows that are treated together; None for all.
+            period: Full steps from one correction of a tensor to the next.
         """
         update, owned = self.treatment.update, defaultdict[int, list[Tensor]](list)
         for p, owner in zip(self.parameters, self._owners or repeat(0), strict=False):
             owned[owner].append(shards.form(p))
-        return max(update.operations(own, block) for own in owned.values()) if update else 0
+        most = max(update.operations(own, period) for own in owned.values()) if update else 0
+        return most / period
 
-    def set_block(self, block: int | None) -> None:
-        """Treat at most ``block`` rows of a matrix together from now on; None for all."""
-        self._block = block
+    def set_period(self, period: int) -> None:
+        """Correct each tensor in one of so many full steps from now on, each rank's in turn."""
+        self._period, self._turns = period, [0] * len(self.names)
         if self._allocated and self.memory.update is not None:
-            self.memory.update.block = block
+            self.memory.update.period = period
+        update, owned = self.treatment.update, defaultdict[int, list[int]](list)
+        if update is None:
+            return
+        for k, owner in zip(range(len(self.names)), self._owners or repeat(0), strict=False):
+            owned[owner].append(k)
+        for members in owned.values():
+            work = [update.operations([shards.form(self.parameters[k])], period) for k in members]
+            for k, turn in zip(members, turns(work, period), strict=True):
+                self._turns[k] = turn
 
     def inherit(self, other: Group) -> None:
         """Copy the state of tensors that were in another group with the same treatment."""

@@ -16,7 +16,7 @@ from hybrid_predict.groups.gate import Gate, make_gate, resting
 from hybrid_predict.groups.group import Group
 from hybrid_predict.groups.memory import Treatment
 from hybrid_predict.groups.scores import Scores
-from hybrid_predict.rules.budget import BLOCKS, largest_block, weak
+from hybrid_predict.rules.budget import shortest_period
 from hybrid_predict.rules.gate import NOT_LASTING, too_expensive
 from hybrid_predict.rules.pace import BEGUN_ANEW, paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
@@ -48,7 +48,8 @@ class Groups:
     Attributes:
         left_out: Reasons for leaving tensors to the optimizer, as events for the ledger.
         scores: What closed windows have shown.
-        block: Most rows of a matrix that a corrected update treats together; None for all.
+        period: Full steps from one correction of a tensor to the next; None if nothing is
+            corrected, as no period is within the budget.
         gate: Which groups may be predicted; it follows changes of groups, budget and skill.
     """
 
@@ -71,7 +72,7 @@ class Groups:
         self._layout: tuple[Any, Any] = (), ()
         self._shared: set[int] = set()
         self._budget: float | None = None
-        self.block: int | None = None
+        self.period: int | None = 1
         self.gate = Gate()
         self.refresh()
 
@@ -109,12 +110,6 @@ class Groups:
     def held_bytes(self) -> int:
         """Most memory in bytes that is kept between full steps."""
         return sum(group.held_bytes for group in self._groups)
-
-    @property
-    def corrected_shapes(self) -> list[Sequence[int]]:
-        """Shapes of the tensors whose updates are corrected."""
-        corrected = (group for group in self._groups if group.treatment.update)
-        return [shards.form(p).shape for group in corrected for p in group.parameters]
 
     @property
     def carries(self) -> dict[str, Tensor]:
@@ -227,44 +222,31 @@ class Groups:
     def _overlapping(self) -> set[int]:
         return overlapping([shards.local(p) for p in self._mapper.parameters])
 
-    def apply_budget(self, budget: float) -> int:
-        """Choose the largest block of rows with which corrections stay within a budget.
+    def apply_budget(self, budget: float) -> float:
+        """Choose the shortest period with which corrections stay within a budget.
 
         Args:
             budget: Number of operations that correcting may add to a full step on this rank.
 
         Returns:
-            The number of operations that correcting adds.
+            The number of operations that correcting adds to an average full step.
         """
         self._budget = budget
-        self.block, operations = largest_block(self.operations, budget)
+        self.period = shortest_period(self.operations, budget)
         for group in self._groups:
-            group.set_block(self.block)
+            group.set_period(self.period or 1)
         self._update_gate()
-        return operations
+        return self.operations(self.period) if self.period else 0.0
 
-    @property
-    def sufficient_operations(self) -> int:
-        """Operations of the smallest blocks of rows with which corrections are not weak."""
-        shapes = self.corrected_shapes
-        return self.operations(next(b for b in reversed(BLOCKS) if not weak(shapes, b)))
-
-    def operations(self, block: int | None) -> int:
-        """Return what correcting adds to a full step on this rank, by the block of rows."""
-        return sum(g.operations(block) * max(1, self._calls[g.treatment.owner]) for g in self)
+    def operations(self, period: int) -> float:
+        """Return what correcting adds to an average full step on this rank, by the period."""
+        return sum(g.operations(period) * max(1, self._calls[g.treatment.owner]) for g in self)
 
     def _update_gate(self) -> None:
-        why = too_expensive(self._budget) if weak(self.corrected_shapes, self.block) else ""
+        why = "" if self.period else too_expensive(self._budget)
         trained = self._mapper.count_trained()
         deciding = KINDS if self._paced else self._always
         self.gate = make_gate(self.predicted, self.scores, deciding, trained, why)
-
-    def length_bound(self, options: Mapping[int, Options]) -> float | None:
-        """Return 1.0 if corrected matrices have different learning rates, else None."""
-        corrected = (group for group in self._groups if group.treatment.update is not None)
-        present = [id(p) for group in corrected for p in group.parameters if id(p) in options]
-        rates = [options[key].rate for key in present]
-        return 1.0 if len({rate for rate in rates if not isinstance(rate, Tensor)}) > 1 else None
 
     @property
     def per_full_step(self) -> float:

@@ -104,8 +104,6 @@ class Memory:
             for k, source in pairs:
                 if arrays[k].shape == before[name][source].shape:
                     arrays[k].copy_(other.fetch(name, source, tensors[k]))
-        if self.update is not None and other.update is not None:
-            self.update.numbers = dict(other.update.numbers)
         if self.history is not None and other.history is not None:
             self.history.count = other.history.count
             numbers = other.history.numbers
@@ -125,7 +123,6 @@ class Memory:
         fitted = self.history.numbers if self.history else {}
         state = {
             "count": self.history.count if self.history else 0,
-            "numbers": dict(self.update.numbers) if self.update else {},
             "fitted": {name: list(numbers) for name, numbers in fitted.items()},
             **self.arrays(),
         }
@@ -153,12 +150,6 @@ class Memory:
         state = {**saved, **shards.shard_state(parts, tensors)}
         for name, arrays in [*self.arrays().items(), *owned.items()]:
             _load_arrays(name, arrays, state.get(name))
-        if self.update is not None:
-            for name, number in self.update.numbers.items():
-                loaded = state["numbers"][name]
-                if loaded.shape != number.shape or loaded.isnan().any():
-                    raise damaged(f"{name} to be a number", loaded)
-                self.update.numbers[name] = loaded.to(number)
         if self.history is not None:
             self.history.count = check_count("count", state["count"])
             fitted = state["fitted"].items()
@@ -206,9 +197,7 @@ def _update_state(
                 for n, each in held.items()
             }
     return UpdateState(
-        {name: [x for s in states for x in s.arrays[name]] for name in states[0].arrays},
-        states[0].numbers,
-        tuple(shape for s in states for shape in s.shapes),
+        {name: [x for s in states for x in s.arrays[name]] for name in states[0].arrays}
     )
 
 

@@ -1,22 +1,18 @@
-"""The budget of corrected updates: how many rows of a matrix they treat together."""
+"""The budget of corrected updates: how often each matrix is corrected."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 SMALLEST_STEP = 1e8
 """Smallest number of operations of a full step in the budget of corrections. In small models, most
 of a full step's time is spent on calling the library, not on operations."""
 
-BLOCKS = (None, *(2**k for k in range(13, -1, -1)))  # rows treated together, from all to one
+LONGEST_PERIOD = 20
+"""Most full steps from one correction of a matrix to the next."""
 
-LEAST_PART = 8
-"""A correction is weak if its block has less than one in this many rows of a matrix: two thirds of
-the full steps with weak corrections end worse than all full steps (decision 19)."""
-
-WEAK = "corrections are weak; for strong ones set"
+WEAK = "max_overhead allows no corrected updates; for these set"
 """Beginning of advice where a budget is too small; :func:`remedies` follows."""
 
 
@@ -27,45 +23,63 @@ def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
     return 1, math.prod(shape)
 
 
-def split_rows(rows: int, block: int | None) -> tuple[int, int]:
-    """Split rows into parts of nearly equal size, at most ``block``; return number and size."""
-    if block is None or block >= rows:
-        return 1, rows
-    count = -(-rows // block)
-    return count, -(-rows // count)
-
-
-def flatten_operations(
-    shapes: Iterable[Sequence[int]], iterations: int, block: int | None, *, gram: bool
+def direction_operations(
+    shapes: Iterable[Sequence[int]], longest: int, every: int, *, products: bool
 ) -> int:
-    """Return the operations of the products that make matrices orthogonal; vectors take none.
+    """Return the operations of the directions of matrices; vectors take none.
 
-    With k polynomials, a block of m rows and n columns takes 2 k m³ + 4 k m² n operations if the
-    polynomials of X are evaluated one after the other, and (8 k - 6) m³ + 4 m² n if they are
-    evaluated on the Gram matrix and multiplied with X at the end, as wide blocks may be (``gram``).
+    For m rows and n columns, with m up to n, these are 2 m² n for each product with the matrix: its
+    Gram matrix, root and factor, and every so many corrections a covariance. An inverse takes m³.
+
+    Args:
+        shapes: Those of the tensors.
+        longest: Longest side that has a covariance.
+        every: Corrections from one gradient that updates a covariance to the next.
+        products: Whether inverses are replaced by matrix products, as on CUDA devices.
     """
-    total = 0
+    total = 0.0
     for shape in shapes:
-        height, width = as_matrix(shape)
-        count, short = split_rows(min(height, width), block)
-        if len(shape) < 2 or short < 2:
+        if len(shape) < 2:
             continue
-        long = max(height, width)
-        if gram and uses_gram(short, long):
-            total += count * (4 * short**2 * long + (8 * iterations - 6) * short**3)
+        short, long = sorted(as_matrix(shape))
+        rooted = short <= longest
+        product, cube = 2 * short**2 * long, short**3
+        if products:
+            total += (2 if rooted else 3) * (2 * product + 2 * cube)
         else:
-            total += count * iterations * (4 * short**2 * long + 2 * short**3)
-    return total
-
-
-def uses_gram(short: int, long: int) -> bool:
-    """Return whether evaluating polynomials on the Gram matrix takes fewer operations."""
-    return 2 * long > 3 * short
+            total += 2 * product + cube
+        if rooted:
+            total += product + (product + (20 if products else 3) * cube) / every
+    return round(total)
 
 
 def budget(step_operations: float, max_overhead: float) -> float:
     """Return the operations that corrections may add to a full step of so many operations."""
     return max_overhead * max(step_operations, SMALLEST_STEP)
+
+
+def shortest_period(operations: Callable[[int], float], allowed: float) -> int | None:
+    """Return the shortest period whose corrections are within a budget; None if none is.
+
+    Args:
+        operations: What correcting adds to an average full step, by the period.
+        allowed: The budget.
+    """
+    periods = range(1, LONGEST_PERIOD + 1)
+    return next((period for period in periods if operations(period) <= allowed), None)
+
+
+def turns(work: Sequence[float], period: int) -> list[int]:
+    """Return in which full step of a period each matrix is corrected, such that steps cost alike.
+
+    The largest come first, each in the step that has least to do.
+    """
+    busy = [0.0] * period
+    found = [0] * len(work)
+    for k in sorted(range(len(work)), key=lambda k: -work[k]):
+        found[k] = min(range(period), key=busy.__getitem__)
+        busy[found[k]] += work[k]
+    return found
 
 
 def remedies(
@@ -74,7 +88,7 @@ def remedies(
     """Return what would allow so many operations of corrections in a full step, in words.
 
     Args:
-        needed: Operations that corrections need in each full step.
+        needed: Operations that corrections need in an average full step.
         step_operations: Operations of a plain full step.
         max_overhead: The present limit.
         samples: Samples of a batch; None if they are not known.
@@ -92,42 +106,7 @@ def remedies(
     return f"{larger}, or {overhead}"
 
 
-def largest_block(
-    operations: Callable[[int | None], int], allowed: float
-) -> tuple[int | None, int]:
-    """Return the largest block whose corrections are within a budget, or 1, and its operations."""
-    for block in BLOCKS:
-        if (count := operations(block)) <= allowed:
-            break
-    return block, count
-
-
-def tried(block: int | None) -> list[int]:
-    """Blocks from the largest down to one; 0 for all rows."""
-    return [each or 0 for each in BLOCKS[: BLOCKS.index(block) + 1]]
-
-
-def describe_block(
-    block: int, max_overhead: float, updates: Iterable[Any], remedies: str = ""
-) -> str:
-    """Return a message about the number of rows that corrections treat together.
-
-    ``remedies`` are empty where corrections are strong.
-    """
-    rows = "rows one by one" if block == 1 else f"{block} rows at a time"
-    text = f"corrected updates treat {rows}, which max_overhead={max_overhead:g} allows"
-    limits = sorted({update.limited(block) for update in updates} - {""})
-    return "; ".join([text, *limits, *([f"{WEAK} {remedies}"] if remedies else [])])
-
-
-def describe_excess(share: str, max_overhead: float) -> str:
-    """Return a message that corrections exceed the budget even with one row at a time."""
-    text = f"corrected updates take {share} of a full step's operations"
-    return f"{text}, more than max_overhead={max_overhead:g} allows"
-
-
-def weak(shapes: Sequence[Sequence[int]], block: int | None) -> bool:
-    """Return whether a block of rows makes the corrections of most of these matrices weak."""
-    rows = math.inf if block is None else LEAST_PART * block
-    few = sum(math.prod(shape) for shape in shapes if rows < min(as_matrix(shape)))
-    return 2 * few > sum(map(math.prod, shapes))
+def describe_period(period: int, max_overhead: float) -> str:
+    """Return a message about the full steps in which a matrix is corrected."""
+    text = f"each matrix is corrected in one of {period} full steps"
+    return f"{text}, which max_overhead={max_overhead:g} allows"

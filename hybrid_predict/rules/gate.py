@@ -15,8 +15,8 @@ TOO_SHORT = (
 )
 UNPREDICTED = "no predicted steps: "
 TOO_EXPENSIVE = (
-    f"{UNPREDICTED}batches are too small for layers this wide, so max_overhead leaves corrected "
-    "updates too weak"
+    f"{UNPREDICTED}batches are too small for layers this wide, so max_overhead allows no corrected "
+    "updates"
 )
 NO_BUDGET = f"{UNPREDICTED}max_overhead=0 allows no corrected updates"
 TOO_FEW = (
@@ -89,7 +89,7 @@ def suffice(parts: Sequence[Part], trained: float) -> Any:
 
 
 def too_expensive(budget: float | None) -> str:
-    """Return why corrections are weak, from their budget of operations."""
+    """Return why nothing is corrected, from the budget of operations."""
     return TOO_EXPENSIVE if budget else NO_BUDGET
 
 

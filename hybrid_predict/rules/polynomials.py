@@ -1,48 +1,72 @@
-r"""Odd polynomials that move every singular value towards one.
+r"""Functions near the inverse square root of a positive matrix, by matrix products alone.
 
-.. math:: X_0 = M / (1.01 \, \|M M^\top\|_F^{1/2}), \qquad
-    X_{k+1} = a_k X_k + b_k (X_k X_k^\top) X_k + c_k (X_k X_k^\top)^2 X_k
+With A = X Xᵀ, a function :math:`p(A) \approx A^{-1/2}` makes X orthogonal: p(A) X is near its
+orthogonal factor. Eigenvalues of A far below the largest stay below: one of :math:`\lambda` becomes
+:math:`\lambda \, p(\lambda)^2`, near one from :math:`\ell^2` to one.
 
-The singular values of :math:`X_0` are at most one, and the largest is not far below one. The k-th
-polynomial minimises the largest error :math:`|1 - p(\sigma)|` over the interval to which the
-polynomials before it map :math:`[\ell, 1]` (Amsel et al., The Polar Express, 2025,
-https://arxiv.org/abs/2505.16932); a linear program finds its coefficients. The quintic iteration
-comes from Muon (Jordan et al., 2024).
+One step of Halley's iteration is one inverse (Nakatsukasa, Bai and Gygi, Optimizing Halley's
+iteration for computing the matrix polar decomposition, 2010, https://doi.org/10.1137/090774999),
+which takes the least operations; it needs 32 bits. Polynomials need 16:
+
+.. math:: X_{k+1} = a_k X_k + b_k (X_k X_k^\top) X_k + c_k (X_k X_k^\top)^2 X_k
+
+The k-th minimises the largest error :math:`|1 - p(\sigma)|` over the interval to which those before
+it map :math:`[\ell, 1]` (Amsel et al., The Polar Express, 2025, https://arxiv.org/abs/2505.16932);
+a linear program finds its coefficients. The quintic iteration comes from Muon (Jordan et al.,
+2024).
 """
 
 from __future__ import annotations
 
-CUSHION = 1.01  # keeps singular values below one despite rounding; above one they diverge
+import math
+from typing import NamedTuple, final
 
-LEAST = {1: 0.2, 2: 0.05, 3: 0.01, 4: 0.003, 5: 0.001}
-r""":math:`\ell` by the number of polynomials; smaller singular values stay below the others."""
+CUSHION = 1.01  # keeps singular values below one despite rounding; above one polynomials diverge
+
+
+@final
+class Halley(NamedTuple):
+    r"""Coefficients of :math:`p(A) = d I + e \, (I + c A)^{-1}`."""
+
+    d: float
+    e: float
+    c: float
+
+
+def halley(least: float) -> Halley:
+    r"""Return the step that is best for singular values from :math:`\ell` to one.
+
+    .. math:: \gamma = \bigl( 4 (1 - \ell^2) / \ell^4 \bigr)^{1/3}, \qquad
+        a = \sqrt{1 + \gamma} + \tfrac12 \sqrt{8 - 4 \gamma
+            + 8 (2 - \ell^2) / (\ell^2 \sqrt{1 + \gamma})}, \\
+        b = (a - 1)^2 / 4, \qquad c = a + b - 1, \qquad d = b / c, \qquad e = a - b / c
+    """
+    square = least * least
+    gamma = (4.0 * (1.0 - square) / square**2) ** (1.0 / 3.0)
+    root = math.sqrt(1.0 + gamma)
+    inner = 8.0 - 4.0 * gamma + 8.0 * (2.0 - square) / (square * root)
+    a = root + 0.5 * math.sqrt(inner)
+    b = (a - 1.0) ** 2 / 4.0
+    c = a + b - 1.0
+    return Halley(b / c, a - b / c, c)
+
+
+LEAST = {2: 0.05, 3: 0.01}
+r""":math:`\ell` by the number of polynomials."""
 
 POLYNOMIALS: dict[int, tuple[tuple[float, float, float], ...]] = {
-    1: ((4.2388, -8.7001, 5.6813),),
     2: ((6.7524, -18.351, 13.2633), (2.5379, -1.8747, 0.4413)),
     3: ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526)),
-    4: (
-        (8.3837, -24.7659, 18.3571),
-        (4.0434, -3.0114, 0.5695),
-        (3.5056, -2.6267, 0.5257),
-        (2.4901, -1.8343, 0.4368),
-    ),
-    5: (
-        (8.4703, -25.1081, 18.6293),
-        (4.1828, -3.1087, 0.5806),
-        (3.9619, -2.9541, 0.563),
-        (3.2866, -2.4647, 0.5074),
-        (2.2737, -1.6447, 0.4162),
-    ),
 }
 """Coefficients a, b, c of each polynomial, by the number of polynomials."""
 
-ROOT_POLYNOMIALS = (3, 2)  # for the inverse square root of a covariance, and for the root of that
-ROOT_PRODUCTS = 17  # matrix products in the computation of an inverse fourth root
-ROOT_FLOOR = 2.0**-7  # added to the diagonals of covariances in 16 bits, in Frobenius norms
+FACTOR, ROOT = halley(0.03), halley(0.01)
+"""Halley's step for orthogonal factors, and for inverse square roots of covariances."""
+
 MOMENT_DECAY = 0.95
 """Of the second moments of rows, where .9 to .99 made no difference (decision 13), and of the
 energies of rows and columns."""
 MOST_ENERGY = 4.0
 """Range of a row's or column's energy around the mean, beyond which its scale does not change
 (decision 32)."""
+ROOT_FLOOR = 2.0**-7  # added to the diagonals of covariances in 16 bits, in Frobenius norms

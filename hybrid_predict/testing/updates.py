@@ -1,4 +1,4 @@
-"""Checks of a corrected update: form, directions, lengths, and a state that can be saved."""
+"""Checks of a corrected update: form, directions, and a state that can be saved."""
 
 from __future__ import annotations
 
@@ -46,10 +46,6 @@ class Corrected:
         require(unchanged, update, "a direction() that does not change gradients")
         return result.directions
 
-    def lengths(self, lengths: Sequence[float], members: Sequence[int] = ALL) -> Tensor:
-        """Return the lengths if the optimizer's own updates have these lengths."""
-        return self.update.lengths(self.state, list(members), torch.tensor(lengths))
-
 
 def check_update(update: AbstractUpdate, history: str = "float32") -> None:
     """Check that a corrected update keeps its contract.
@@ -71,12 +67,10 @@ def check_update(update: AbstractUpdate, history: str = "float32") -> None:
     check_form(update, history)
     inside = 0.0 <= update.share <= 1.0 and 0.0 <= update.decay < 1.0
     require(inside, update, "share in [0, 1] and decay in [0, 1)", update)
-    bounded = update.bound is None or update.bound >= 1.0
-    require(bounded, update, "a bound of at least 1, or None", update.bound)
-    for check in (_check_directions, _check_lengths, _check_absent):
+    require(update.bound >= 1.0, update, "a bound of at least 1", update.bound)
+    for check in (_check_directions, _check_absent):
         check(update, Corrected(update, history))
-    for compare in (_check_saving, _check_owners):
-        compare(update, Corrected(update, history), Corrected(update, history))
+    _check_saving(update, Corrected(update, history), Corrected(update, history))
 
 
 def _check_directions(update: AbstractUpdate, corrected: Corrected) -> None:
@@ -95,58 +89,22 @@ def _check_directions(update: AbstractUpdate, corrected: Corrected) -> None:
             require(downhill, update, f"a direction down the gradient of {key}")
 
 
-def _check_lengths(update: AbstractUpdate, corrected: Corrected) -> None:
-    """Lengths are finite and at least 0, and 0 where the optimizer's own length is 0."""
-    for own in ([0.0] * len(SHAPES), [1.0] * len(SHAPES), [0.0, 1e-6, 2.0, 0.0]):
-        corrected.directions(steps(SHAPES, count=1)[0])
-        lengths = corrected.lengths(own)
-        shape = tuple(lengths.shape)
-        require(shape == (len(SHAPES),), update, f"lengths of shape ({len(SHAPES)},)", shape)
-        positive = lengths.isfinite().all() and (lengths >= 0).all()
-        require(positive, update, "finite lengths of at least 0", lengths.tolist())
-        still = not lengths[torch.tensor(own) == 0].any()
-        require(still, update, "a length of 0 if the optimizer's update has length 0")
-
-
 def _check_absent(update: AbstractUpdate, corrected: Corrected) -> None:
     """The state of a tensor without a gradient does not change."""
     (first, second, *_), present = steps(SHAPES), [0, 2, 3]
     corrected.directions(first)
-    corrected.lengths([1.0] * len(SHAPES))
     before = [values[1].clone() for values in corrected.state.arrays.values()]
     corrected.directions(second, present)
-    shape = tuple(corrected.lengths([1.0] * 3, present).shape)
-    require(shape == (3,), update, "one length for each member", shape)
     unchanged = same(before, [values[1] for values in corrected.state.arrays.values()])
     require(unchanged, update, "an unchanged state for a tensor without a gradient")
 
 
 def _check_saving(update: AbstractUpdate, original: Corrected, restored: Corrected) -> None:
-    """Arrays and numbers of the state are sufficient to continue."""
-
-    def step(corrected: Corrected, gradients: Sequence[Tensor]) -> list[Tensor]:
-        return [*corrected.directions(gradients), corrected.lengths([0.5] * len(SHAPES))]
-
+    """Arrays of the state are sufficient to continue."""
     for gradients in steps(SHAPES):
-        step(original, gradients)
-    state = [original.state.arrays, original.state.numbers, original.average]
-    loaded = reloaded(update, state)
-    restored.state.arrays, restored.state.numbers, restored.average = loaded
+        original.directions(gradients)
+    loaded = reloaded(update, [original.state.arrays, original.average])
+    restored.state.arrays, restored.average = loaded
     for gradients in steps(SHAPES, seed=1):
-        alike = same(step(original, gradients), step(restored, gradients))
+        alike = same(original.directions(gradients), restored.directions(gradients))
         require(alike, update, "a state that survives being saved")
-
-
-def _check_owners(update: AbstractUpdate, owner: Corrected, other: Corrected) -> None:
-    """Lengths need no direction and no array, which another rank may have."""
-    arrays = other.state.arrays.items()
-    other.state.arrays = {name: [x.to("meta") for x in values] for name, values in arrays}
-    own = [0.5] * len(SHAPES)
-    for gradients in steps(SHAPES):
-        owner.directions(gradients)
-        try:
-            left, right = ([x.lengths(own), *x.state.numbers.values()] for x in (owner, other))
-            alike = same(left, right)
-        except RuntimeError:  # numbers of the meta device cannot be read
-            alike = False
-        require(alike, update, "lengths from numbers that direction() does not write")

@@ -145,19 +145,38 @@ def norms(tensors: Sequence[Tensor], counts: Counts = None) -> Tensor:
     return _over_ranks(torch._foreach_norm(list(tensors), 2, widest(tensors)), counts)
 
 
-def distances(
-    left: Sequence[Tensor],
-    right: Sequence[Tensor],
-    factors: Sequence[float | Tensor],
+def slopes(
+    updates: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[float | Tensor]],
+    averages: Sequence[Tensor],
+    directions: Sequence[Tensor],
     counts: Counts = None,
-) -> Tensor:
-    """Return the norm of each left[k] - factors[k] * right[k], shape (K,), at least 32-bit."""
-    if not left:
-        return torch.zeros(0)
-    # One temporary at a time: all of them together would be as large as the weights.
-    rows, kind = zip(left, right, factors, strict=True), widest(left)
-    each = [cast(torch.linalg.vector_norm(minus(x, y, factor)), kind) for x, y, factor in rows]
-    return _over_ranks(each, counts)
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return lengths of updates, and products of them and of directions with averages.
+
+    Each has shape (K,) and at least 32 bits.
+
+    Args:
+        updates: Lists of x, y and f; the updates are x[k] - f[k] * y[k].
+        averages: K tensors.
+        directions: K tensors.
+        counts: As above.
+    """
+    if not averages:
+        return (torch.zeros(0),) * 3
+    kind, lengths, along = widest(updates[0]), [], []
+    means = [cast(mean, kind).reshape(-1) for mean in averages]
+    for x, y, factor, mean in zip(*updates, means, strict=True):
+        # One temporary at a time: all of them together would be as large as the weights.
+        update = cast(minus(x, y, factor), kind)
+        lengths.append(torch.linalg.vector_norm(update))
+        along.append(torch.dot(update.reshape(-1), mean))
+    pairs = zip(directions, means, strict=True)
+    along += [torch.dot(cast(direction.reshape(-1), kind), mean) for direction, mean in pairs]
+    norms, products = torch.stack(lengths), torch.stack(along)
+    if counts is not None:
+        norms, products = ranks.combine(_counted(norms, counts, 1), _counted(products, counts, 2))
+    first, second = products.chunk(2)
+    return norms, first, second
 
 
 def dots(left: Sequence[Tensor], right: Sequence[Tensor], counts: Counts = None) -> Tensor:

@@ -11,44 +11,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybrid_predict.rules.budget import as_matrix, split_rows, uses_gram
+from hybrid_predict.rules.budget import as_matrix
 from hybrid_predict.rules.polynomials import (
     CUSHION,
+    FACTOR,
     MOMENT_DECAY,
     MOST_ENERGY,
     POLYNOMIALS,
+    ROOT,
     ROOT_FLOOR,
-    ROOT_POLYNOMIALS,
+    Halley,
 )
-from hybrid_predict.torch.lists import is_half, stored_as, upcast
+from hybrid_predict.torch.lists import upcast
 
 _TINY = torch.finfo(torch.float32).tiny
 
 _SQUARED = (1e-20, 1e20)
 """Range of lengths of a Gram matrix in which its squares and products fit in 32 bits."""
 
-_TOGETHER = 2**20
-"""Entries of the covariances whose roots are computed together, with six copies in between."""
-
-Roots = tuple[Sequence[Tensor], Sequence[Tensor]]
-"""What each matrix is multiplied with from the left and from the right, flat; empty for nothing."""
-
 
 @final
 class Moments(NamedTuple):
-    """Second moments of each matrix M and of its orthogonal factor O, updated in place."""
+    """What is known about each matrix M and its orthogonal factor O, updated in place."""
 
     energies: Sequence[Tensor]  # shares of |M|^2 of the rows, then of the columns of M
     levels: Sequence[Tensor]  # mean squares of the rows of O
+    roots: Sequence[Tensor]  # covariance of the shorter side and its root, see `pack`, or empty
 
 
-def flatten(
-    matrices: list[Tensor],
-    iterations: int,
-    moments: Moments,
-    block: int | None = None,
-    roots: Roots | None = None,
-) -> list[Tensor]:
+def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
     r"""Return :math:`-P / \|P\|` for each matrix M, from an orthogonal factor O; zero for zero.
 
     .. math:: s_i \leftarrow \rho s_i + (1 - \rho) \, \|M_i\|^2 / \|M\|_F^2, \qquad
@@ -58,34 +49,31 @@ def flatten(
         P_{ij} = a_i \, O_{ij} \, b_j / \sqrt{r_i}
 
     A is diagonal with the entries :math:`a_i` from the rows of M, and B likewise with :math:`b_j`
-    from its columns. A side that has a root is multiplied with that before, and with nothing after.
+    from its columns. Where the shorter side has a root, that is A or B, and O is not multiplied
+    with it.
 
     Tensors of more than two dimensions are read as matrices of shape (first, rest); if there are
-    fewer than two, P is M. Singular values that are not far below the largest become about one (0.7
+    fewer than two, P is M. Singular values that are not far below the largest become about one (0.6
     to 1.3), not exactly one. Matrices of one shape are stacked and treated together.
 
     Args:
         matrices: K tensors of at least 32 bits; the list is overwritten with the results.
-        iterations: Number of polynomials of ``rules.polynomials``, from 1 to 5.
-        moments: s of rows and columns, shape (rows + columns,), and r, shape (rows,).
-        block: Most rows of the shorter side that are made orthogonal to each other; None for all.
-        roots: A and B of each matrix, as :func:`inverse_roots` returns them.
+        moments: s of rows and columns, shape (rows + columns,); r, shape (rows,); and roots.
     """
     groups: dict[Any, list[int]] = defaultdict(list)
     for k, x in enumerate(matrices):
-        rooted = tuple(side[k].numel() > 0 for side in roots) if roots else (False, False)
+        rooted = moments.roots[k].numel() > 0
         groups[(*as_matrix(x.shape), x.dim() > 1, rooted, x.dtype, x.device)].append(k)
     for (height, width, flattens, rooted, *_), members in groups.items():
         stack = torch.stack([matrices[k].reshape(height, width) for k in members])
         if flattens:
-            energies, levels = ([each[k] for k in members] for each in moments)
-            scales = [] if all(rooted) else _scales(stack, energies, rooted)
+            energies, levels, roots = ([each[k] for k in members] for each in moments)
+            scales = _scales(stack, energies)
+            if rooted:  # in place of the scales of the shorter side
+                scales.pop(int(height > width))
             _multiply(stack, scales)
-            if roots is not None:
-                _whiten(stack, roots, members)
-            stack = _levelled(orthogonal(stack, iterations, block), levels)
-            if scales:
-                _multiply(stack, scales).mul_(1.0 / lengths(stack))
+            stack = _levelled(orthogonal(stack, roots if rooted else []), levels)
+            _multiply(stack, scales).mul_(1.0 / lengths(stack))
         else:
             stack.mul_(-1.0 / lengths(stack))
         for x, k in zip(stack.contiguous(), members, strict=True):
@@ -93,8 +81,8 @@ def flatten(
     return matrices
 
 
-def _scales(stack: Tensor, energies: Sequence[Tensor], rooted: Sequence[bool]) -> list[Tensor]:
-    """Update the energies, and return the scales of rows and columns that have no root.
+def _scales(stack: Tensor, energies: Sequence[Tensor]) -> list[Tensor]:
+    """Update the energies, and return the scales of rows and of columns.
 
     The matrices are scaled to a largest entry of one, so that their squares fit in 32 bits.
     """
@@ -111,8 +99,7 @@ def _scales(stack: Tensor, energies: Sequence[Tensor], rooted: Sequence[bool]) -
         .pow_(-0.25)
         .to(stack)
         .unsqueeze(axis)
-        for side, axis, has_root in zip(sides, (-1, -2), rooted, strict=True)
-        if not has_root
+        for side, axis in zip(sides, (-1, -2), strict=True)
     ]
 
 
@@ -132,59 +119,38 @@ def _levelled(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
     return stack.mul_(roots.mul_(sizes).clamp_min_(_TINY).reciprocal_().neg_().unsqueeze(-1))
 
 
-def _whiten(stack: Tensor, roots: Roots, members: Sequence[int]) -> None:
-    """Multiply K matrices of one shape with their roots from the left and from the right."""
-    height, width = stack.shape[-2:]
-    # One by one: a stack of the roots can be larger than the matrices.
-    for x, k in zip(stack, members, strict=True):
-        left, right = roots[0][k], roots[1][k]
-        if left.numel():
-            x.copy_(left.view(height, height).to(x) @ x)
-        if right.numel():
-            x.copy_(x @ right.view(width, width).to(x))
-
-
 def lengths(stack: Tensor) -> Tensor:
     """Return the Frobenius norm of each matrix, at least the smallest normal number."""
     return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(_TINY)
 
 
-def orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Tensor:
-    """Return the orthogonal factor of every matrix of a stack of 32 or 64 bits."""
+def orthogonal(stack: Tensor, roots: Sequence[Tensor] = ()) -> Tensor:
+    """Return the orthogonal factor of every matrix of a stack of 32 or 64 bits.
+
+    With ``roots``, of the matrices after multiplying their shorter side with these.
+    """
     tall = stack.shape[-2] > stack.shape[-1]
     x = stack.mT if tall else stack
-    matrices, short, long = x.shape
-    count, size = split_rows(short, block)
-    if count > 1:
-        missing = count * size - short
-        x = F.pad(x, (0, 0, 0, missing)) if missing else x.contiguous()
-        x = x.reshape(-1, size, long)
-    x = normalised_rows(x) if size == 1 else _polar(x, iterations)
-    if count > 1:
-        x = x.reshape(matrices, -1, long)[:, :short]
+    if roots:
+        x = torch.bmm(unpack(torch.stack(list(roots)))[1].to(x), x)
+    # Polynomials were fitted with three where nothing was whitened before.
+    x = _polar(x, 2 if roots else 3)
     return (x.mT if tall else x).to(stack.dtype)
-
-
-def normalised_rows(x: Tensor) -> Tensor:
-    """Scale every row to length one."""
-    x = x / x.abs().amax(-1, keepdim=True).clamp_min(_TINY)
-    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_TINY)
 
 
 def _polar(x: Tensor, iterations: int) -> Tensor:
     """Return the orthogonal factor of every wide matrix of a stack.
 
-    On CUDA devices the polynomials are evaluated one after the other: the eigenvalues of the Gram
-    matrix are squares, which need more than the 16 bits that make accelerators fast.
+    On CUDA devices it takes polynomials of X: an inverse needs more than the 16 bits that make
+    accelerators fast.
     """
     x, gram, norms = _with_gram(x)
     inverse = (CUSHION * norms.sqrt()).reciprocal_()
     gram.mul_(inverse.square())
-    polynomials = POLYNOMIALS[iterations]
-    if not x.is_cuda and uses_gram(*x.shape[-2:]):
-        return torch.bmm(polynomial(gram, polynomials).mul_(inverse), x)
+    if x.device.type == "cpu":
+        return torch.bmm(_inverse_root(gram, FACTOR).mul_(inverse), x)
     x = x * inverse
-    for k, (a, b, c) in enumerate(polynomials):
+    for k, (a, b, c) in enumerate(POLYNOMIALS[iterations]):
         gram = torch.bmm(x, x.mT) if k else gram
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
@@ -203,78 +169,78 @@ def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x, gram, lengths(gram)
 
 
-def polynomial(gram: Tensor, polynomials: Sequence[tuple[float, float, float]]) -> Tensor:
-    """Return the polynomial of X Xᵀ that X is multiplied with."""
-    step = factor = _evaluated(gram, *polynomials[0])
-    for coefficients in polynomials[1:]:
-        gram = torch.bmm(torch.bmm(step, gram), step)
-        step = _evaluated(gram, *coefficients)
-        factor = torch.bmm(step, factor)
-    return factor
+def _inverse_root(square: Tensor, step: Halley) -> Tensor:
+    """Return about the inverse square root of positive matrices with eigenvalues up to one."""
+    shifted = square * step.c
+    shifted.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    factor, _ = torch.linalg.cholesky_ex(shifted)
+    root = torch.cholesky_inverse(factor).mul_(step.e)
+    root.diagonal(dim1=-2, dim2=-1).add_(step.d)
+    return root
 
 
-def _evaluated(gram: Tensor, a: float, b: float, c: float) -> Tensor:
-    step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-    step.diagonal(dim1=-2, dim2=-1).add_(a)
-    return step
+def pack(covariances: Tensor, roots: Tensor) -> Tensor:
+    """Return symmetric matrices (K, s, s) and their roots in half the memory, shape (K, s (s + 1)).
 
-
-def diagonals(
-    like: Sequence[Tensor], sides: Sequence[int], value: float, history: str
-) -> list[Tensor]:
-    """Return one flat diagonal matrix per tensor, of shape (side²,).
-
-    A flat matrix cannot be mistaken for a shard of a parameter.
+    Rows of s + 1 numbers hold the lower triangle of the one and the upper triangle of the other. A
+    flat array cannot be mistaken for a shard of a parameter.
     """
-    flat = []
-    for x, side in zip(like, sides, strict=True):
-        flat.append(torch.zeros(side * side, dtype=stored_as(history, x), device=x.device))
-        flat[-1][:: side + 1] = value
-    return flat
+    both = F.pad(covariances.tril(), (0, 1)) + F.pad(roots.triu(), (1, 0))
+    return both.flatten(-2)
 
 
-def update_covariances(sides: tuple[Tensor, Tensor], value: Tensor, decay: float) -> None:
-    r"""Update the flat covariances L and R of a matrix V in place; empty ones stay.
-
-    .. math:: L \leftarrow \rho L + (1 - \rho) \, V V^\top / \|V\|^2, \qquad
-        R \leftarrow \rho R + (1 - \rho) \, V^\top V / \|V\|^2
-    """
-    x = normalised_rows(upcast(value).reshape(-1)).reshape(as_matrix(value.shape))
-    for covariance, rows in zip(sides, (x, x.mT), strict=True):
-        if covariance.numel():
-            square = (rows @ rows.mT).reshape(-1).to(covariance.device)
-            mean = covariance.to(square.dtype) if is_half(covariance) else covariance
-            covariance.copy_(torch.lerp(mean, square.to(mean.dtype), 1.0 - decay))
+def unpack(packed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return covariances and roots, (K, s, s) each, from what :func:`pack` has returned."""
+    side = math.isqrt(packed.shape[-1])
+    both = packed.view(-1, side, side + 1)
+    lower, upper = both[..., :-1].tril(), both[..., 1:].triu()
+    return lower + lower.tril(-1).mT, upper + upper.triu(1).mT
 
 
-def inverse_roots(covariances: Sequence[Tensor], roots: Sequence[Tensor]) -> None:
-    r"""Write :math:`C^{-1/4}` of each covariance C, up to scale, to ``roots``; both flat.
+def observe(packed: Sequence[Tensor], gradients: Sequence[Tensor], decay: float) -> None:
+    r"""Update the covariances of gradients in place, and their inverse square roots.
 
-    The orthogonal factor of a root B of C is p(C) B, so p(C) is near the inverse of B. The same
-    polynomials applied to that once more give the root of it. Eigenvalues far below the largest get
-    a smaller root than their own. The root of zero is a multiple of the identity. Covariances in 16
-    bits are not quite positive, so :math:`2^{-7} \|C\|_F` is added to their diagonals first.
+    .. math:: L \leftarrow \rho L + (1 - \rho) \, G G^\top / \|G\|_F^2, \qquad R \approx L^{-1/2}
+
+    for the shorter side of each matrix G, and R up to scale. Eigenvalues far below the largest get
+    a smaller root than their own; the root of zero is a multiple of the identity. Covariances in 16
+    bits are not quite positive, so :math:`2^{-7} \|L\|_F` is added to their diagonals first.
+
+    Args:
+        packed: L and R of each tensor, see :func:`pack`; empty ones stay.
+        gradients: The newest gradients.
+        decay: :math:`\rho`, in [0, 1).
     """
     groups: dict[Any, list[int]] = defaultdict(list)
-    for k, x in enumerate(covariances):
+    for k, (x, g) in enumerate(zip(packed, gradients, strict=True)):
         if x.numel():
-            groups[x.numel(), x.dtype, x.device].append(k)
-    first, second = (POLYNOMIALS[count] for count in ROOT_POLYNOMIALS)
-    for (size, *_), members in groups.items():
-        side, together = math.isqrt(size), max(1, _TOGETHER // size)
-        for start in range(0, len(members), together):
-            chosen = members[start : start + together]
-            stack = torch.stack([upcast(covariances[k]).view(side, side) for k in chosen])
-            if is_half(covariances[chosen[0]]):
-                stack = stack / lengths(stack)
-                stack.diagonal(dim1=-2, dim2=-1).add_(ROOT_FLOOR)
-            square_roots = _shrunk(polynomial(_shrunk(stack), first))
-            fourth_roots = torch.bmm(square_roots, polynomial(square_roots, second))
-            for k, root in zip(chosen, fourth_roots, strict=True):
-                roots[k].copy_(root.reshape(-1))
+            groups[(*as_matrix(g.shape), x.dtype, x.device)].append(k)
+    for (height, width, kind, _), members in groups.items():
+        rows = torch.stack([upcast(gradients[k]).reshape(height, width) for k in members])
+        rows = rows.mT if height > width else rows
+        rows = rows / rows.abs().amax((-2, -1), keepdim=True).clamp_min_(_TINY)
+        rows = rows / lengths(rows)
+        covariances, _ = unpack(upcast(torch.stack([packed[k] for k in members])))
+        covariances.lerp_(torch.bmm(rows, rows.mT).to(covariances), 1.0 - decay)
+        square = covariances / lengths(covariances)
+        if kind == torch.bfloat16:
+            square.diagonal(dim1=-2, dim2=-1).add_(ROOT_FLOOR)
+        square /= CUSHION * lengths(torch.bmm(square, square)).sqrt()
+        root = _by_products(square) if square.is_cuda else _inverse_root(square, ROOT)
+        torch._foreach_copy_([packed[k] for k in members], list(pack(covariances, root).unbind()))
 
 
-def _shrunk(stack: Tensor) -> Tensor:
-    """Scale symmetric matrices so that the largest eigenvalue is not far below one."""
-    stack = stack / lengths(stack)
-    return stack / (CUSHION * lengths(torch.bmm(stack, stack)).sqrt())
+def _by_products(square: Tensor) -> Tensor:
+    """Return what :func:`_inverse_root` returns, by matrix products alone."""
+    root = step = _evaluated(square, *POLYNOMIALS[3][0])
+    for coefficients in POLYNOMIALS[3][1:]:
+        square = torch.bmm(torch.bmm(step, square), step)
+        step = _evaluated(square, *coefficients)
+        root = torch.bmm(step, root)
+    return root
+
+
+def _evaluated(square: Tensor, a: float, b: float, c: float) -> Tensor:
+    step = torch.baddbmm(square, square, square, beta=b, alpha=c)
+    step.diagonal(dim1=-2, dim2=-1).add_(a)
+    return step

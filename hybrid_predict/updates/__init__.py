@@ -8,12 +8,8 @@ from typing import Any
 from hybrid_predict.errors import registered
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.spectral import SpectralUpdate
-from hybrid_predict.updates.whitened import WhitenedUpdate
 
-UPDATES: dict[str, type[AbstractUpdate]] = {
-    "spectral": SpectralUpdate,
-    "whitened": WhitenedUpdate,
-}
+UPDATES: dict[str, type[AbstractUpdate]] = {"spectral": SpectralUpdate}
 """Every registered update by name."""
 
 
@@ -31,6 +27,5 @@ __all__ = [
     "AbstractUpdate",
     "SpectralUpdate",
     "UpdateState",
-    "WhitenedUpdate",
     "make_update",
 ]

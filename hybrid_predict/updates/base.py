@@ -19,40 +19,36 @@ class UpdateState:
     Args:
         arrays: Lists of tensors by name, one per parameter; on several ranks, others than the
             owner of a parameter may have a tensor on the meta device, see `torch.owners.stays`.
-        numbers: 0-dim tensors by name, equal on all ranks.
-        shapes: Rows and columns of each full tensor, read as a matrix; not saved.
-        constants: Tensors that depend on the shapes and on the members alone; not saved.
-        block: Largest number of matrix rows that are treated together; None for all.
+        period: Full steps from one correction of a tensor to the next; not saved.
     """
 
     arrays: dict[str, list[Tensor]] = field(default_factory=dict)
-    numbers: dict[str, Tensor] = field(default_factory=dict)
-    shapes: tuple[tuple[int, int], ...] = ()
-    constants: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
-    block: int | None = None
+    period: int = 1
 
 
 class AbstractUpdate(ABC):
     r"""Replaces a share of the optimizer's update u by a step in a better direction.
 
-    .. math:: \theta \leftarrow \theta - d\,\theta + (1 - \kappa)\,u + \kappa\,c, \qquad
-        c = \min(\ell, B \|u\|) \, D
+    .. math::
+        \theta \leftarrow \theta - d\,\theta + (1 - \kappa)\,u + \kappa\,\ell \, D, \qquad
+        \ell = P^{.66} \, \|u\| \; \min \Bigl( B, \max \Bigl( 1,
+            \frac{\langle m, u \rangle}{\|u\| \, \langle m, D \rangle} \Bigr) \Bigr)
 
     with d the fraction that decoupled weight decay removes (u is the update without it), D a
-    direction of unit length, and :math:`\ell` its length. Subclasses are frozen dataclasses, and
-    should be final. All memory is in the averaged gradients, which the caller stores, and in the
-    :class:`UpdateState`.
+    direction of unit length, m the averaged gradient, and P the number of full steps from one
+    correction of a tensor to the next. So within the bound B, a corrected update goes downhill
+    along the averaged gradient at least as steeply as the update that it replaces.
 
-    On several ranks each matrix has an owner: :meth:`direction` gets the matrices that its rank
-    owns. So it writes to arrays of its members and to no numbers, and :meth:`lengths`, which every
-    rank calls for all members, reads and writes numbers and no arrays.
+    Subclasses are frozen dataclasses, and should be final. All memory is in the averaged gradients,
+    which the caller stores, and in the :class:`UpdateState`. On several ranks each matrix has an
+    owner: :meth:`direction` gets the matrices that its rank owns, and writes to their arrays.
     """
 
     share: float = 1.0
     r""":math:`\kappa` in [0, 1]; 0 keeps the optimizer's update."""
 
-    bound: float | None = 2.0
-    """B, the largest length of a corrected update in lengths of u; None for no bound."""
+    bound: float = 6.0
+    """B, at least 1."""
 
     decay: float = 0.95
     """Decay of the averaged gradients, in [0, 1)."""
@@ -85,7 +81,8 @@ class AbstractUpdate(ABC):
 
         Args:
             state: The state, changed in place.
-            members: Positions of the K tensors that have a gradient and that this rank owns.
+            members: Positions of the K tensors that have a gradient, whose turn it is, and that
+                this rank owns.
             matrices: Averaged gradients :math:`(1 - \nu_t) m + \nu_t g` of these tensors with
                 :math:`\nu_t = \nu (1 + \cos(g, m))`, as full tensors of at least 32 bits; may be
                 overwritten.
@@ -93,29 +90,11 @@ class AbstractUpdate(ABC):
                 :attr:`reads_gradients`.
         """
 
-    def lengths(self, state: UpdateState, members: Sequence[int], own: Tensor) -> Tensor:
-        r"""Return the lengths :math:`\ell` before the bound; those of the optimizer by default.
-
-        Args:
-            state: The state, changed in place.
-            members: Positions of the K tensors that have a gradient.
-            own: Euclidean lengths of the optimizer's updates of these tensors, shape (K,).
-
-        Returns:
-            Lengths of shape (K,), in units of the parameters.
-        """
-        return own
-
-    def limited(self, block: int) -> str:
-        """Return a clause for the log about further effects of blocks of this size; or ""."""
-        return ""
-
-    def operations(self, like: Sequence[Tensor], block: int | None) -> int:
+    def operations(self, like: Sequence[Tensor], period: int) -> int:
         """Return the operations of :meth:`direction` for full tensors; 0 if not counted.
 
         Args:
             like: The parameters, as in :meth:`init`.
-            block: Largest number of matrix rows that are treated together; None for all. An update
-                without blocks ignores it.
+            period: As in :class:`UpdateState`.
         """
         return 0

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import PredictorError
+from hybrid_predict.rules import length
 from hybrid_predict.torch import lists
 from hybrid_predict.torch.deltas import write
 from hybrid_predict.torch.lists import Counts, upcast
@@ -26,8 +27,9 @@ class Correction:
     """The corrected updates of one group of tensors in one full step."""
 
     update: AbstractUpdate
-    state: UpdateState
-    members: list[int]  # positions of the K tensors that have a gradient
+    period: int  # full steps from one correction of a tensor to the next
+    members: list[int]  # positions of the K tensors that are corrected
+    averages: list[Tensor]  # of their gradients, as local shards
     directions: list[Tensor]  # of their corrected updates, as local shards
 
     def write(
@@ -35,7 +37,6 @@ class Correction:
         values: Sequence[Tensor],
         before: Sequence[Tensor],
         options: Sequence[Options],
-        bound: float | None,
         masks: Sequence[Tensor | None],
         carries: Sequence[Tensor],
         counts: Counts,
@@ -43,7 +44,7 @@ class Correction:
         r"""Put the corrected updates in place of those that the optimizer has made.
 
         .. math:: \theta \leftarrow (1 - \kappa) \, \theta + \kappa \, \bigl( (1 - d) \, \theta_0 +
-            \min(\ell, B \|u\|) \, D \bigr)
+            \ell \, D \bigr)
 
         with the names of `AbstractUpdate`, and :math:`\theta_0` the weights before the update.
 
@@ -51,14 +52,13 @@ class Correction:
             values: The K tensors after the update, as local shards.
             before: Their values before the update.
             options: How the optimizer updates each.
-            bound: A further bound B besides that of the update itself, or None.
             masks: Entries that stay as the optimizer has left them, or None.
             carries: Rounding errors of 16-bit weights; empty if there are none.
             counts: See `torch.lists`.
         """
         update = self.update
         kept = [1.0 - option.shrink for option in options]
-        lengths, lost = self._lengths(values, before, kept, bound, counts)
+        lengths, lost = self._lengths(values, before, kept, counts)
         pairs = zip(self.directions, values, strict=True)
         new = [lists.cast(d, torch.promote_types(d.dtype, upcast(v).dtype)) for d, v in pairs]
         torch._foreach_mul_(new, list(lists.scaled(lengths, [update.share]).unbind()))
@@ -76,23 +76,20 @@ class Correction:
         values: Sequence[Tensor],
         before: Sequence[Tensor],
         kept: Sequence[float | Tensor],
-        bound: float | None,
         counts: Counts,
     ) -> tuple[Tensor, Sequence[Tensor | None]]:
         """Return the lengths of the corrected updates, and masks of those without a length.
 
         Whether there are any is only tested on the CPU.
         """
-        plain = lists.distances(values, before, kept, counts)
-        sizes = lists.norms(self.directions)
-        if not lists.finite_on_host(plain, sizes):
-            plain = torch.where(plain.isfinite() & sizes.isfinite(), plain, 0.0)
-        lengths = self.update.lengths(self.state, self.members, plain)
-        bounds = [b for b in (self.update.bound, bound) if b is not None]
-        if bounds:
-            lengths = torch.minimum(lengths, min(bounds) * plain)
-        none_lost = plain.device.type == "cpu" and all(plain.tolist())
-        return lengths, [None] * len(plain) if none_lost else (plain == 0).unbind()
+        own, along, slopes = lists.slopes(
+            (values, before, kept), self.averages, self.directions, counts
+        )
+        if not lists.finite_on_host(own, slopes):
+            own = torch.where(own.isfinite() & slopes.isfinite(), own, 0.0)
+        lengths = length.lengths(torch, own, along, slopes, self.update.bound, self.period)
+        none_lost = own.device.type == "cpu" and all(own.tolist())
+        return lengths, [None] * len(own) if none_lost else (own == 0).unbind()
 
 
 def correction(
@@ -107,7 +104,7 @@ def correction(
 ) -> Correction:
     """Find the directions of corrected updates, right before the optimizer updates.
 
-    Averages, gradients and parameters are those of ``members``, the K tensors that have a gradient;
+    Averages, gradients and parameters are those of ``members``, the K tensors that are corrected;
     of sharded ones, they are local shards. Each direction is found by the rank in ``owned_by``,
     which gets the whole matrix if it is sharded; None if this rank is the only one. ``cosines`` are
     those of each gradient with its average before, shape (K,).
@@ -132,7 +129,7 @@ def correction(
         own = list(range(len(members)))
         newest = gradients if update.reads_gradients else []
         found = directions(own, [blend(k) for k in own], newest)
-        return Correction(update, state, members, found)
+        return Correction(update, state.period, members, list(average), found)
     parts: dict[int, Tensor] = {}
     for each in exchanges(list(parameters.values()), owned_by, average):
         newest = each.whole(gradients.__getitem__) if update.reads_gradients else []
@@ -140,7 +137,8 @@ def correction(
         found = directions(each.own, matrices, newest) if each.own else []
         parts.update(zip(each.positions, each.parts(found), strict=True))
         each.spread([_shared(state, members[k], named[k][1]) for k in each.positions])
-    return Correction(update, state, members, [parts[k] for k in range(len(members))])
+    found = [parts[k] for k in range(len(members))]
+    return Correction(update, state.period, members, list(average), found)
 
 
 def _shared(state: UpdateState, member: int, parameter: Tensor) -> list[Tensor]:

@@ -5,98 +5,105 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, final
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.rules.budget import as_matrix, flatten_operations
-from hybrid_predict.rules.length import longest_update, magnification, stretch
-from hybrid_predict.rules.polynomials import POLYNOMIALS
+from hybrid_predict.rules.budget import as_matrix, direction_operations
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hybrid_predict.torch.matrices import Roots
+COVARIANCE_DECAY, SEEN_EVERY = 0.95, 5
+"""Decay of covariances per full step, and full steps from one gradient that updates them and their
+roots to the next."""
+
+EARLY = 10  # first corrections of a matrix in which all gradients count
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class SpectralUpdate(AbstractUpdate):
     r"""Moves equally far along all singular directions of the averaged gradient.
 
     .. math::
         \nu_t = \nu \, (1 + \cos(g, m)), \qquad m \leftarrow \gamma m + (1 - \gamma) g, \qquad
-        M = (1 - \nu_t) m + \nu_t g, \qquad S M T = U \Sigma V^\top, \qquad O \approx U V^\top, \\
+        M = (1 - \nu_t) m + \nu_t g, \\
+        L \leftarrow \rho L + (1 - \rho) \, g g^\top / \|g\|_F^2, \qquad
+        L^{-1/2} M T = U \Sigma V^\top, \qquad O \approx U V^\top, \\
         r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
-        P = S \operatorname{diag} (r)^{-1/2} \, O \, T, \qquad
-        c = - \min (b \, s, B) \, \|u\|_F \, \frac{P}{\|P\|_F}
+        D \propto - \operatorname{diag} (r)^{-1/2} \, O \, T
 
-    with g the gradient and u the optimizer's update. An element-wise optimizer moves mostly along a
-    few large singular directions, although the loss also falls along the small, persistent ones. If
-    successive gradients point in opposite directions, as in full-batch training at the edge of
-    stability, the newest gradient is mostly oscillation, and :math:`\nu_t` is small.
+    with g the gradient, for a matrix with at least as many columns as rows; for others the root is
+    that of the columns. An element-wise optimizer moves mostly along a few large singular
+    directions, although the loss also falls along the small, persistent ones. The root gives rows
+    whose gradients are large or correlated less weight. If successive gradients point in opposite
+    directions, as in full-batch training at the edge of stability, the newest gradient is mostly
+    oscillation, and :math:`\nu_t` is small.
 
-    S and T are diagonal, see `torch.matrices.flatten`: rows and columns that have much of the
-    energy of M get less weight. The factors s of tall matrices and b of short updates are those of
-    `rules.length`; the decay :math:`\rho` of moments is ``rules.polynomials.MOMENT_DECAY``.
-    Convolutions are read as matrices of shape (output channels, rest).
+    T is diagonal, see `torch.matrices.flatten`: columns that have much of the energy of M get less
+    weight. The decay :math:`\rho` of moments is ``rules.polynomials.MOMENT_DECAY``, that of the
+    covariance is :data:`COVARIANCE_DECAY`. Convolutions are read as matrices of shape (output
+    channels, rest). Covariance and root take at most as much memory as the weights.
 
     Args:
-        share: :math:`\kappa` in [0, 1], the share of u that c replaces.
-        bound: B, at least 1; None for no bound. If matrices have different learning rates, 1 is
-            used.
+        share: :math:`\kappa` in [0, 1], the share of u that is replaced.
+        bound: B, the largest length of a corrected update in lengths of u, at least 1.
         decay: :math:`\gamma` in [0, 1), dimensionless.
         newest: :math:`\nu` in [0, ½], the share of a newest gradient orthogonal to the average.
-        iterations: Number of polynomials for the orthogonal factor, from 1 to 5.
+        longest: Longest side that has a covariance, at least 0; without one, a diagonal matrix like
+            T takes the place of the root.
 
     Raises:
         ConfigError: If an argument is invalid.
 
     References:
         Orthogonalised momentum: Jordan et al., Muon (2024), https://kellerjordan.github.io/posts/muon
-        Polynomials that make it orthogonal: Amsel et al., The Polar Express (2025),
-        https://arxiv.org/abs/2505.16932
-        Parts of rows by themselves: Khaled et al., MuonBP (2025), https://arxiv.org/abs/2510.16981
+        Root of one covariance: An et al., ASGO (2025), https://arxiv.org/abs/2503.20762
         Share of the newest gradient: Ma and Yarats, Quasi-hyperbolic momentum (2019),
         https://arxiv.org/abs/1810.06801
         Gradients that turn back: Cohen et al., Gradient descent on neural networks typically
         occurs at the edge of stability (2021), https://arxiv.org/abs/2103.00065
         Levelled rows: Li et al., NorMuon (2025), https://arxiv.org/abs/2510.05491
-        Scales of rows and columns before and after the orthogonal factor: IsoMuon, pull request 370
+        Scales of columns before and after the orthogonal factor: IsoMuon, pull request 370
         of https://github.com/KellerJordan/modded-nanogpt (2026), from the noise of gradients
     """
 
-    reads_gradients: ClassVar[bool] = False
-
     share: float = 1.0
-    bound: float | None = 2.0
+    bound: float = 6.0
     decay: float = 0.95
     newest: float = 0.2
-    iterations: int = 3
+    longest: int = 8192
 
     def __post_init__(self) -> None:
         _check_range("share", self.share, 0.0, 1.0)
-        if self.bound is not None:
-            _check_range("bound", self.bound, 1.0, math.inf)
+        _check_range("bound", self.bound, 1.0, math.inf)
         if isinstance(self.decay, bool) or not 0.0 <= self.decay < 1.0:
             raise ConfigError("decay", "a number in [0, 1)", self.decay)
         _check_range("newest", self.newest, 0.0, 0.5)
-        if type(self.iterations) is not int or self.iterations not in POLYNOMIALS:
-            raise ConfigError("iterations", "an integer from 1 to 5", self.iterations)
+        if type(self.longest) is not int or self.longest < 0:
+            raise ConfigError("longest", "an integer of at least 0", self.longest)
 
     def init(self, like: Sequence[Tensor], history: str) -> UpdateState:
         """Return a state with zero moments."""
         import torch
 
-        from hybrid_predict.torch.lists import check_history, widest
+        from hybrid_predict.torch.lists import check_history, stored_as, widest
 
         check_history(self.decay, history)
-        shapes = tuple(as_matrix(x.shape) for x in like)
-        pairs = zip(like, shapes, strict=True)
-        sizes = [(m + n, m, widest([x]), x.device) for x, (m, n) in pairs]
-        energies = [torch.zeros(both, dtype=t, device=d) for both, _, t, d in sizes]
-        levels = [torch.zeros(m, dtype=t, device=d) for _, m, t, d in sizes]
-        longest = torch.zeros((), dtype=widest(like), device=like[0].device)
-        return UpdateState({"energies": energies, "levels": levels}, {"longest": longest}, shapes)
+        state: dict[str, list[Tensor]] = {"energies": [], "levels": [], "roots": [], "steps": []}
+        for x in like:
+            rows, columns = as_matrix(x.shape)
+            short = min(rows, columns)
+            side = short if x.dim() > 1 and short <= self.longest else 0
+            kind, device = widest([x]), x.device
+            state["energies"].append(torch.zeros(rows + columns, dtype=kind, device=device))
+            state["levels"].append(torch.zeros(rows, dtype=kind, device=device))
+            roots = torch.zeros(side * (side + 1), dtype=stored_as(history, x), device=device)
+            state["roots"].append(roots)
+            # On the host, so that reading them does not wait.
+            state["steps"].append(torch.zeros((), dtype=torch.int64, device="cpu"))
+        return UpdateState(state)
 
     def direction(
         self,
@@ -106,31 +113,32 @@ class SpectralUpdate(AbstractUpdate):
         gradients: Sequence[Tensor],
     ) -> list[Tensor]:
         """Return the negated, scaled orthogonal factor of average and newest gradient."""
-        from hybrid_predict.torch.matrices import Moments, flatten
+        from hybrid_predict.torch.matrices import Moments, flatten, observe
 
-        names = Moments._fields
-        moments = Moments(*([state.arrays[name][k] for k in members] for name in names))
-        roots = self._roots(state, members, gradients)
-        return flatten(matrices, self.iterations, moments, state.block, roots)
+        arrays, every = state.arrays, seen_every(state.period)
+        due = []
+        for position, k in enumerate(members):
+            step = int(arrays["steps"][k])
+            if step < EARLY or step % every == 0:
+                due.append(position)
+            arrays["steps"][k] += 1
+        roots = [arrays["roots"][members[position]] for position in due]
+        decay = COVARIANCE_DECAY ** (every * state.period)
+        observe(roots, [gradients[position] for position in due], decay)
+        moments = Moments(*([arrays[name][k] for k in members] for name in Moments._fields))
+        return flatten(matrices, moments)
 
-    def _roots(
-        self, state: UpdateState, members: Sequence[int], gradients: Sequence[Tensor]
-    ) -> Roots | None:
-        """Return the factors of the matrices from the left and from the right, or None."""
-        return None
-
-    def operations(self, like: Sequence[Tensor], block: int | None) -> int:
+    def operations(self, like: Sequence[Tensor], period: int) -> int:
         """Return the operations of the matrix products."""
-        gram = not any(x.is_cuda for x in like)
-        return flatten_operations([x.shape for x in like], self.iterations, block, gram=gram)
+        products = any(x.device.type != "cpu" for x in like)
+        shapes = [x.shape for x in like]
+        every = seen_every(period)
+        return direction_operations(shapes, self.longest, every, products=products)
 
-    def lengths(self, state: UpdateState, members: Sequence[int], own: Tensor) -> Tensor:
-        """Stretch the optimizer's lengths for tall matrices, and to those of a usual Muon."""
-        shapes, key = [state.shapes[k] for k in members], tuple(members)
-        longest = state.numbers["longest"] = longest_update(own, state.numbers["longest"])
-        if key not in state.constants:  # so that nothing is copied to the device in every step
-            state.constants[key] = own.new_tensor([stretch(*shape) for shape in shapes])
-        return own * magnification(shapes, longest) * state.constants[key]
+
+def seen_every(period: int) -> int:
+    """Return the corrections from one gradient that updates a covariance to the next."""
+    return max(1, SEEN_EVERY // period)
 
 
 def _check_range(name: str, value: object, least: float, most: float) -> None:
