@@ -139,21 +139,29 @@ def orthogonal(stack: Tensor, roots: Sequence[Tensor] = ()) -> Tensor:
 
 
 def _polar(x: Tensor, iterations: int) -> Tensor:
-    """Return the orthogonal factor of every wide matrix of a stack.
-
-    On CUDA devices it takes polynomials of X: an inverse needs more than the 16 bits that make
-    accelerators fast.
-    """
+    """Return the orthogonal factor of every wide matrix of a stack."""
     x, gram, norms = _with_gram(x)
     inverse = (CUSHION * norms.sqrt()).reciprocal_()
     gram.mul_(inverse.square())
-    if x.device.type == "cpu":
+    if _inverts(x):
         return torch.bmm(_inverse_root(gram, FACTOR).mul_(inverse), x)
-    x = x * inverse
+    return _iterated(x * inverse, gram, iterations)
+
+
+def _iterated(x: Tensor, gram: Tensor, iterations: int) -> Tensor:
+    """Return the orthogonal factor of matrices of norm up to one, by matrix products alone."""
     for k, (a, b, c) in enumerate(POLYNOMIALS[iterations]):
         gram = torch.bmm(x, x.mT) if k else gram
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
+
+
+def _inverts(stack: Tensor) -> bool:
+    """Whether inverses are found, or polynomials in their place.
+
+    An inverse needs more than the 16 bits that make accelerators fast.
+    """
+    return stack.device.type == "cpu"
 
 
 def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -226,7 +234,7 @@ def observe(packed: Sequence[Tensor], gradients: Sequence[Tensor], decay: float)
         if kind == torch.bfloat16:
             square.diagonal(dim1=-2, dim2=-1).add_(ROOT_FLOOR)
         square /= CUSHION * lengths(torch.bmm(square, square)).sqrt()
-        root = _by_products(square) if square.is_cuda else _inverse_root(square, ROOT)
+        root = _inverse_root(square, ROOT) if _inverts(square) else _by_products(square)
         torch._foreach_copy_([packed[k] for k in members], list(pack(covariances, root).unbind()))
 
 
