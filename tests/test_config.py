@@ -74,7 +74,7 @@ def test_bad_values_are_tried_for_every_argument_that_can_be_checked_alone():
 UNKNOWN = [
     ({"predictors": {"hidden": "quadratic"}}, "^predictors: expected one of fitted, momentum"),
     ({"updates": {"hidden": "cubic"}}, "^updates: expected one of spectral"),
-    ({"updates": {"hidden": "whitend"}}, "Did you mean whitened\\?"),
+    ({"updates": {"hidden": "spectal"}}, "Did you mean spectral\\?"),
     ({"predictors": {"hidden": "fited"}}, "Did you mean fitted\\?"),
     ({"updates": {"hiden": "spectral"}}, "Did you mean hidden\\?"),
 ]

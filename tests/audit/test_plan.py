@@ -89,7 +89,7 @@ def test_plan_counts_finished_arms_and_changes_nothing(audited):
     ("hybrid", "words"),
     [
         ({}, "The hybrid arm would be plain training: batches are too small"),
-        ({"predictors": UNGATED}, "Hybrid arm: corrected updates treat rows one by one"),
+        ({"predictors": UNGATED}, "Hybrid arm: max_overhead allows no corrected updates"),
     ],
     ids=["gated", "not gated"],
 )

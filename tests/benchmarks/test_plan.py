@@ -188,7 +188,7 @@ def test_arms_with_the_plug_in_have_a_digest_of_its_rules(monkeypatch):
 
     @dataclass(frozen=True, kw_only=True)
     class SpectralUpdate(UPDATES["spectral"]):
-        iterations: int = 4
+        longest: int = 4
 
     monkeypatch.setitem(UPDATES, "spectral", SpectralUpdate)
     changed = {name for name, digest in before.items() if digests(name) != digest}

@@ -110,17 +110,17 @@ def test_search_of_a_file(work, capsys):
 
 
 def test_a_search_of_a_file_chooses_a_direction(work, capsys, refused):
-    described = {"class_path": "hybrid_predict.SpectralUpdate", "init_args": {"bound": None}}
-    file = write(with_audit(speedups=[3.0], directions=["whitened", described]))
+    described = {"class_path": "hybrid_predict.SpectralUpdate", "init_args": {"longest": 0}}
+    file = write(with_audit(speedups=[3.0], directions=["spectral", described]))
     assert cli.main(["audit", file, "--search"]) == 3
     out = " ".join(capsys.readouterr().out.split())
     assert "audit --search: at most 5 runs" in out
-    chosen = re.search(r"Searched with (whitened|SpectralUpdate\(bound=None\))\.", out)
-    compared = re.findall(r"(whitened|SpectralUpdate\(bound=None\)) ([\d.]+)", out)
+    chosen = re.search(r"Searched with (spectral|SpectralUpdate\(longest=0\))\.", out)
+    compared = re.findall(r"(spectral|SpectralUpdate\(longest=0\)) ([\d.]+)", out)
     assert chosen and compared[0][0] == chosen[1]
     assert float(compared[0][1]) <= float(compared[1][1])
-    line = refused("audit", write(with_audit(directions=["whitend"])), "--search")
-    assert "Did you mean whitened?" in line
+    line = refused("audit", write(with_audit(directions=["spectal"])), "--search")
+    assert "Did you mean spectral?" in line
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -40,20 +40,19 @@ def predictor_raises(where, error):
     return prove
 
 
-def update_raises(where, error, verifying):
+def update_raises(error, verifying):
     """In a verifying step before the update the batch is skipped; otherwise the update stands."""
 
     def prove(tmp_path, monkeypatch):
         after = 2 * VERIFYING if verifying else 2
-        bench = with_update(FailingUpdate(where=where, error=error, after=after))
+        bench = with_update(FailingUpdate(error=error, after=after))
         with Log() as log:
             while not bench.engine._state.plain:
                 kept = state(bench)
                 record = bench.step()
         assert len(log.lines) == 1
-        skipped = where == "direction" and verifying
         assert (record.predicted > 0) is verifying
-        assert same_bits(kept, state(bench)) is skipped
+        assert same_bits(kept, state(bench)) is verifying
         check_plain_from_here(bench, f"the plug-in failed with {error.__name__}: no more")
 
     return prove
@@ -250,10 +249,9 @@ PREDICTORS = {
         for where in ("forecast", "observe")
     },
     **{
-        f"A corrected update raises, or runs out of memory, in `{where}` in {at}": each(
-            *(update_raises(where, e, "verifying" in at) for e in (ZeroDivisionError, NO_MEMORY))
+        f"A corrected update raises, or runs out of memory, in `direction` in {at}": each(
+            *(update_raises(e, "verifying" in at) for e in (ZeroDivisionError, NO_MEMORY))
         )
-        for where in ("direction", "lengths")
         for at in ("a full step", "a verifying step")
     },
     "Out of memory in the copy that makes predicted steps": each(

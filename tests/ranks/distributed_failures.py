@@ -33,9 +33,9 @@ class FailingThere(Failing):
 class FailingUpdateThere(FailingUpdate):
     """Fails on the last rank only, in a method in which the ranks of a sharded model meet."""
 
-    def _fail(self, method: str) -> None:
+    def _fail(self) -> None:
         if ranks.rank() == 1:
-            super()._fail(method)
+            super()._fail()
 
 
 def failure(act: Callable[[], object], whole: Callable[[], bool]) -> dict[str, Any]:

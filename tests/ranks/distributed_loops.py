@@ -32,25 +32,26 @@ from hybrid_predict import (
     SpectralUpdate,
     StepRecord,
     UnsupportedSetupError,
-    WhitenedUpdate,
 )
 from hybrid_predict.torch import ranks, shards
 from hybrid_predict.torch.fsdp1 import named_parameters
 from hybrid_predict.updates import AbstractUpdate, UpdateState
 
 STEPS, SPOILED = 24, 12
-WHITENED = {"hidden": WhitenedUpdate(decay=0.8)}
+
+FEW = 1.5e-4
+"""A ``max_overhead`` that allows corrections of each matrix in some full steps only."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnUpdate(AbstractUpdate):
-    """A user's update with arrays as large as the parameters, a number, and the newest gradient."""
+    """A user's update with arrays as large as the parameters, and the newest gradient."""
 
     decay: float = 0.8
 
     def init(self, like: Sequence[Tensor], history: str) -> UpdateState:
         squares = [torch.zeros(x.shape) for x in like]
-        return UpdateState({"squares": squares}, {"steps": torch.zeros(())})
+        return UpdateState({"squares": squares})
 
     def direction(
         self,
@@ -66,10 +67,6 @@ class OwnUpdate(AbstractUpdate):
             scaled = matrix / squares.sqrt().add(1e-3)
             found.append(-scaled / scaled.norm().clamp_min(1e-12))
         return found
-
-    def lengths(self, state: UpdateState, members: Sequence[int], own: Tensor) -> Tensor:
-        state.numbers["steps"] = state.numbers["steps"] + 1
-        return own / state.numbers["steps"].sqrt()
 
 
 OWN = {"hidden": OwnUpdate()}
@@ -136,6 +133,7 @@ class Loop:
         fused: bool = False,
         steps: int = STEPS,
         frozen: int | None = None,
+        period: int | None = None,
     ) -> None:
         self.model = wrap(build())
         parameters = self.model.parameters()
@@ -144,7 +142,7 @@ class Loop:
         if self.engine.config.paced:
             hurry(self.engine)
         self.window, self.skips, self.shared, self.steps = window, skips, shared, steps
-        self.taken, self.frozen = 0, frozen
+        self.taken, self.frozen, self.period = 0, frozen, period
 
     def loss(self) -> Tensor:
         x = batch(self.taken, self.shared).to(next(self.model.parameters()).dtype)
@@ -156,6 +154,10 @@ class Loop:
         bad = spoil if spoil and ranks.rank() == ranks.size() - 1 else Spoil()
         if self.taken == self.frozen:
             shards.unwrapped(self.model).middle.weight.requires_grad_(False)
+        if self.period is not None:  # turns depend on the number of ranks
+            for group in self.engine._state.groups:
+                group.set_period(self.period)
+                group._turns = [k % self.period for k in range(len(group.names))]
         self.engine.before_step()
         for k in range(self.window):
             waits = k + 1 < self.window and hasattr(self.model, "no_sync")
@@ -343,12 +345,11 @@ SETUPS: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
     "fsdp2, bfloat16": (sharded, {"config": make_config(history_dtype="bfloat16")}),
     "fsdp2, two in a row": (sharded, {"config": make_config(predict_steps=2)}),
     "fsdp2, columns": (wide, {}),
-    "hsdp, whitened": (hybrid_sharded, {"config": make_config(updates=WHITENED)}),
-    "ddp, regrouped": (
-        ddp(find_unused_parameters=True),
-        {"config": make_config(updates=WHITENED), "frozen": 9},
-    ),
-    "fsdp2, regrouped": (sharded, {"config": make_config(updates=WHITENED), "frozen": 9}),
+    "fsdp2, in turns": (sharded, {"period": 3}),
+    "hsdp": (hybrid_sharded, {}),
+    "ddp, in turns": (ddp(), {"period": 3}),
+    "ddp, regrouped": (ddp(find_unused_parameters=True), {"frozen": 9}),
+    "fsdp2, regrouped": (sharded, {"frozen": 9}),
     "fsdp2, own update": (sharded, {"config": make_config(updates=OWN)}),
     "tensor parallelism": (tensor_parallel, {"shared": True}),
     "ddp, auto": (ddp(), {"config": AUTO, "steps": 70}),

@@ -19,9 +19,9 @@ from torch.utils._pytree import tree_leaves
 
 from distributed_fsdp1 import fsdp1
 from distributed_loops import (
+    FEW,
     OWN,
     SPOILED,
-    WHITENED,
     Loop,
     Net,
     ddp,
@@ -36,7 +36,7 @@ from hybrid_predict.groups import group
 from hybrid_predict.rules.owners import MOST_TOGETHER
 from hybrid_predict.torch import owners, ranks, shards
 from hybrid_predict.torch.cost import Watching
-from hybrid_predict.updates import UpdateState
+from hybrid_predict.updates import AbstractUpdate, UpdateState
 from hybrid_predict.updates.correct import correction
 
 COLLECTIVES = ("all_to_all_single", "all_gather_single", "all_gather_into_tensor", "all_reduce")
@@ -58,6 +58,23 @@ class Seen(SpectralUpdate):
     ) -> list[Tensor]:
         self.shapes.extend(tuple(x.shape) for x in matrices)
         return super().direction(state, members, matrices, gradients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averages(AbstractUpdate):
+    """A user's update that reads no gradients."""
+
+    reads_gradients = False
+
+    def direction(
+        self,
+        state: UpdateState,
+        members: Sequence[int],
+        matrices: list[Tensor],
+        gradients: Sequence[Tensor],
+    ) -> list[Tensor]:
+        assert not gradients
+        return [-x / x.norm() for x in matrices]
 
 
 @contextmanager
@@ -118,7 +135,7 @@ def corrected(
         few = mock.patch.object(owners, "MOST_TOGETHER", together)
         with few, mock.patch.object(group, "correction", correct):
             loop.step()
-        owned = kept.memory.owned().values()
+        owned = kept.memory.owned()
         return {
             "seen": seen and seen.shapes,
             "received": dict(received),
@@ -126,7 +143,7 @@ def corrected(
             "owners": kept.memory.owners,
             "shapes": [tuple(shards.form(p).shape) for p in kept.parameters],
             "parts": [shards.local(p).numel() for p in kept.parameters],
-            "arrays": [not any(a[k].is_meta for a in owned) for k in range(len(kept.names))],
+            "arrays": {name: [not x.is_meta for x in each] for name, each in owned.items()},
             "bytes": kept.held_bytes,
         }
 
@@ -135,13 +152,12 @@ def corrected(
 
 def resumed(folder: Path) -> dict[str, Any]:
     """DDP: what any rank has saved continues on every rank."""
-    config = make_config(updates=WHITENED)
-    loop = Loop(ddp(), config)
+    loop = Loop(ddp())
     loop.train(SPOILED)
     saved = {"engine": loop.engine.state_dict(), "parts": loop.state()}
     torch.save(saved, folder / f"ddp-{ranks.rank()}.pt")
     dist.barrier()
-    again = Loop(ddp(), config)
+    again = Loop(ddp())
     states = [torch.load(folder / f"ddp-{k}.pt") for k in range(ranks.size())]
     again.load(states[0]["parts"])
     again.engine.load_state_dict(states[1]["engine"])
@@ -152,8 +168,11 @@ def resumed(folder: Path) -> dict[str, Any]:
 
 
 def saved_alone(folder: Path) -> dict[str, Any]:
-    """DDP: the state that rank 0 saves while the others wait, and those of all ranks."""
-    loop = Loop(ddp())
+    """DDP: the state that rank 0 saves while the others wait, and those of all ranks.
+
+    Without roots, which only owners keep.
+    """
+    loop = Loop(ddp(), make_config(updates={"hidden": SpectralUpdate(longest=0)}))
     loop.train(SPOILED)
     alone = loop.engine.state_dict() if ranks.rank() == 0 else None
     dist.barrier()
@@ -176,12 +195,25 @@ def left_out(wrap: Callable[[Net], Any]) -> Callable[[Path], list[list[int] | No
     """The owners of matrices, before the first one is frozen and after."""
 
     def check(folder: Path) -> list[list[int] | None]:
-        loop, found = Loop(wrap, make_config(updates=WHITENED, predictors={}), frozen=3), []
+        loop, found = Loop(wrap, make_config(predictors={}), frozen=3), []
         for steps in (3, 1):
             loop.train(steps)
             (kept,) = loop.engine._state.groups
             found.append(dict(zip(kept.names, kept.memory.owners, strict=True)))
         return found
+
+    return check
+
+
+def in_turns(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, Any]]:
+    """When matrices are corrected where the budget does not allow it in every full step."""
+
+    def check(folder: Path) -> dict[str, Any]:
+        loop = Loop(wrap, make_config(max_overhead=FEW))
+        found = outcome(loop, loop.train(SPOILED))
+        (kept,) = (group for group in loop.engine._state.groups if group.treatment.update)
+        period, turns = loop.engine._state.groups.period, list(kept._turns)
+        return {"period": period, "turns": turns, "owners": kept.memory.owners, **found}
 
     return check
 
@@ -192,12 +224,15 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "owners, fsdp2": corrected(sharded, Seen),
     "owners, fsdp2, rounds": corrected(sharded, Seen, together=1),
     "owners, fsdp2, columns": corrected(wide, Seen),
-    "owners, fsdp2, whitened": corrected(sharded, WHITENED["hidden"]),
+    "owners, fsdp2, averages alone": corrected(sharded, Averages()),
     "owners, fsdp2, own": corrected(sharded, OWN["hidden"]),
     "owners, hsdp": corrected(hybrid_sharded, Seen),
     "owners, fsdp1": corrected(fsdp1(), Seen),
     "owners, fsdp1, rounds": corrected(fsdp1(), Seen, together=1),
     "owners, frozen": left_out(sharded),
+    "turns, ddp": in_turns(ddp()),
+    "turns, fsdp2": in_turns(sharded),
+    "turns, fsdp1": in_turns(fsdp1()),
     "ddp, resumed from any rank": resumed,
     "ddp, saved alone": saved_alone,
     "unequal": unequal,

@@ -15,8 +15,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.nn.parallel import DistributedDataParallel
 
 from distributed_loops import (
+    FEW,
     SPOILED,
-    WHITENED,
     Loop,
     Net,
     make_config,
@@ -125,7 +125,7 @@ def uneven(folder: Path) -> dict[str, Any]:
 
 def other(saved: dict[str, Any], wrap: Callable[[Net], Any] = sharded) -> dict[str, Any]:
     """A run that another number of ranks has saved."""
-    loop = Loop(wrap, make_config(updates=WHITENED))
+    loop = Loop(wrap)
     with torch.no_grad():
         for name, p in named_parameters(shards.unwrapped(loop.model)):
             shards.local(p).copy_(shards.local_shard(saved["whole"][name], p))
@@ -150,7 +150,7 @@ def one_rank(name: str, wrap: Callable[[Net], Any] = sharded) -> Callable[[Path]
 
 def save_single(folder: Path) -> None:
     """What a single process saves, from which two ranks go on."""
-    loop = Loop(config=make_config(updates=WHITENED))
+    loop = Loop()
     loop.train(SPOILED)
     states = {"engine": loop.engine.state_dict(), "whole": loop.weights()}
     torch.save(states, folder / "single.pt")
@@ -160,12 +160,12 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, resumed": resumed("fsdp2", sharded),
     "fsdp2, late, resumed": resumed("late", sharded, lag=3, history_dtype="bfloat16"),
     "fsdp2, half, resumed": resumed("half", halved),
-    "fsdp2, whitened, resumed": resumed("whitened", sharded, updates=WHITENED),
+    "fsdp2, in turns, resumed": resumed("turns", sharded, max_overhead=FEW),
     "ddp, read inside a step": read_inside(DistributedDataParallel),
     "fsdp2, half, read inside a step": read_inside(halved),
     "tensor parallelism, read inside a step": read_inside(tensor_parallel),
     "fsdp2, uneven": uneven,
     "more": lambda folder: other(torch.load(folder / "single.pt")),
     "more, ddp": lambda folder: other(torch.load(folder / "single.pt"), DistributedDataParallel),
-    "alone": one_rank("whitened"),
+    "alone": one_rank("fsdp2"),
 }

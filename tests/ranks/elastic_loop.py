@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from distributed_loops import WHITENED, Loop, make_config, sharded
+from distributed_loops import Loop, make_config, sharded
 from hybrid_predict.rules.limits import first_limits
 from hybrid_predict.torch import ranks, shards
 
@@ -36,7 +36,7 @@ CONFIG = {"total_steps": 40, "warmup_steps": 5, "cooldown_steps": 5, "full_steps
 SETUPS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
     "single": (lambda net: net, {}),
     "ddp": (DistributedDataParallel, {}),
-    "fsdp2": (sharded, {"updates": WHITENED}),
+    "fsdp2": (sharded, {}),
 }
 
 

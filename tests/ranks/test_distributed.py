@@ -28,7 +28,7 @@ CAUSES = {
     "fsdp2, spiked loss": "the loss of a verifying step stood far above its mean",
 }
 MEASURED = ("skill", "predicted_length", "mean_length", "advanced", "rate_factor")
-RESUMED = ("fsdp2", "fsdp2, late", "fsdp2, half", "fsdp2, whitened", "fsdp1", "fsdp1, half")
+RESUMED = ("fsdp2", "fsdp2, late", "fsdp2, half", "fsdp2, in turns", "fsdp1", "fsdp1, half")
 TRAINED = {**SETUPS, **distributed_fsdp1.SETUPS}
 SPOILED = [*GRADIENTS, *distributed_fsdp1.GRADIENTS]
 
@@ -94,8 +94,8 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
     else:  # each matrix is flattened on one rank, and the other waits
         assert counted[1] <= counted[0] <= 1.2 * counted[1]
         assert (counted[1] > 0) is ("shadow" not in name and "own" not in name)
-    # Averages in half precision, and forecasts of them, are rounded more often.
-    rough = 1e-2 if "bfloat16" in name else 1e-3
+    # Averages and roots in half precision, and forecasts of them, are rounded more often.
+    rough = 3e-2 if "bfloat16" in name else 1e-3
     assert measured(ours) == pytest.approx(measured(theirs), rel=rough)
     about = [{k: v for k, v in ledger.items() if k not in unknown} for ledger in (ours, theirs)]
     assert about[0] == about[1]

@@ -37,21 +37,25 @@ def test_each_matrix_is_corrected_on_its_owner_alone(results: Results, name: str
     for rank, found in enumerate(ranks):
         own = [shape for shape, owner in zip(shapes, owners, strict=True) if owner == rank]
         assert found["seen"] == own
+        kept = [owner == rank for owner in owners]
         # Vectors about unsharded matrices are kept on all ranks.
-        assert found["arrays"] == [owner == rank or name == "ddp" for owner in owners]
+        every = [True] * len(owners) if name == "ddp" else kept
+        wanted = {"update.energies": every, "update.levels": every, "update.steps": every}
+        assert found["arrays"] == {**wanted, "update.roots": kept}
 
 
 @pytest.mark.parametrize("name", SHARDED)
 def test_no_rank_holds_a_whole_matrix_of_another(results: Results, name: str) -> None:
     for rank, found in enumerate(results[f"owners, {name}"]):
         for shape, owner in zip(found["shapes"], found["owners"], strict=True):
-            if len(set(shape)) > 1:  # a square could be the Gram matrix of another
+            # Others could be a Gram matrix of another, or its covariance with the root.
+            if shape[1] - shape[0] not in (0, 1):
                 assert (shape in found["held"]) is (owner == rank)
 
 
 @pytest.mark.parametrize(
     ("name", "copies"),
-    [*((name, 2) for name in SHARDED), ("fsdp2, whitened", 3), ("fsdp2, own", 3)],
+    [*((name, 3) for name in SHARDED), ("fsdp2, averages alone", 2), ("fsdp2, own", 3)],
 )
 def test_sharded_matrices_travel_once_to_the_owner_and_once_back(
     results: Results, name: str, copies: int
@@ -69,19 +73,34 @@ def test_directions_of_full_matrices_are_gathered_once(results: Results) -> None
     ranks = results["owners, ddp"]
     rows = list(zip(ranks[0]["shapes"], ranks[0]["owners"], strict=True))
     sizes = [sum(math.prod(shape) for shape, o in rows if o == rank) for rank in range(2)]
-    vectors = [sum(2 * m + n for (m, n), o in rows if o == rank) for rank in range(2)]
+    vectors = [sum(2 * m + n + 1 for (m, n), o in rows if o == rank) for rank in range(2)]
     for found in ranks:
         (number,) = found["received"].values()
         assert number == max(sizes) + max(vectors)
 
 
-def test_only_the_owner_keeps_covariances(results: Results) -> None:
-    ranks = results["owners, fsdp2, whitened"]
+def test_each_rank_keeps_its_part_of_averages_and_covariances_of_its_own_matrices(
+    results: Results,
+) -> None:
+    ranks = results["owners, fsdp2"]
     rows = list(zip(ranks[0]["shapes"], ranks[0]["owners"], strict=True))
-    whole = [4 * 2 * (m * m + n * n) for (m, n), _ in rows]
+    # Covariance and root; energies, levels and a count.
+    each = [4 * min(m, n) * (min(m, n) + 1) + 4 * (2 * m + n) + 8 for (m, n), _ in rows]
     for rank, found in enumerate(ranks):
-        own = sum(size for size, (_, owner) in zip(whole, rows, strict=True) if owner == rank)
-        assert own < found["bytes"] < own + min(whole)
+        own = sum(size for size, (_, owner) in zip(each, rows, strict=True) if owner == rank)
+        assert found["bytes"] == own + 4 * sum(found["parts"])
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp1"])
+def test_ranks_agree_on_turns_and_each_has_about_the_same_in_every_step(
+    results: Results, name: str
+) -> None:
+    left, right = results[f"turns, {name}"]
+    assert left["period"] == right["period"] > 1
+    assert left["turns"] == right["turns"] and left["owners"] == right["owners"]
+    assert same(left, right)
+    pairs = list(zip(left["owners"], left["turns"], strict=True))
+    assert len(set(pairs)) == len(pairs)  # none has two matrices in one step, and none in others
 
 
 def test_a_frozen_matrix_changes_the_owners_of_others(results: Results) -> None:
@@ -110,9 +129,9 @@ def test_matrices_that_differ_between_ranks_are_refused(results: Results) -> Non
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Results:
     checks = [
-        "distributed_loops:hsdp, whitened",
+        "distributed_loops:hsdp",
         "distributed_owners:owners, ddp, one matrix",
-        "distributed_fsdp1:hybrid, whitened",
+        "distributed_fsdp1:hybrid",
         "distributed_fsdp1:fsdp1",
     ]
     return launch(checks, tmp_path_factory.mktemp("four"), count=4)
@@ -121,10 +140,10 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def test_one_matrix_is_corrected_on_one_rank_and_not_padded(four: Results) -> None:
     ranks = four["owners, ddp, one matrix"]
     assert [len(found["seen"]) for found in ranks] == [1, 0, 0, 0]
-    assert all(found["received"] == {"all_reduce": 15 * 15 + 3 * 15} for found in ranks)
+    assert all(found["received"] == {"all_reduce": 15 * 15 + 3 * 15 + 1} for found in ranks)
 
 
-@pytest.mark.parametrize("name", ["hsdp, whitened", "hybrid, whitened", "fsdp1"])
+@pytest.mark.parametrize("name", ["hsdp", "hybrid", "fsdp1"])
 def test_four_ranks_do_what_one_does(four: Results, name: str) -> None:
     loop = Loop(**{**SETUPS, **distributed_fsdp1.SETUPS}[name][1])
     single = outcome(loop, loop.train())["weights"]

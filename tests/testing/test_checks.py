@@ -134,11 +134,6 @@ class Undefined(SpectralUpdate):
         return [x / x.norm() for x in super().direction(*args)]
 
 
-class Restless(SpectralUpdate):
-    def lengths(self, state, members, own):
-        return super().lengths(state, members, own) + 1.0
-
-
 class Meddling(SpectralUpdate):
     def direction(self, state, *rest):
         for row in state.arrays["levels"]:
@@ -147,21 +142,24 @@ class Meddling(SpectralUpdate):
 
 
 class Dice(SpectralUpdate):
-    def lengths(self, state, members, own):
-        return super().lengths(state, members, own) * random.random()
+    def direction(self, state, members, matrices, gradients):
+        matrices = [x + 0.01 * random.random() for x in matrices]
+        return super().direction(state, members, matrices, gradients)
 
 
-class Telling(SpectralUpdate):
-    """Its lengths follow what the owner of a matrix has found."""
+class Remembering(SpectralUpdate):
+    """What it knows is not in the arrays of its state."""
 
-    def lengths(self, state, members, own):
-        return super().lengths(state, members, own) * (1.0 + state.arrays["levels"][0].mean())
+    def direction(self, state, members, matrices, gradients):
+        known = state.__dict__.setdefault("hidden", {})
+        mixed = [x + 0.5 * known.get(k, 0.0) for k, x in zip(members, matrices, strict=True)]
+        known.update({k: x.clone() for k, x in zip(members, matrices, strict=True)})
+        return super().direction(state, members, mixed, gradients)
 
 
-class Counting(SpectralUpdate):
-    def direction(self, state, *rest):
-        state.numbers["longest"] = state.numbers["longest"] + 1.0
-        return super().direction(state, *rest)
+class Shrinking(SpectralUpdate):
+    def __post_init__(self):
+        object.__setattr__(self, "bound", 0.5)
 
 
 BROKEN = {
@@ -181,11 +179,10 @@ BROKEN = {
     Short: (PredictorError, "4 directions"),
     Careless: (ContractError, "does not change gradients"),
     Undefined: (ContractError, "finite directions"),
-    Restless: (ContractError, "a length of 0"),
     Meddling: (ContractError, "without a gradient"),
-    Telling: (ContractError, "lengths from numbers"),
-    Counting: (ContractError, "lengths from numbers"),
     Dice: (ContractError, "survives being saved"),
+    Remembering: (ContractError, "survives being saved"),
+    Shrinking: (ContractError, "a bound of at least 1"),
 }
 
 
