@@ -168,6 +168,8 @@ class State:
         if period is None:
             needed = groups.operations(budget.LONGEST_PERIOD)
             self.remedies = budget.remedies(needed, full_step, limit, self.samples)
+            if step is not None and not self.futile:
+                self.record_event(f"{budget.WEAK} {self.remedies}", logging.INFO, step)
         elif period > 1 and step is not None:
             self.record_event(budget.describe_period(period, limit), logging.INFO, step)
 

@@ -119,7 +119,7 @@ def _direction(
     tall = matrix.shape[0] > matrix.shape[1]
     if memory.root is not None:  # in place of the scales of the shorter side
         memory = _seen(memory, _matrix(newest, last), plan.period, update.history)
-        scales[int(tall)] = 1.0
+        scales[tall] = xp.ones_like(scales[tall])
     before, after = (scale if axis else scale[:, None] for axis, scale in enumerate(scales))
     matrix = before * matrix * after
     wide_matrix = matrix.T if tall else matrix

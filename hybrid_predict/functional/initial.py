@@ -14,7 +14,7 @@ from hybrid_predict.functional.arrays import check_arrays
 from hybrid_predict.functional.kernels import wide_dtype, zeros
 from hybrid_predict.functional.plan import Plan, Plans, make_plans
 from hybrid_predict.functional.state import Clock, Group, HybridState, Pacing
-from hybrid_predict.rules.budget import describe_period
+from hybrid_predict.rules.budget import LONGEST_PERIOD, WEAK, describe_period, remedies
 from hybrid_predict.rules.gate import TOO_FEW, too_expensive, too_few
 from hybrid_predict.rules.limits import first_limits
 from hybrid_predict.rules.pace import Pace
@@ -61,7 +61,7 @@ def init(
         raise ConfigError("outputs_last", "True or False", outputs_last)
     xp = check_arrays("weights", weights)
     plans = make_plans(weights, config, outputs_last, step_operations)
-    _log_limits(plans, make_plans(weights, config), config)
+    _log_limits(plans, make_plans(weights, config), config, step_operations or 0.0)
     length, dtype = window_length(momentum), wide_dtype(*weights.values())
 
     def arrays(tree: Any) -> Any:
@@ -96,13 +96,16 @@ def init(
     )
 
 
-def _log_limits(plans: Plans, wanted: Plans, config: HybridConfig) -> None:
+def _log_limits(plans: Plans, wanted: Plans, config: HybridConfig, step_operations: float) -> None:
     """Say what ``max_overhead`` has changed, and whether too few weights would be predicted."""
     most, period = config.max_overhead, plans.period
     if period is not None and period > 1:
         logger.info("%s.", describe_period(period, most).capitalize())
     if len(plans.predicted) < len(wanted.predicted):
         logger.warning("There are %s.", too_expensive(most))
+    elif wanted.corrects and not plans.corrects:
+        needed = wanted.operations(LONGEST_PERIOD)
+        logger.info("%s %s.", WEAK, remedies(needed, step_operations, most, None))
     if plans.gated and too_few([plan.part(True) for plan in plans.predicted], plans.trained):
         logger.warning("There are %s.", TOO_FEW)
 

@@ -86,6 +86,11 @@ class Plans(NamedTuple):
         return next((plan.period for plan in self.groups.values()), 1)
 
     @property
+    def corrects(self) -> bool:
+        """Whether any array is corrected."""
+        return any(plan.update is not None for plan in self.groups.values())
+
+    @property
     def predicted(self) -> list[Plan]:
         """The groups that have a predictor."""
         return [plan for plan in self.groups.values() if plan.predictor]

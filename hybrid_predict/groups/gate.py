@@ -90,10 +90,10 @@ def make_gate(
     each = zip(predicted, now, strict=True)
     unfit = frozenset(g.names for g, p in each if p.gated and not (p.ready and opened))
     closed = bool(predicted) and all(group.names in unfit for group in judged)
-    if not judged:
-        reason = rules.NOTHING
-    elif too_expensive:
+    if too_expensive:
         reason = too_expensive
+    elif not judged:
+        reason = rules.NOTHING
     elif rules.too_few(now, trained):
         reason = rules.TOO_FEW
     elif rules.suffice(parts(skilled, lasting), trained):

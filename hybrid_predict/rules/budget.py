@@ -35,7 +35,7 @@ def direction_operations(
         shapes: Those of the tensors.
         longest: Longest side that has a covariance.
         every: Corrections from one gradient that updates a covariance to the next.
-        products: Whether inverses are replaced by matrix products, as on CUDA devices.
+        products: Whether inverses are replaced by matrix products, as on accelerators.
     """
     total = 0.0
     for shape in shapes:

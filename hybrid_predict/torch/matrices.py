@@ -139,21 +139,29 @@ def orthogonal(stack: Tensor, roots: Sequence[Tensor] = ()) -> Tensor:
 
 
 def _polar(x: Tensor, iterations: int) -> Tensor:
-    """Return the orthogonal factor of every wide matrix of a stack.
-
-    On CUDA devices it takes polynomials of X: an inverse needs more than the 16 bits that make
-    accelerators fast.
-    """
+    """Return the orthogonal factor of every wide matrix of a stack."""
     x, gram, norms = _with_gram(x)
     inverse = (CUSHION * norms.sqrt()).reciprocal_()
     gram.mul_(inverse.square())
-    if x.device.type == "cpu":
+    if _inverts(x):
         return torch.bmm(_inverse_root(gram, FACTOR).mul_(inverse), x)
-    x = x * inverse
+    return _iterated(x * inverse, gram, iterations)
+
+
+def _iterated(x: Tensor, gram: Tensor, iterations: int) -> Tensor:
+    """Return the orthogonal factor of matrices of norm up to one, by matrix products alone."""
     for k, (a, b, c) in enumerate(POLYNOMIALS[iterations]):
         gram = torch.bmm(x, x.mT) if k else gram
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
+
+
+def _inverts(stack: Tensor) -> bool:
+    """Whether inverses are found, or polynomials in their place.
+
+    An inverse needs more than the 16 bits that make accelerators fast.
+    """
+    return stack.device.type == "cpu"
 
 
 def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,10 +178,12 @@ def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _inverse_root(square: Tensor, step: Halley) -> Tensor:
-    """Return about the inverse square root of positive matrices with eigenvalues up to one."""
-    shifted = square * step.c
-    shifted.diagonal(dim1=-2, dim2=-1).add_(1.0)
-    factor, _ = torch.linalg.cholesky_ex(shifted)
+    """Return about the inverse square root of positive matrices with eigenvalues up to one.
+
+    They are overwritten.
+    """
+    square.mul_(step.c).diagonal(dim1=-2, dim2=-1).add_(1.0)
+    factor, _ = torch.linalg.cholesky_ex(square)
     root = torch.cholesky_inverse(factor).mul_(step.e)
     root.diagonal(dim1=-2, dim2=-1).add_(step.d)
     return root
@@ -185,7 +195,8 @@ def pack(covariances: Tensor, roots: Tensor) -> Tensor:
     Rows of s + 1 numbers hold the lower triangle of the one and the upper triangle of the other. A
     flat array cannot be mistaken for a shard of a parameter.
     """
-    both = F.pad(covariances.tril(), (0, 1)) + F.pad(roots.triu(), (1, 0))
+    both = F.pad(covariances.tril(), (0, 1))
+    both[..., 1:] += roots.triu()
     return both.flatten(-2)
 
 
@@ -194,7 +205,9 @@ def unpack(packed: Tensor) -> tuple[Tensor, Tensor]:
     side = math.isqrt(packed.shape[-1])
     both = packed.view(-1, side, side + 1)
     lower, upper = both[..., :-1].tril(), both[..., 1:].triu()
-    return lower + lower.tril(-1).mT, upper + upper.triu(1).mT
+    lower += lower.tril(-1).mT
+    upper += upper.triu(1).mT
+    return lower, upper
 
 
 def observe(packed: Sequence[Tensor], gradients: Sequence[Tensor], decay: float) -> None:
@@ -216,18 +229,24 @@ def observe(packed: Sequence[Tensor], gradients: Sequence[Tensor], decay: float)
         if x.numel():
             groups[(*as_matrix(g.shape), x.dtype, x.device)].append(k)
     for (height, width, kind, _), members in groups.items():
-        rows = torch.stack([upcast(gradients[k]).reshape(height, width) for k in members])
-        rows = rows.mT if height > width else rows
-        rows = rows / rows.abs().amax((-2, -1), keepdim=True).clamp_min_(_TINY)
-        rows = rows / lengths(rows)
-        covariances, _ = unpack(upcast(torch.stack([packed[k] for k in members])))
-        covariances.lerp_(torch.bmm(rows, rows.mT).to(covariances), 1.0 - decay)
+        covariances = unpack(upcast(torch.stack([packed[k] for k in members])))[0]
+        newest = _normalised_grams([gradients[k].reshape(height, width) for k in members])
+        covariances.lerp_(newest.to(covariances), 1.0 - decay)
         square = covariances / lengths(covariances)
         if kind == torch.bfloat16:
             square.diagonal(dim1=-2, dim2=-1).add_(ROOT_FLOOR)
         square /= CUSHION * lengths(torch.bmm(square, square)).sqrt()
-        root = _by_products(square) if square.is_cuda else _inverse_root(square, ROOT)
+        root = _inverse_root(square, ROOT) if _inverts(square) else _by_products(square)
         torch._foreach_copy_([packed[k] for k in members], list(pack(covariances, root).unbind()))
+
+
+def _normalised_grams(matrices: Sequence[Tensor]) -> Tensor:
+    """Return the Gram matrices of the shorter sides of matrices, scaled to a trace of one."""
+    rows = upcast(torch.stack(list(matrices)))
+    rows = rows.mT if rows.shape[-2] > rows.shape[-1] else rows
+    rows = rows / rows.abs().amax((-2, -1), keepdim=True).clamp_min_(_TINY)
+    rows /= lengths(rows)
+    return torch.bmm(rows, rows.mT)
 
 
 def _by_products(square: Tensor) -> Tensor:

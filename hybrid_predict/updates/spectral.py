@@ -44,7 +44,7 @@ class SpectralUpdate(AbstractUpdate):
     T is diagonal, see `torch.matrices.flatten`: columns that have much of the energy of M get less
     weight. The decay :math:`\rho` of moments is ``rules.polynomials.MOMENT_DECAY``, that of the
     covariance is :data:`COVARIANCE_DECAY`. Convolutions are read as matrices of shape (output
-    channels, rest). Covariance and root take at most as much memory as the weights.
+    channels, rest). Covariance and root take at most as much memory as the weights and a diagonal.
 
     Args:
         share: :math:`\kappa` in [0, 1], the share of u that is replaced.

@@ -147,7 +147,7 @@ FAST = {
     "default": {},
     "uncorrected": {"updates": {}},
     "ungated": {"predictors": EVERY_KIND},
-    "whitened, in bfloat16": {"updates": {"hidden": "whitened"}, "history_dtype": "bfloat16"},
+    "in bfloat16": {"history_dtype": "bfloat16"},
     "read late": {"lag": 3},
     "warm-up and cooldown": {"warmup_steps": 150, "cooldown_steps": 0.2},
 }

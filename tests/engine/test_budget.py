@@ -1,4 +1,4 @@
-"""Corrections stay within ``max_overhead``: as many rows at a time as the budget allows."""
+"""Corrections stay within ``max_overhead``: as often as the budget allows."""
 
 import copy
 import logging
@@ -14,7 +14,6 @@ from torch import nn
 from hybrid_predict import HybridConfig, MomentumPredictor, Phase, SpectralUpdate
 from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.rules import budget
-from hybrid_predict.updates import UPDATES
 
 
 @pytest.fixture(autouse=True)
@@ -37,86 +36,105 @@ def budgeted(freeze=False, loss=squared, **changes):
     return Run(model, optimizer, config, loss)
 
 
-def blocks(run):
-    return {group.memory.update.block for group in run.engine._state.groups}
+def period(run):
+    return run.engine._groups.period
 
 
-def operations(run, block):
-    return sum(group.operations(block) for group in run.engine._state.groups)
+def corrected(run, plain):
+    """Whether a matrix was corrected in each full step, by a run with the same batches."""
+    name = "2.weight"
+    pairs = zip(run.inside, plain.inside, strict=True)
+    return [not torch.equal(x[name], y[name]) for x, y in pairs]
 
 
-@pytest.mark.parametrize("update", UPDATES)
-@pytest.mark.parametrize("limit", [0.0, 0.1, 1.0, 1e9])
-def test_what_correcting_takes_is_the_most_that_the_budget_allows(limit, update):
-    run = budgeted(max_overhead=limit, updates={"hidden": update}).train(3)
-    ledger, (block,) = run.engine.ledger, blocks(run)
-    assert operations(run, block) / ledger.flops_per_step == ledger.correction_share <= limit
-    assert block is None or operations(run, 2 * block) / ledger.flops_per_step > limit
+@pytest.mark.parametrize("longest", [0, 8192])
+@pytest.mark.parametrize("limit", [0.3, 0.5, 1.0, 3.0, 1e9])
+def test_matrices_are_corrected_as_often_as_the_budget_allows(limit, longest):
+    updates = {"hidden": SpectralUpdate(longest=longest)}
+    run = budgeted(max_overhead=limit, updates=updates).train(3)
+    ledger, groups, often = run.engine.ledger, run.engine._groups, period(run)
+    assert ledger.flops_per_correction == round(groups.operations(often))
+    assert ledger.correction_share <= limit
+    assert often == 1 or groups.operations(often - 1) / ledger.flops_per_step > limit
 
 
-@pytest.mark.parametrize(("limit", "told"), [(0.1, True), (1e9, False)])
+@pytest.mark.parametrize("limit", [0.6, 1.0])
+def test_each_matrix_is_corrected_in_one_full_step_of_a_period(limit):
+    run, never = budgeted(max_overhead=limit), budgeted(max_overhead=0.0)
+    for _ in range(20):
+        never.model.load_state_dict(run.model.state_dict())
+        never.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
+        run.step()
+        never.step()
+    found, often = corrected(run, never), period(run)
+    first = found.index(True)
+    assert 1 < often < 10 and first < often
+    assert found == [k % often == first for k in range(20)]
+
+
+@pytest.mark.parametrize(("limit", "told"), [(0.5, True), (1e9, False)])
 def test_what_the_budget_changes_is_told_once_and_counted(limit, told, caplog):
     with caplog.at_level(logging.INFO):
         events = budgeted(max_overhead=limit).train(5).engine.ledger.events
-    about = [e for e in events if "max_overhead=0.1" in e["reason"]]
-    assert len(about) == caplog.text.count("max_overhead=0.1 allows") == told
+    about = [e for e in events if "max_overhead=0.5" in e["reason"]]
+    assert len(about) == caplog.text.count("max_overhead=0.5 allows") == told
     assert [(e["step"], e["count"]) for e in about] == [(1, 1)] * told
 
 
 def test_the_first_correction_is_within_the_budget_already():
-    few, same, many = (
-        weights(budgeted(max_overhead=limit).train(1).model) for limit in (0.0, 0.001, 1e9)
+    none, few, many = (
+        weights(budgeted(max_overhead=limit).train(1).model) for limit in (0.0, 0.1, 1e9)
     )
-    assert same_bits(few, same)
-    assert not same_bits(few, many)
+    assert same_bits(none, few)
+    assert not same_bits(none, many)
 
 
-def test_a_resumed_run_has_the_same_budget():
-    half, other = budgeted().train(9), budgeted()
+def test_a_resumed_run_goes_on_within_a_period():
+    half, other = budgeted(max_overhead=1.0).train(9), budgeted(max_overhead=1.0)
     other.model.load_state_dict(half.model.state_dict())
     other.optimizer.load_state_dict(copy.deepcopy(half.optimizer.state_dict()))
     other.records = half.records[:]
     other.engine.load_state_dict(half.engine.state_dict())
-    assert blocks(other) == blocks(half) != {None}
+    assert period(other) == period(half) > 1 and 9 % period(half)
     assert same_bits(weights(other.train(9).model), weights(half.train(9).model))
 
 
 def test_matrices_that_are_thawed_share_the_budget():
-    run = budgeted(freeze=True).train(3)
-    assert run.engine.ledger.correction_share <= 0.1
+    run = budgeted(freeze=True, max_overhead=1.0).train(3)
+    alone = period(run)
+    assert run.engine.ledger.correction_share <= 1.0
     run.model[2].weight.requires_grad_(True)
-    assert run.train(2).engine.ledger.correction_share <= 0.1
+    assert run.train(2).engine.ledger.correction_share <= 1.0
+    assert period(run) > alone
 
 
-def test_where_nothing_can_be_counted_matrices_are_corrected_in_full():
+def test_where_nothing_can_be_counted_matrices_are_corrected_in_every_full_step():
     run = budgeted(max_overhead=0.0)
     run.model.compile(backend="eager")
     run.train(3)
     torch._dynamo.reset()
     assert run.engine.ledger.flops_per_step is None
-    assert blocks(run) == {None}
+    assert period(run) == 1 and run.engine.ledger.corrected_steps == 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dear(SpectralUpdate):
-    """An update that costs the same however few rows are treated together."""
+class Uncounted(SpectralUpdate):
+    """An update whose operations nobody has counted."""
 
-    def operations(self, like, block):
-        return 10**9
+    def operations(self, like, period):
+        return 0
 
 
-def test_a_budget_that_cannot_be_kept_is_told(caplog):
-    with caplog.at_level(logging.WARNING):
-        run = budgeted(updates={"hidden": Dear()}).train(3)
-    assert "operations, more than max_overhead=0.1 allows" in caplog.text
-    assert run.engine.ledger.flops_per_correction == 10**9
+def test_an_update_that_counts_nothing_is_made_in_every_full_step():
+    run = budgeted(max_overhead=0.0, updates={"hidden": Uncounted()}).train(3)
+    assert period(run) == 1 and run.engine.ledger.corrected_steps == 3
 
 
 @pytest.mark.parametrize(
     ("limit", "gated", "predicted"),
     [(0.0, True, False), (0.0, False, True), (1e9, True, True)],
 )
-def test_weak_corrections_make_up_for_no_predicted_steps(limit, gated, predicted):
+def test_without_corrections_no_predicted_step_is_made_that_needs_skill(limit, gated, predicted):
     predictors = {"hidden": MomentumPredictor(gated=gated)}
     run = budgeted(
         total_steps=200,
@@ -126,6 +144,7 @@ def test_weak_corrections_make_up_for_no_predicted_steps(limit, gated, predicted
         loss=lambda model, k: squared(model, 0),
     ).finish()
     assert bool(run.engine.ledger.predicted_steps) is predicted
+    assert bool(run.engine.ledger.corrected_steps) is (limit > 0)
     assert any(why.startswith(FELL_BACK) for why in run.reasons) is (limit == 0.0 and gated)
     assert run.engine.ledger.steps == 200
 
@@ -153,45 +172,52 @@ def test_after_a_step_that_was_abandoned_the_next_one_is_counted():
     assert run.engine.ledger.flops_per_step == counted
 
 
-def test_small_models_are_corrected_in_full(monkeypatch):
+def test_small_models_are_corrected_in_every_full_step(monkeypatch):
     monkeypatch.undo()
     run = budgeted().train(3)
-    assert blocks(run) == {None}
+    assert period(run) == 1
     assert run.engine.ledger.correction_share > 0.1
-    assert blocks(budgeted(max_overhead=0.0).train(3)) == {1}
+    assert period(budgeted(max_overhead=0.0).train(3)) is None
 
 
-@pytest.mark.parametrize(("speedup", "corrected"), [(1.5, 0), (1, 38)])
-def test_a_run_with_weak_corrections_alone_is_plain_from_its_first_step(speedup, corrected):
-    run = budgeted(max_overhead=0.0, speedup=speedup).finish()
+@pytest.mark.parametrize("speedup", [1.5, 1])
+@pytest.mark.parametrize("limit", [0.0, 0.1])
+def test_a_run_that_may_correct_nothing_is_plain_from_its_first_step(speedup, limit):
+    run = budgeted(max_overhead=limit, speedup=speedup).finish()
     plain = budgeted(enabled=False).finish()
-    assert run.engine.ledger.corrected_steps == corrected
-    assert (run.records[-1].phase is Phase.PLAIN) is (speedup > 1)
-    assert same_bits(weights(run.model), weights(plain.model)) is (speedup > 1)
+    assert run.engine.ledger.corrected_steps == 0
+    assert run.records[-1].phase is Phase.PLAIN
+    assert same_bits(weights(run.model), weights(plain.model))
 
 
 @pytest.mark.parametrize("samples", [None, 24])
-def test_weak_corrections_are_told_with_what_to_type(samples, caplog):
-    run = budgeted(max_overhead=0.001)
+@pytest.mark.parametrize("gated", [False, True])
+def test_what_would_allow_corrections_is_told(gated, samples, caplog):
+    predictors = {"hidden": MomentumPredictor(gated=gated)}
+    run = budgeted(max_overhead=0.1, speedup=1.5, predictors=predictors, total_steps=200)
     run.engine.before_step = partial(run.engine.before_step, samples)
     with caplog.at_level(logging.INFO):
         (event,) = run.train(3).engine.ledger.events
     match = re.search(
-        r"weak; for strong ones set batches (.*), or max_overhead=([\d.]+)$", event["reason"]
+        r"no corrected updates; (?:for these )?set batches (.*), or max_overhead=([\d.]+)$",
+        event["reason"],
     )
-    assert match is not None and event["reason"] in caplog.text
-    assert not blocks(budgeted(max_overhead=float(match[2])).train(3)) & blocks(run)
+    assert match is not None and caplog.text.count(event["reason"]) == 1
+    assert event["reason"].startswith(FELL_BACK) is gated
+    assert period(run) is None
+    assert period(budgeted(max_overhead=float(match[2])).train(3)) is not None
     known = re.fullmatch(r"of at least ([\d,]+) samples \(now 24\)", match[1])
     factor = re.fullmatch(r"([\d.,]+) times as large", match[1])
     assert (known is None) == (samples is None) == (factor is not None)
     assert known is None or int(known[1].replace(",", "")) > 24
 
 
-def test_a_run_that_falls_back_is_told_once_what_why_and_what_to_change(caplog):
-    run = budgeted(max_overhead=0.001, speedup=1.5)
+@pytest.mark.parametrize("speedup", [1, 1.5])
+def test_a_run_that_falls_back_is_told_once_what_why_and_what_to_change(speedup, caplog):
+    run = budgeted(max_overhead=0.001, speedup=speedup)
     with caplog.at_level(logging.INFO, "hybrid_predict.engine"):
         *_, event = run.train(3).engine.ledger.events
-    words = rf"{FELL_BACK}batches are too small .* weak; set batches .*, or max_overhead=[\d.]+"
+    words = rf"{FELL_BACK}batches are too small .* set batches .*, or max_overhead=[\d.]+"
     assert re.fullmatch(words, event["reason"])
     assert caplog.messages[-1] == f"Full step 1: {event['reason']}."
-    assert caplog.text.count("too small") == 1 and "at a time" not in caplog.text
+    assert caplog.text.count("too small") == 1 and "corrected in one of" not in caplog.text

@@ -194,15 +194,6 @@ def update(rate: float) -> tuple[dict[str, Any], ...]:
     return gradients, w, {name: x - rate * gradients[name] for name, x in w.items()}
 
 
-def test_different_rates_bound_updates_by_the_optimizer_s_own() -> None:
-    gradients, w, after = update(0.001)
-    for rates, longest in ((0.001, 2.0), ({**dict.fromkeys(w, 0.001), "0.weight": 0.002}, 1.0)):
-        new, _ = correct(init(w, CONFIG), gradients, w, after, rates, config=CONFIG)
-        for name in ("0.weight", "2.weight"):
-            ratio = np.linalg.norm(new[name] - w[name]) / np.linalg.norm(after[name] - w[name])
-            assert ratio == pytest.approx(longest, rel=1e-6)
-
-
 def test_nothing_that_was_given_changes() -> None:
     gradients, w, after = update(0.01)
     state, copies = init(w, CONFIG), {name: x.copy() for name, x in w.items()}

@@ -10,14 +10,9 @@ import numpy as np
 import pytest
 from functional_loops import KINDS, in_functions, in_the_engine, same_runs, weights
 
-from hybrid_predict import (
-    ConfigError,
-    HybridConfig,
-    MomentumPredictor,
-    SpectralUpdate,
-    WhitenedUpdate,
-)
+from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor, SpectralUpdate
 from hybrid_predict.functional import correct, init, predict, verify
+from hybrid_predict.functional.plan import make_plans
 from hybrid_predict.rules import budget
 
 UNGATED = {"hidden": MomentumPredictor(gated=False)}
@@ -28,11 +23,13 @@ def every_operation_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "SMALLEST_STEP", 0.0)
 
 
-@pytest.mark.parametrize(("limit", "block"), [(0.0, 1), (0.3, 2), (0.6, 4), (3.0, None)])
-def test_as_many_rows_are_treated_together_as_in_the_engine(limit: float, block: int) -> None:
+@pytest.mark.parametrize(
+    ("limit", "period"), [(0.0, None), (0.1, 8), (0.27, 3), (0.4, 2), (0.6, 1), (1e9, 1)]
+)
+def test_matrices_are_corrected_as_often_as_in_the_engine(limit: float, period: int | None) -> None:
     settings = HybridConfig(total_steps=40, kinds=KINDS, max_overhead=limit, predictors=UNGATED)
     theirs = in_the_engine(settings)
-    assert theirs.operations and theirs.block == block
+    assert theirs.operations and theirs.period == period
     same_runs(in_functions(settings, step_operations=theirs.operations), theirs)
 
 
@@ -41,9 +38,9 @@ def test_as_many_rows_are_treated_together_as_in_the_engine(limit: float, block:
     [
         (3.0, SpectralUpdate(), []),
         (0.3, SpectralUpdate(), ["INFO"]),
-        (0.3, WhitenedUpdate(), ["INFO"]),
+        (0.15, SpectralUpdate(longest=0), ["INFO"]),
     ],
-    ids=["in full", "limited", "not whitened"],
+    ids=["in every step", "limited", "limited, no root"],
 )
 def test_limits_are_told_as_in_the_engine(
     limit: float, update: SpectralUpdate, levels: list[str], caplog: pytest.LogCaptureFixture
@@ -74,43 +71,45 @@ def wide() -> dict[str, np.ndarray]:
     [
         ({"total_steps": 90}, set(), True),
         ({"total_steps": 90, "predictors": UNGATED}, {"hidden"}, False),
-        ({"speedup": 1}, {"hidden"}, False),
+        ({"speedup": 1}, set(), False),
     ],
     ids=["gated", "not gated", "corrected only"],
 )
-def test_weak_corrections_make_up_for_no_predicted_steps(
+def test_without_corrections_no_predicted_step_is_made_that_needs_skill(
     settings: dict[str, Any], groups: set[str], warned: bool, limit: float, words: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     w, config = wide(), HybridConfig(kinds={"head": "head"}, max_overhead=limit, **settings)
     with caplog.at_level(logging.INFO):
         state = init(w, config, step_operations=1e6)
-    assert state.groups.keys() == groups
+    assert {key.partition(",")[0] for key in state.groups} == groups
     assert ("no predicted steps" in caplog.text, words in caplog.text) == (warned, warned)
-    assert ("rows one by one" in caplog.text) is bool(groups)
+    assert ("for these set" in caplog.text) is not warned
+    assert not any(group.corrections for group in state.groups.values())
     after = {name: 0.99 * x for name, x in w.items()}
     new, _ = correct(state, w, w, after, 0.1, config=config, step_operations=1e6)
-    assert np.array_equal(new["hidden"], after["hidden"]) is not bool(groups)
+    assert all(np.array_equal(new[name], after[name]) for name in w)
 
 
 @pytest.mark.parametrize("jitted", [False, True], ids=["called", "jitted"])
-@pytest.mark.parametrize(("told", "later"), [(1e7, None), (None, 1e7), (1e7, 1e6)])
-def test_corrections_are_limited_as_init_was_told(
-    told: float | None, later: float | None, jitted: bool
-) -> None:
-    w: Any = {"hidden": np.random.default_rng(0).normal(size=(64, 64))}
-    config = HybridConfig(speedup=1)
-    state = init(w, config, step_operations=told)
-    assert (state.blocks.shape[0] > 1) is (told is not None)
-    call = partial(correct, learning_rates=0.1, config=config)
-    now, wrong = (partial(call, step_operations=number) for number in (told, later))
+def test_matrices_take_turns_within_a_period(jitted: bool) -> None:
+    generator = np.random.default_rng(0)
+    w: Any = {name: generator.normal(size=(16, 16)) for name in "abc"}
+    config = HybridConfig(speedup=1, total_steps=100, kinds={"*": "hidden"}, cooldown_steps=0)
+    operations = 10.001 * make_plans(w, config).operations(3)  # of which a tenth may be added
+    state = init(w, config, step_operations=operations)
+    call: Any = partial(correct, learning_rates=0.1, config=config, step_operations=operations)
     if jitted:
         jax = pytest.importorskip("jax")
         w, state = jax.tree.map(jax.numpy.asarray, (w, state))
-        now, wrong = jax.jit(now), jax.jit(wrong)
-    now(state, w, w, w)
-    with pytest.raises(ConfigError, match=r"^step_operations: .*that init was given"):
-        wrong(state, w, w, w)
+        call = jax.jit(call)
+    corrected = []
+    for _ in range(6):
+        after = {name: 0.99 * x for name, x in w.items()}
+        new, state = call(state, w, w, after)
+        corrected.append({name for name in w if not np.array_equal(new[name], after[name])})
+    assert set.union(*corrected[:3]) == set("abc") and corrected[3:] == corrected[:3]
+    assert all(len(names) == 1 for names in corrected)
 
 
 @pytest.mark.parametrize("value", [-5.0, "x"])

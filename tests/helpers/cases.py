@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict import FittedPredictor, MomentumPredictor, SpectralUpdate, WhitenedUpdate
+from hybrid_predict import FittedPredictor, MomentumPredictor, SpectralUpdate
 from hybrid_predict.config import KINDS
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.updates import AbstractUpdate
@@ -20,8 +20,7 @@ PREDICTOR_CASES: dict[str, AbstractPredictor] = {
 """Every registered predictor, with other settings than its own."""
 
 UPDATE_CASES: dict[str, AbstractUpdate] = {
-    "spectral": SpectralUpdate(share=0.8, decay=0.9, newest=0.3),
-    "whitened": WhitenedUpdate(share=0.8, longest=5, decay=0.9),
+    "spectral": SpectralUpdate(share=0.8, bound=2.0, decay=0.9, newest=0.3, longest=3),
 }
 """Every registered update, with other settings than its own."""
 

@@ -82,7 +82,7 @@ class Run:
     undone: int = 0
     state: Any = None
     operations: float | None = None
-    block: int | None = None
+    period: int | None = None
     evidence: tuple[Any, ...] = ()
 
 
@@ -120,10 +120,10 @@ def in_the_engine(
             optimizer.zero_grad()
             predicted.append(engine.after_step(loss).predicted)
     named = {name: p.detach().numpy() for name, p in model.named_parameters()}
-    counted, block = engine.ledger.flops_per_step, engine._state.groups.block
+    counted, period = engine.ledger.flops_per_step, engine._state.groups.period
     return Run(
         named, engine.ledger.steps, predicted, engine.ledger.undone_steps,
-        operations=counted, block=block, evidence=engine._state.evidence,
+        operations=counted, period=period, evidence=engine._state.evidence,
     )  # fmt: skip
 
 

@@ -1,109 +1,106 @@
-"""The rules of the corrected updates in 64 bits, one matrix at a time, by singular values."""
-
-import math
+"""The rule of the corrected updates in 64 bits, one matrix at a time, by singular values."""
 
 import numpy as np
 
-from hybrid_predict import WhitenedUpdate
-from hybrid_predict.rules.budget import split_rows
-from hybrid_predict.rules.length import MAGNIFY, MUON_RATE, STRETCH
+from hybrid_predict.rules.length import lengths
 from hybrid_predict.rules.polynomials import (
     CUSHION,
+    FACTOR,
     MOMENT_DECAY,
     MOST_ENERGY,
-    POLYNOMIALS,
-    ROOT_POLYNOMIALS,
+    ROOT,
 )
-from hybrid_predict.updates.whitened import COVARIANCE_DECAY, EARLY, ROOTS_EVERY, SEEN_EVERY
+from hybrid_predict.updates.spectral import COVARIANCE_DECAY, EARLY, SEEN_EVERY
 
 
-def orthogonal_factor(matrix, iterations, block=None):
-    """The orthogonal factor, with singular values where the polynomials send them."""
-    if len(matrix) > matrix.shape[1]:
-        return orthogonal_factor(matrix.T, iterations, block).T
-    _, size = split_rows(len(matrix), block)
-    parts = [matrix[k : k + size] for k in range(0, len(matrix), size)]
-    return np.concatenate([_factor(part, iterations, size) for part in parts])
+def below_one(values):
+    """Singular values or eigenvalues, scaled by a bound of the largest one."""
+    values = values / max(values.max(), 1e-300)
+    return values / (CUSHION * (values**4).sum() ** 0.25)
 
 
-def _factor(matrix, iterations, size):
-    left, values, right = np.linalg.svd(matrix / np.abs(matrix).max(), full_matrices=False)
-    values = values / (CUSHION * (values**4).sum() ** 0.25)
-    if size == 1:
-        return left @ right
-    for a, b, c in POLYNOMIALS[iterations]:
-        values = a * values + b * values**3 + c * values**5
-    return left * values @ right
+def through(step, squares):
+    """What a step of Halley's iteration multiplies singular values with whose squares are given."""
+    return step.d + step.e / (1.0 + step.c * squares)
 
 
-class Covariance:
-    """A running covariance of the rows of one side, and its inverse root by eigenvalues."""
+def orthogonal_factor(matrix):
+    """The orthogonal factor, with singular values where the step sends them."""
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    values = below_one(values)
+    return left * (values * through(FACTOR, values**2)) @ right
 
-    def __init__(self, side, longest):
-        self.value, self.root, self.longest = np.zeros((side, side)), np.eye(side), longest
 
-    @property
-    def used(self):
-        return len(self.root) <= self.longest
+def inverse_root(covariance, floor=0.0):
+    """About the inverse square root, up to scale; the floor is that of covariances in 16 bits."""
+    values, basis = np.linalg.eigh(covariance)
+    values = below_one(values.clip(0.0) + floor * np.linalg.norm(values))
+    return basis * through(ROOT, values) @ basis.T
 
-    def see(self, rows, step):
-        if not self.used:
-            return
-        if step < EARLY or step % SEEN_EVERY == 0:
-            decay = COVARIANCE_DECAY**SEEN_EVERY
-            self.value = decay * self.value + (1 - decay) * rows @ rows.T / np.square(rows).sum()
-        if step < EARLY or step % ROOTS_EVERY == 0:
-            values, basis = np.linalg.eigh(self.value)
-            inverse = self.through(values, ROOT_POLYNOMIALS[0])
-            inverse = inverse / (CUSHION * (inverse**4).sum() ** 0.25)
-            self.root = basis * (inverse * self.through(inverse, ROOT_POLYNOMIALS[1])) @ basis.T
 
-    @staticmethod
-    def through(values, count):
-        """What the polynomials multiply a singular value with whose square is given."""
-        values = values / (CUSHION * (values**4).sum() ** 0.25)
-        factor = np.ones_like(values)
-        for a, b, c in POLYNOMIALS[count]:
-            step = a + b * values + c * values**2
-            factor, values = step * factor, values * step**2
-        return factor
+def covariance_of(matrix):
+    """The covariance of the shorter side of a gradient, with trace one."""
+    rows = matrix.T if len(matrix) > matrix.shape[1] else matrix
+    return rows @ rows.T / max(np.square(rows).sum(), 1e-300)
+
+
+def correlation(left, right):
+    """The cosine of the angle between two arrays."""
+    return float(np.vdot(left, right) / (np.linalg.norm(left) * np.linalg.norm(right)))
+
+
+class Root:
+    """A running covariance of the shorter side of a matrix, and its inverse root."""
+
+    def __init__(self, side, period):
+        self.covariance, self.root = np.zeros((side, side)), None
+        self.every, self.period, self.seen = max(1, SEEN_EVERY // period), period, 0
+
+    def see(self, gradient):
+        if self.seen < EARLY or self.seen % self.every == 0:
+            decay = COVARIANCE_DECAY ** (self.every * self.period)
+            new = covariance_of(gradient)
+            self.covariance = decay * self.covariance + (1 - decay) * new
+            self.root = inverse_root(self.covariance)
+        self.seen += 1
+        return self.root
 
 
 class Naive:
-    """An update without a bound.
+    """A spectral update.
 
     Args:
         update: Its settings.
         shapes: Rows and columns of the matrices.
+        period: Full steps from one correction of a matrix to the next.
+        turns: In which full step of a period each is corrected.
     """
 
-    def __init__(self, update, shapes):
-        self.update, self.shapes, self.longest, self.taken = update, shapes, 0.0, 0
+    def __init__(self, update, shapes, period=1, turns=None):
+        self.update, self.period, self.number = update, period, 0
+        self.turns = turns or [0] * len(shapes)
         self.mean = [np.zeros(shape) for shape in shapes]
         self.energies = [[np.zeros(side) for side in shape] for shape in shapes]
-        self.levels = [np.zeros(shape[0]) for shape in shapes]
-        self.sides = []
-        if isinstance(update, WhitenedUpdate):
-            self.sides = [[Covariance(n, update.longest) for n in shape] for shape in shapes]
+        self.levels = [np.zeros(rows) for rows, _ in shapes]
+        self.roots = [
+            Root(min(shape), period) if min(shape) <= update.longest else None for shape in shapes
+        ]
 
-    def direction(self, k, gradient):
+    def average(self, k, gradient):
+        """Move the average on; return its mix with the newest gradient."""
         update, mean = self.update, self.mean[k]
-        size = np.linalg.norm(gradient) * np.linalg.norm(mean)
-        share = update.newest * (1 + (np.vdot(gradient, mean) / size if size else 0.0))
+        share = update.newest * (1 + (correlation(gradient, mean) if mean.any() else 0.0))
         self.mean[k] = mean = update.decay * mean + (1 - update.decay) * gradient
-        target = (1 - share) * mean + share * gradient
+        return (1 - share) * mean + share * gradient
+
+    def direction(self, k, target, gradient):
         before = self.scales(k, target)
-        after = [np.eye(len(scale)) for scale in before]
-        if self.sides:
-            self.sides[k][0].see(gradient, self.taken)
-            self.sides[k][1].see(gradient.T, self.taken)
-        for axis in range(2):
-            if self.sides and self.sides[k][axis].used:
-                before[axis] = self.sides[k][axis].root
-            else:
-                after[axis] = before[axis]
-        target = before[0] @ target @ before[1]
-        factor = orthogonal_factor(target, update.iterations)
+        after = list(before)
+        if self.roots[k] is not None:
+            side = int(target.shape[0] > target.shape[1])
+            before[side] = self.roots[k].see(gradient)
+            after[side] = np.eye(len(before[side]))
+        factor = orthogonal_factor(before[0] @ target @ before[1])
         squares = np.square(factor).mean(1)
         self.levels[k] = MOMENT_DECAY * self.levels[k] + (1 - MOMENT_DECAY) * squares
         factor = after[0] @ (factor / np.sqrt(self.levels[k])[:, None]) @ after[1]
@@ -120,12 +117,22 @@ class Naive:
         return scales
 
     def step(self, gradients, rate):
-        """The corrected updates of gradient descent."""
-        directions = [self.direction(k, g) for k, g in enumerate(gradients)]
-        self.taken += 1
-        lengths = [rate * np.linalg.norm(g) for g in gradients]
-        self.longest = max(self.longest, np.linalg.norm(lengths))
-        unit = math.sqrt(sum(map(min, self.shapes)))
-        factor = min(MAGNIFY, max(1.0, MUON_RATE * unit / self.longest))
-        tall = [min(STRETCH, max(1.0, math.sqrt(m / n))) for m, n in self.shapes]
-        return [factor * t * u * d for t, u, d in zip(tall, lengths, directions, strict=True)]
+        """The updates of gradient descent in one full step, corrected where it is their turn."""
+        self.number += 1
+        targets = [self.average(k, g) for k, g in enumerate(gradients)]
+        moved = [-rate * gradient for gradient in gradients]
+        due = [k for k, turn in enumerate(self.turns) if self.number % self.period == turn]
+        directions = {k: self.direction(k, targets[k], gradients[k]) for k in due}
+        own, along, slopes = (
+            np.array([product(k) for k in due])
+            for product in (
+                lambda k: np.linalg.norm(moved[k]),
+                lambda k: np.vdot(self.mean[k], moved[k]),
+                lambda k: np.vdot(self.mean[k], directions[k]),
+            )
+        )
+        sizes = lengths(np, own, along, slopes, self.update.bound, self.period)
+        for k, size in zip(due, sizes, strict=True):
+            share = self.update.share
+            moved[k] = (1 - share) * moved[k] + share * size * directions[k]
+        return moved

@@ -1,60 +1,103 @@
-"""How many rows corrected updates treat together, and what that takes."""
+"""How often corrected updates are made, and what they take."""
 
 from functools import partial
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hybrid_predict import HybridConfig, SpectralUpdate
 from hybrid_predict.rules.budget import (
+    LONGEST_PERIOD,
     SMALLEST_STEP,
     as_matrix,
     budget,
-    describe_block,
-    describe_excess,
-    flatten_operations,
-    largest_block,
+    describe_period,
+    direction_operations,
     remedies,
-    split_rows,
-    weak,
+    shortest_period,
+    turns,
 )
-from hybrid_predict.rules.polynomials import POLYNOMIALS
-from hybrid_predict.torch.matrices import Moments, flatten
 
 WIDTH = 512
 
 
 @pytest.mark.parametrize(
-    ("rows_per_unit", "is_weak", "is_whole"),
-    [(1.29, True, False), (1.31, False, False), (29.9, False, False), (30.1, False, True)],
+    ("shape", "wanted"),
+    [((), (1, 1)), ((7,), (1, 7)), ((3, 5), (3, 5)), ((4, 2, 3, 3), (4, 18)), ((1, 9), (1, 9))],
 )
-def test_square_layers_are_corrected_by_the_rows_of_a_batch(rows_per_unit, is_weak, is_whole):
-    weight = torch.empty(WIDTH, WIDTH, device="meta")
-    step = 6 * weight.numel() * rows_per_unit * WIDTH  # forward and backward of a linear layer
-    operations = partial(SpectralUpdate().operations, [weight])
-    block, _ = largest_block(operations, budget(step, HybridConfig().max_overhead))
-    assert (weak([weight.shape], block), block is None) == (is_weak, is_whole)
+def test_arrays_are_read_as_matrices_by_their_first_dimension(shape, wanted):
+    assert as_matrix(shape) == wanted
+
+
+@pytest.mark.parametrize("products", [False, True])
+def test_vectors_take_no_operations_and_both_orientations_the_same(products):
+    count = partial(direction_operations, longest=8, every=5, products=products)
+    assert count([(7,), ()]) == 0
+    assert count([(4, 60)]) == count([(60, 4)]) == count([(4, 3, 4, 5)]) > 0
+    assert count([(4, 60), (9, 9)]) == count([(4, 60)]) + count([(9, 9)])
+
+
+def test_each_product_and_inverse_is_counted():
+    """`tests/updates/test_spectral.py` compares these with what torch counts."""
+    product, cube = 2 * 4**2 * 60, 4**3
+    count = partial(direction_operations, [(4, 60)], every=5)
+    assert count(longest=3, products=False) == 2 * product + cube
+    assert count(longest=4, products=False) == 3 * product + cube + round((product + 3 * cube) / 5)
+    assert count(longest=3, products=True) == 3 * (2 * product + 2 * cube)
+
+
+@pytest.mark.parametrize("longest", [0, WIDTH])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_rarer_corrections_take_less(longest, device):
+    update, like = SpectralUpdate(longest=longest), [torch.empty(WIDTH, WIDTH, device=device)]
+    taken = [update.operations(like, p) / p for p in range(1, LONGEST_PERIOD + 1)]
+    assert taken == sorted(taken, reverse=True) and len(set(taken)) == LONGEST_PERIOD
 
 
 @pytest.mark.parametrize(
-    ("rows", "block", "wanted"),
-    [(10, None, (1, 10)), (10, 16, (1, 10)), (10, 4, (3, 4)), (10, 1, (10, 1)), (1, 1, (1, 1))],
+    ("rows_per_unit", "least", "most"), [(0.1, None, None), (1, 10, 20), (4, 3, 5), (16, 1, 1)]
 )
-def test_rows_are_treated_in_blocks_of_nearly_equal_size(rows, block, wanted):
-    assert split_rows(rows, block) == wanted
+def test_square_layers_are_corrected_as_often_as_the_rows_of_a_batch_allow(
+    rows_per_unit, least, most
+):
+    weight = torch.empty(WIDTH, WIDTH)
+    step = 6 * weight.numel() * rows_per_unit * WIDTH  # forward and backward of a linear layer
+    allowed = budget(step, HybridConfig().max_overhead)
+    period = shortest_period(lambda p: SpectralUpdate().operations([weight], p) / p, allowed)
+    assert period is None if least is None else least <= period <= most
 
 
-@pytest.mark.parametrize("block", [None, 16, 5, 1])
-@pytest.mark.parametrize("count", POLYNOMIALS)
-@pytest.mark.parametrize("shape", [(24, 24), (24, 60), (60, 24), (1, 9), (20, 5, 3, 3), (7,)])
-def test_operations_are_those_that_torch_counts(shape, count, block):
-    matrices, (height, width) = [torch.randn(shape) for _ in range(2)], as_matrix(shape)
-    moments = Moments([torch.ones(height + width)] * 2, [torch.ones(height)] * 2)
-    with FlopCounterMode(display=False) as mode:
-        flatten(matrices, count, moments, block)
-    counted = flatten_operations([shape] * 2, count, block, gram=True)
-    assert counted == mode.get_total_flops()
+@given(st.floats(1.0, 1e6), st.floats(0.0, 1e6))
+def test_the_period_is_the_shortest_one_within_the_budget(work, allowed):
+    period = shortest_period(lambda p: work / p, allowed)
+    if period is None:
+        assert work / LONGEST_PERIOD > allowed
+    else:
+        assert 1 <= period <= LONGEST_PERIOD and work / period <= allowed
+        assert period == 1 or work / (period - 1) > allowed
+
+
+def test_no_work_needs_no_budget():
+    assert shortest_period(lambda p: 0.0, 0.0) == 1
+
+
+@given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, LONGEST_PERIOD))
+def test_full_steps_of_a_period_have_about_the_same_to_correct(work, period):
+    found = turns(work, period)
+    assert len(found) == len(work) and set(found) <= set(range(period))
+    busy = [0] * period
+    for amount, turn in zip(work, found, strict=True):
+        busy[turn] += amount
+    assert max(busy) - min(busy) <= max(work, default=0)
+
+
+@given(st.integers(0, 60), st.integers(1, LONGEST_PERIOD))
+def test_equal_matrices_are_dealt_evenly(count, period):
+    found = turns([5.0] * count, period)
+    dealt = [found.count(turn) for turn in range(period)]
+    assert max(dealt) - min(dealt) <= 1
 
 
 @pytest.mark.parametrize(
@@ -71,23 +114,9 @@ def test_remedies_of_a_small_budget_are_what_to_type(needed, limit, samples, wor
     assert remedies(needed, 1e9, limit, samples) == words
 
 
-@pytest.mark.parametrize(
-    ("block", "further", "words"),
-    [
-        (1, "", "treat rows one by one, which max_overhead=0.1 allows"),
-        (16, "", "treat 16 rows at a time, which max_overhead=0.1 allows"),
-        (2, "x=3", "max_overhead=0.1 allows; corrections are weak; for strong ones set x=3"),
-    ],
-)
-def test_a_block_of_rows_is_described_with_its_cause(block, further, words):
-    text = describe_block(block, 0.1, [], further)
-    assert text.startswith("corrected updates treat ") and text.endswith(words)
-
-
-def test_an_excess_names_its_share_and_the_limit():
-    text = describe_excess("40 %", 0.1)
-    assert text == (
-        "corrected updates take 40 % of a full step's operations, more than max_overhead=0.1 allows"
+def test_a_period_is_described_with_its_cause():
+    assert describe_period(3, 0.1) == (
+        "each matrix is corrected in one of 3 full steps, which max_overhead=0.1 allows"
     )
 
 

@@ -1,12 +1,74 @@
-"""How long corrected updates are; `tests/updates/test_spectral.py` has the naive rule."""
+"""How long corrected updates are; `tests/updates/test_spectral.py` has them in a run."""
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hybrid_predict.rules.length import STRETCH, stretch
+from hybrid_predict.rules.length import LONGER, lengths
+
+SIZES = st.floats(1e-6, 1e6)
+
+
+def factor(own, along, slope, bound=1e9, period=1):
+    """The length of one corrected update, in lengths of the optimizer's update."""
+    columns = (np.array([value]) for value in (own, along, slope))
+    with np.errstate(all="ignore"):
+        (length,) = lengths(np, *columns, bound, period)
+    return float(length) / own if own else float(length)
+
+
+@given(st.lists(st.tuples(SIZES, st.floats(-1, 1), st.floats(1e-3, 1)), min_size=1, max_size=5))
+def test_updates_go_downhill_at_least_as_steeply_as_the_optimizer_s(rows):
+    """Each row has a length, and both slopes along the averaged gradient."""
+    own, along, slopes = np.array(rows).T * np.array([[1], [1], [-1]])
+    along = own * along
+    found = lengths(np, own, along, slopes, 1e9, 1)
+    assert (found * slopes).sum() <= along.sum() + 1e-9 * own.sum()
+    assert (found >= own * (1 - 1e-12)).all()
+
+
+@given(SIZES, st.floats(-1, 1), st.floats(1e-3, 1), st.floats(1, 100))
+def test_they_are_as_long_as_the_optimizer_s_or_longer_within_the_bound(own, cosine, slope, bound):
+    found = factor(own, own * cosine, -slope, bound)
+    assert found == pytest.approx(min(bound, max(1.0, -cosine / slope)))
+
+
+@pytest.mark.parametrize("period", [2, 7, 20])
+def test_rarer_corrections_are_longer(period):
+    found, often = (factor(2.0, -1.0, -0.1, 3.0, number) for number in (period, 1))
+    assert found / often == pytest.approx(period**LONGER)
 
 
 @pytest.mark.parametrize(
-    ("shape", "wanted"), [((4, 4), 1.0), ((3, 5), 1.0), ((6, 3), 2**0.5), ((90, 3), STRETCH)]
+    ("along", "slope"),
+    [
+        (-1.0, 0.5),  # uphill
+        (-1.0, 0.0),  # a zero direction or average
+        (0.0, -0.5),
+        (0.0, 0.0),
+        (1.0, -0.5),  # the optimizer goes uphill
+        (-1e300, -1e-300),  # the ratio overflows
+        (-np.inf, -0.5),
+        (np.nan, -0.5),
+        (-1.0, np.nan),
+    ],
 )
-def test_tall_matrices_move_further(shape, wanted):
-    assert stretch(*shape) == wanted
+def test_without_a_ratio_the_length_is_the_optimizer_s(along, slope):
+    assert factor(1.0, along, slope) == 1.0
+
+
+@pytest.mark.parametrize("slope", [-0.5, 0.0, 0.5])
+def test_nothing_stays_nothing(slope):
+    assert factor(0.0, 0.0, slope) == 0.0
+
+
+@given(st.lists(st.tuples(SIZES, st.floats(-1, 1), st.floats(-1, 1)), min_size=1, max_size=5))
+def test_torch_and_numpy_agree(rows):
+    columns = np.array(rows, dtype=np.float32).T
+    with np.errstate(all="ignore"):
+        ours = lengths(np, *columns, 6.0, 3)
+    theirs = lengths(torch, *map(torch.tensor, columns), 6.0, 3)
+    assert ours.dtype == np.float32 and theirs.dtype == torch.float32
+    np.testing.assert_allclose(theirs, ours, rtol=1e-5)

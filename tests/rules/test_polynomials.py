@@ -1,10 +1,10 @@
-"""The polynomials are the best ones for their intervals."""
+"""The polynomials, and Halley's step, are the best ones for their intervals."""
 
 import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from hybrid_predict.rules.polynomials import LEAST, POLYNOMIALS
+from hybrid_predict.rules.polynomials import FACTOR, LEAST, POLYNOMIALS, ROOT, halley
 
 
 def best(least, most):
@@ -36,3 +36,38 @@ def test_singular_values_that_are_not_small_end_between_0_7_and_1_3(count):
     for a, b, c in POLYNOMIALS[count]:
         values = a * values + b * values**3 + c * values**5
     assert 0.7 < values.min() < values.max() < 1.3
+
+
+def sent(least, values):
+    """Where the step that is best from a least singular value sends others."""
+    step = halley(least)
+    return values * (step.d + step.e / (1.0 + step.c * values**2))
+
+
+@pytest.mark.parametrize("least", [0.9, 0.3, 0.03, 0.01, 1e-3])
+def test_halley_s_step_is_the_best_on_its_interval(least):
+    """It touches one inside and at the end, and its lowest value at the start and between these."""
+    values = np.geomspace(least, 1.0, 200_001)
+    found = sent(least, values)
+    assert least < found.min()
+    np.testing.assert_allclose([found.max(), found[-1]], 1.0, rtol=1e-6)
+    peak = found[: len(found) * 3 // 4].argmax()
+    np.testing.assert_allclose(found[[0, peak]], [found.min(), 1.0], rtol=1e-5)
+    np.testing.assert_allclose(found[peak:].min(), found.min(), rtol=1e-5)
+
+
+def test_on_a_single_value_it_is_halley_s_own_iteration():
+    np.testing.assert_allclose(halley(1.0), (1 / 3, 8 / 3, 3.0))
+    values = np.linspace(0.0, 2.0, 9)
+    np.testing.assert_allclose(sent(1.0, values), values * (3 + values**2) / (1 + 3 * values**2))
+
+
+@pytest.mark.parametrize(
+    ("step", "least", "lowest"), [(FACTOR, 0.03, 0.6), (ROOT, 0.01, 0.4)], ids=["factor", "root"]
+)
+def test_singular_values_are_kept_in_order_where_they_are_small(step, least, lowest):
+    assert step == halley(least)
+    below, values = np.linspace(0.0, least, 100), np.linspace(least, 1.0, 1000)
+    small, found = (x * (step.d + step.e / (1.0 + step.c * x**2)) for x in (below, values))
+    assert (np.diff(small) > 0).all()
+    assert lowest < found.min() and found.max() < 1 + 1e-9

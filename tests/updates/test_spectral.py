@@ -1,4 +1,4 @@
-"""The registered updates against their naive rule; their bound, share and settings."""
+"""The spectral update against its naive rule; its bound, share, memory and settings."""
 
 import math
 
@@ -7,19 +7,28 @@ import pytest
 import torch
 from naive import Naive
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from hybrid_predict import ConfigError, HybridConfig, HybridEngine, SpectralUpdate, WhitenedUpdate
+from hybrid_predict import ConfigError, HybridConfig, HybridEngine, SpectralUpdate
 from hybrid_predict.rules.budget import as_matrix
+from hybrid_predict.testing.contract import steps
+from hybrid_predict.testing.updates import SHAPES as CHECKED
+from hybrid_predict.testing.updates import Corrected
 from hybrid_predict.updates import UPDATES, make_update
+from hybrid_predict.updates.spectral import EARLY, SEEN_EVERY
 
 RATE = 0.002
 SHAPES = {"square": (4, 4), "tall": (6, 2), "wide": (2, 5), "convolution": (3, 2, 2, 2)}
-UNBOUNDED = {
-    "default": SpectralUpdate(bound=None),
-    "averages alone": SpectralUpdate(bound=None, newest=0.0, decay=0.8),
-    "five polynomials": SpectralUpdate(bound=None, iterations=5, newest=0.5),
-    "whitened": WhitenedUpdate(bound=None),
-    "shorter sides whitened": WhitenedUpdate(bound=None, longest=3, decay=0.9),
+MATRICES = [as_matrix(shape) for shape in SHAPES.values()]
+SETTINGS = {
+    "default": SpectralUpdate(),
+    "averages alone": SpectralUpdate(newest=0.0, decay=0.8),
+    "the newest gradient": SpectralUpdate(newest=0.5),
+    "some roots": SpectralUpdate(longest=3, decay=0.9),
+    "no root": SpectralUpdate(longest=0),
+    "a share": SpectralUpdate(share=0.3),
+    "own length": SpectralUpdate(bound=1.0),
+    "any length": SpectralUpdate(bound=1e9),
 }
 
 
@@ -42,15 +51,17 @@ class Matrices(nn.Module):
             setattr(self, name, nn.Parameter(torch.zeros(shape)))
 
 
-def displacements(update, steps=4, rate=RATE, dtype=torch.float32, **changes):
+def displacements(update, steps=4, period=1, dtype=torch.float32, **changes):
     """What each full step moves when an optimizer descends along the gradients."""
     model = Matrices().to(dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     config = HybridConfig(
         total_steps=100, speedup=1, updates={"hidden": update}, kinds={"*": "hidden"}, **changes
     )
     moved = []
     with HybridEngine(model, optimizer, config) as engine:
+        for group in engine._groups:
+            group.set_period(period)
         for step in range(steps):
             before = [p.detach().clone() for p in model.parameters()]
             engine.before_step()
@@ -60,67 +71,135 @@ def displacements(update, steps=4, rate=RATE, dtype=torch.float32, **changes):
             engine.after_step()
             pairs = zip(model.parameters(), before, strict=True)
             moved.append([(p - b).detach() for p, b in pairs])
-    assert engine.ledger.corrected_steps == (steps if make_update(update).share else 0)
-    return moved
+        turns = [turn for group in engine._groups for turn in group._turns]
+    return moved, turns
 
 
-@pytest.mark.parametrize("case", UNBOUNDED)
-def test_unbounded_it_moves_as_the_naive_rule(case):
-    update, shapes = UNBOUNDED[case], [as_matrix(shape) for shape in SHAPES.values()]
-    naive = Naive(update, shapes)
-    for step, moved in enumerate(displacements(update, steps=12)):
-        given = zip(gradients(step), shapes, strict=True)
+@pytest.mark.parametrize(
+    ("case", "period"), [*((case, 1) for case in SETTINGS), ("default", 2), ("default", 3)]
+)
+def test_it_moves_as_the_naive_rule(case, period):
+    update = SETTINGS[case]
+    found, turns = displacements(update, steps=40, period=period)
+    assert set(turns) == set(range(period))
+    naive = Naive(update, MATRICES, period, turns)
+    for step, moved in enumerate(found):
+        given = zip(gradients(step), MATRICES, strict=True)
         matrices = [g.double().numpy().reshape(shape) for g, shape in given]
         for x, wanted in zip(moved, naive.step(matrices, RATE), strict=True):
             size = np.linalg.norm(wanted)
             np.testing.assert_allclose(x.reshape(wanted.shape), wanted, rtol=0, atol=3e-4 * size)
 
 
-@pytest.mark.parametrize("name", UPDATES)
-def test_weights_of_64_bits_may_have_averages_of_16(name):
-    wide = displacements(name, dtype=torch.float64, history_dtype="bfloat16", max_overhead=1e9)
-    for x, y in zip(wide[-1], displacements(name, max_overhead=1e9)[-1], strict=True):
+def test_weights_of_64_bits_may_have_averages_of_16():
+    wide, _ = displacements("spectral", dtype=torch.float64, history_dtype="bfloat16")
+    for x, y in zip(wide[-1], displacements("spectral")[0][-1], strict=True):
         assert x.dtype == torch.float64
         assert float(torch.cosine_similarity(x.flatten(), y.double().flatten(), dim=0)) > 0.9
 
 
-@pytest.mark.parametrize("bound", [1.0, 1.5, 2.0, None])
-def test_no_update_is_longer_than_the_bound(bound):
-    rate = RATE / 100  # so that all updates would be four times as long as the optimizer's
-    for step, moved in enumerate(displacements(SpectralUpdate(bound=bound), rate=rate)):
-        own = [rate * float(g.norm()) for g in gradients(step)]
-        ratios = [float(x.norm()) / length for x, length in zip(moved, own, strict=True)]
-        stretch = [1.0, 3**0.5, 1.0, 1.0]
-        wanted = [4 * s if bound is None else bound for s in stretch]
-        assert ratios == pytest.approx(wanted, rel=1e-4)
-
-
-def test_the_default_bound_is_two():
-    free, bounded = (displacements(SpectralUpdate(**b)) for b in ({"bound": None}, {}))
-    long = 0
-    for step, (free_step, bounded_step) in enumerate(zip(free, bounded, strict=True)):
-        for x, y, g in zip(free_step, bounded_step, gradients(step), strict=True):
-            factor = min(1.0, 2 * RATE * float(g.norm()) / float(x.norm()))
-            torch.testing.assert_close(y, factor * x, rtol=1e-4, atol=1e-7)
-            long += factor < 1
-    assert long > 0
+@pytest.mark.parametrize("bound", [1.0, 1.05, 9.0])
+def test_an_update_is_as_long_as_the_optimizer_s_or_longer_within_the_bound(bound):
+    ratios = []
+    for step, moved in enumerate(displacements(SpectralUpdate(bound=bound))[0]):
+        own = [RATE * float(g.norm()) for g in gradients(step)]
+        ratios += [float(x.norm()) / length for x, length in zip(moved, own, strict=True)]
+    assert min(ratios) > 1 - 1e-4
+    assert 1.05 < max(ratios) < 9.0 if bound == 9.0 else max(ratios) == pytest.approx(bound, 1e-4)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_a_share_of_the_update_is_corrected(share):
-    full, part = (displacements(SpectralUpdate(share=s)) for s in (1.0, share))
+    (full, _), (part, _) = (displacements(SpectralUpdate(share=s)) for s in (1.0, share))
     for k, (whole, mixed) in enumerate(zip(full, part, strict=True)):
         for x, y, g in zip(whole, mixed, gradients(k), strict=True):
             torch.testing.assert_close(y, share * x - (1 - share) * RATE * g, rtol=1e-4, atol=1e-6)
 
 
+def test_roots_level_what_gradients_have_more_of():
+    loud = torch.diag(torch.tensor([100.0, 1.0, 1.0, 1.0]))
+    spread = []
+    for update in (SpectralUpdate(longest=0), SpectralUpdate()):
+        corrected = Corrected(update)
+        for given in steps(CHECKED, count=40):
+            given[0] = loud @ given[0] + 0.1 * torch.eye(4)
+            direction, *_ = corrected.directions(given)
+        values = torch.linalg.svdvals(direction)
+        spread.append(float(values.min() / values.max()))
+    assert spread[1] > 1.2 * spread[0]
+
+
+@pytest.mark.parametrize("every", [2, 5])
+def test_a_matrix_with_gradients_in_some_steps_only_learns_from_all_of_them(every):
+    seldom, always = (Corrected(SpectralUpdate(decay=0.5)) for _ in range(2))
+    for step, given in enumerate(steps(CHECKED, count=40)):
+        seldom.directions(given, [0] if step % every else [0, 1])
+        if step % every == 0:
+            always.directions(given)
+    for values, wanted in zip(
+        seldom.state.arrays.values(), always.state.arrays.values(), strict=True
+    ):
+        assert torch.equal(values[1], wanted[1])
+
+
+@pytest.mark.parametrize("history", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rank", ["out", "in"])
+def test_a_gradient_that_is_zero_for_many_steps_moves_nothing_and_then_goes_downhill(rank, history):
+    """The first factor of a low-rank adapter has none while the second is zero."""
+    corrected = Corrected(SpectralUpdate(), history)
+    member, nothing = {"out": 1, "in": 2}[rank], [torch.zeros(s) for s in CHECKED.values()]
+    for _ in range(30):
+        assert not any(direction.any() for direction in corrected.directions(nothing))
+    (given,) = steps(CHECKED, count=1)
+    direction = corrected.directions(given)[member]
+    assert float(direction.norm()) == pytest.approx(1.0, abs=1e-5)
+    assert float(torch.cosine_similarity(direction.flatten(), given[member].flatten(), 0)) < -0.5
+    for array in corrected.state.arrays.values():
+        assert all(x.isfinite().all() for x in array)
+
+
+@pytest.mark.parametrize(("history", "size"), [("float32", 1.0), ("bfloat16", 0.5)])
+@pytest.mark.parametrize("longest", [8192, 4, 0])
+def test_covariance_and_root_take_at_most_the_memory_of_the_weights(history, size, longest):
+    like = [torch.zeros(shape) for shape in [(64, 64), (64, 256), (256, 64), (8, 4, 3, 3), (7,)]]
+    state = SpectralUpdate(longest=longest).init(like, history)
+    for x, root in zip(like, state.arrays["roots"], strict=True):
+        short = min(as_matrix(x.shape))
+        # One number more for each row: the diagonals of both.
+        most = (x.numel() + short) * 4 * size if x.dim() > 1 and short <= longest else 0
+        assert root.nbytes <= most
+        assert bool(root.nbytes) is bool(most)
+    others = sum(x.nbytes for name, each in state.arrays.items() if name != "roots" for x in each)
+    sides = sum(map(sum, (as_matrix(x.shape) for x in like)))
+    assert others <= 4 * (2 * sides) + 8 * len(like)
+
+
+@pytest.mark.parametrize("period", [1, 2, 4, 20])
+@pytest.mark.parametrize("longest", [8192, 4, 0])
+def test_operations_are_those_that_torch_counts(longest, period):
+    """Torch does not count inverses; each takes the third power of the shorter side."""
+    update = SpectralUpdate(longest=longest)
+    like, total = [torch.zeros(8, 4), torch.zeros(6, 3, 4), torch.zeros(3)], 0
+    state = update.init(like, "float32")
+    state.period = period
+    rounds = 2 * SEEN_EVERY * SEEN_EVERY
+    for step in range(EARLY + rounds):
+        matrices, given = ([torch.randn(x.shape) for x in like] for _ in range(2))
+        with FlopCounterMode(display=False) as counter:
+            update.direction(state, range(3), matrices, given)
+        total += counter.get_total_flops() if step >= EARLY else 0
+    every = max(1, SEEN_EVERY // period)
+    shorter = [4, 6]
+    inverses = sum(n**3 * (1 + (n <= longest) / every) for n in shorter)
+    assert total / rounds + inverses == pytest.approx(update.operations(like, period), abs=0.5)
+
+
 OUT_OF_RANGE = {
     "share": (-0.1, 1.1, math.nan, True),
-    "bound": (0.9, math.inf, math.nan, "2"),
+    "bound": (0.9, math.inf, math.nan, "2", None),
     "decay": (-0.1, 1.0, math.nan),
     "newest": (-0.1, 0.6, math.nan),
-    "iterations": (0, 6, 1.5, True),
-    "longest": (0, 1.5, True, None),
+    "longest": (-1, 1.5, True, None),
 }
 
 
@@ -129,7 +208,7 @@ OUT_OF_RANGE = {
 )
 def test_hyperparameters_out_of_range_are_refused(argument, value):
     with pytest.raises(ConfigError, match=f"^{argument}: expected .*got {value!r}"):
-        WhitenedUpdate(**{argument: value})
+        SpectralUpdate(**{argument: value})
 
 
 @pytest.mark.parametrize("name", UPDATES)
@@ -143,6 +222,6 @@ def test_an_update_is_a_value_that_its_name_stands_for(name):
 
 @pytest.mark.parametrize("choice", ["muon", None, 3])
 def test_an_unknown_update_is_refused_with_the_known_names(choice):
-    expected = "updates: expected one of spectral, whitened, or an AbstractUpdate"
+    expected = "updates: expected one of spectral, or an AbstractUpdate"
     with pytest.raises(ConfigError, match=expected):
         make_update(choice)
