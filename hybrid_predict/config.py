@@ -106,9 +106,10 @@ class HybridConfig:
             reinforcement or adversarial learning: the loss then only has to be finite.
         max_overhead: Largest number of operations that corrected updates may add, as a share of the
             operations of a full step; at least 0. A full step counts as at least 1e8 operations. On
-            several ranks it is the share of the rank that has most to correct. If
-            the full correction costs more, it treats fewer rows of a matrix together; if too few
-            rows are left, predicted steps that need skill are not taken. 1e9 means no limit.
+            several ranks it is the share of the rank that has most to correct. If correcting every
+            matrix in every full step costs more, each is corrected in one of several, and moves
+            further; if 20 are too few, nothing is corrected, and predicted steps that need skill
+            are not taken. 1e9 means no limit.
         history_dtype: Dtype in which averages are stored: ``float32``, or ``bfloat16`` in half the
             memory, for averages with a decay of at most 0.95. Arithmetic is in 32 bits.
         lag: Number of full steps after which a measurement on the device is read, so that the host

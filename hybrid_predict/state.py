@@ -58,7 +58,7 @@ class State:
         evidence: Evidence against predicted steps.
         plain: Whether the rest of the run is plain training.
         samples: Samples of a batch, for advice; None if the loop has not told.
-        remedies: What makes corrections strong; empty if they are, or if it was not counted.
+        remedies: What makes corrections fit; empty if they do, or if it was not counted.
     """
 
     def __init__(
@@ -162,7 +162,8 @@ class State:
         full_step = ledger.flops_per_step / ranks.size()
         allowed = budget.budget(full_step, limit)
         operations, period = groups.apply_budget(allowed), groups.period
-        ledger.flops_per_correction = round(operations * ranks.size())
+        if operations or period is None:  # else the update does not count them
+            ledger.flops_per_correction = round(operations * ranks.size())
         self.remedies = ""
         if period is None:
             needed = groups.operations(budget.LONGEST_PERIOD)

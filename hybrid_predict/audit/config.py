@@ -66,8 +66,8 @@ class AuditConfig:
         speedups: Candidates of :func:`hybrid_predict.audit.search`: numbers above 1, ascending,
             after which ``"auto"`` may come.
         directions: Corrected updates of hidden matrices among which a search chooses: names such as
-            "spectral" and "whitened", or objects such as ``SpectralUpdate(bound=None)``. Each takes
-            the place of the one in ``hybrid``. Empty for that one alone.
+            "spectral", or objects such as ``SpectralUpdate(share=0.5)``. Each takes the place of
+            the one in ``hybrid``. Empty for that one alone.
         margin: Loss of quality, in units of the metric, up to which the hybrid arm counts as equal
             to the full arm; above 0. ``None`` judges by ``retain`` instead.
         retain: Share of what the saved steps are worth, that is of the difference between the short

@@ -9,7 +9,7 @@ from hybrid_predict.functional import kernels
 from hybrid_predict.functional.kernels import norm, wide, wide_dtype
 from hybrid_predict.functional.plan import Plan
 from hybrid_predict.functional.state import Group, Memory
-from hybrid_predict.rules.length import lengths
+from hybrid_predict.rules.length import lengths, usual_length
 from hybrid_predict.rules.numbers import COASTING, ROUNDING, array_library
 from hybrid_predict.rules.polynomials import MOMENT_DECAY
 from hybrid_predict.rules.verdict import AVERAGE
@@ -159,7 +159,8 @@ def _moved(plan: Plan, name: str, direction: Any, mean: Any, still: Any, update:
     own = wide(after) - kept * wide(before)
     length, slope = norm(own), kernels.dot(mean, direction)
     usable = (length > 0) & xp.isfinite(length) & xp.isfinite(slope)
-    size = lengths(xp, length, kernels.dot(mean, own), slope, rule.bound, plan.period)
+    usual, along = length / usual_length(plan.shapes[name][0]), kernels.dot(mean, own)
+    size = lengths(xp, length, usual, along, slope, rule.bound, plan.period)
     mixed = rule.share * size * direction + rule.share * kept * before
     mixed = mixed + (1.0 - rule.share) * after if rule.share < 1.0 else mixed
     return xp.where(still | ~usable, after, mixed.astype(after.dtype))

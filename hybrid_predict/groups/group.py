@@ -215,7 +215,10 @@ class Group:
                 self.memory.average, update.members, update.usable, update.still, good
             )
             columns = zip(values, update.before, own, strict=True)
-            still = [unmoved(*each, update.still.get(k), good) for k, each in enumerate(columns)]
+            still = [
+                unmoved(*each, update.still.get(k), only[k], good)
+                for k, each in enumerate(columns)
+            ]
             masks = [either(*pair) for pair in zip(only, still, strict=True)]
             if update.correction is not None:
                 self._correct(update, own, values, masks)

@@ -136,7 +136,7 @@ def too_few(engine: HybridEngine) -> bool:
 
 
 def remedies(engine: HybridEngine) -> str:
-    """Return what to type where ``max_overhead`` leaves corrections weak; empty elsewhere."""
+    """Return what to type where ``max_overhead`` allows no corrections; empty elsewhere."""
     return engine._state.remedies
 
 

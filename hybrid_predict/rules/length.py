@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+USUAL = 0.02
+"""Root mean square of the lengths of rows up to which corrected updates are longer than the
+optimizer's, as that of Muon's updates: Jordan et al., Muon (2024),
+https://kellerjordan.github.io/posts/muon"""
 
 LONGER = 0.66
 """Exponent of the period with which rarer corrections are longer: LionMuon (2026),
 https://arxiv.org/abs/2605.19811"""
 
 
-def lengths(xp: Any, own: Any, along: Any, slopes: Any, bound: float, period: int) -> Any:
+def usual_length(rows: int) -> float:
+    """Return the length up to which the updates of a matrix of so many rows are made longer."""
+    return USUAL * math.sqrt(rows)
+
+
+def lengths(
+    xp: Any, own: Any, usual: Any, along: Any, slopes: Any, bound: float, period: int
+) -> Any:
     r"""Return the lengths of corrected updates, shape (K,).
 
-    .. math:: \ell = P^{.66} \, \|u\| \; \min \Bigl( B, \max \Bigl( 1,
-        \frac{\langle m, u \rangle}{\|u\| \, \langle m, D \rangle} \Bigr) \Bigr)
+    .. math:: \ell = P^{.66} \, \|u\| \, \max \Bigl( 1, \min \Bigl(
+        \frac{\langle m, u \rangle}{\|u\| \, \langle m, D \rangle}, \,
+        \frac{\ell_0}{\|u\|}, \, B \Bigr) \Bigr)
 
-    Where a direction goes uphill, or a product is not finite, the ratio counts as 1.
+    Where a direction goes uphill, or a product is not finite, the first ratio counts as 1.
 
     Args:
         xp: The library of the arrays: torch, NumPy or ``jax.numpy``.
         own: Lengths of the optimizer's updates, shape (K,).
-        along: Their products with the averaged gradients, shape (K,).
+        usual: The same in units of :math:`\ell_0`, see :func:`usual_length`, shape (K,).
+        along: Products of these updates with the averaged gradients, shape (K,).
         slopes: Products of the directions with these, shape (K,).
         bound: B, at least 1.
         period: P, at least 1.
@@ -28,4 +43,5 @@ def lengths(xp: Any, own: Any, along: Any, slopes: Any, bound: float, period: in
     downhill = slopes < 0
     ratio = along / xp.where(downhill, own * slopes, 1.0)
     factors = xp.where(downhill & xp.isfinite(ratio), ratio, 1.0)
-    return own * xp.clip(factors, 1.0, bound) * period**LONGER
+    room = 1.0 / xp.where(usual > 0, usual, 1.0)
+    return own * xp.clip(xp.minimum(factors, room), 1.0, bound) * period**LONGER

@@ -31,13 +31,15 @@ class AbstractUpdate(ABC):
 
     .. math::
         \theta \leftarrow \theta - d\,\theta + (1 - \kappa)\,u + \kappa\,\ell \, D, \qquad
-        \ell = P^{.66} \, \|u\| \; \min \Bigl( B, \max \Bigl( 1,
-            \frac{\langle m, u \rangle}{\|u\| \, \langle m, D \rangle} \Bigr) \Bigr)
+        \ell = P^{.66} \, \|u\| \, \max \Bigl( 1, \min \Bigl(
+            \frac{\langle m, u \rangle}{\|u\| \, \langle m, D \rangle}, \,
+            \frac{\ell_0}{\|u\|}, \, B \Bigr) \Bigr)
 
     with d the fraction that decoupled weight decay removes (u is the update without it), D a
     direction of unit length, m the averaged gradient, and P the number of full steps from one
-    correction of a tensor to the next. So within the bound B, a corrected update goes downhill
-    along the averaged gradient at least as steeply as the update that it replaces.
+    correction of a tensor to the next. So a corrected update goes downhill along the averaged
+    gradient as steeply as the update that it replaces, unless it would have to be longer than B
+    times that update, or than the usual length :math:`\ell_0` of `rules.length`.
 
     Subclasses are frozen dataclasses, and should be final. All memory is in the averaged gradients,
     which the caller stores, and in the :class:`UpdateState`. On several ranks each matrix has an

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hybrid_predict.errors import PredictorError
 from hybrid_predict.rules import length
+from hybrid_predict.rules.budget import as_matrix
 from hybrid_predict.torch import lists
 from hybrid_predict.torch.deltas import write
 from hybrid_predict.torch.lists import Counts, upcast
@@ -29,6 +30,7 @@ class Correction:
     update: AbstractUpdate
     period: int  # full steps from one correction of a tensor to the next
     members: list[int]  # positions of the K tensors that are corrected
+    rows: list[int]  # of each, as a matrix
     averages: list[Tensor]  # of their gradients, as local shards
     directions: list[Tensor]  # of their corrected updates, as local shards
 
@@ -82,12 +84,15 @@ class Correction:
 
         Whether there are any is only tested on the CPU.
         """
+        usual = [1.0 / length.usual_length(rows) for rows in self.rows]
         own, along, slopes = lists.slopes(
             (values, before, kept), self.averages, self.directions, counts
         )
         if not lists.finite_on_host(own, slopes):
             own = torch.where(own.isfinite() & slopes.isfinite(), own, 0.0)
-        lengths = length.lengths(torch, own, along, slopes, self.update.bound, self.period)
+        bound, period = self.update.bound, self.period
+        relative = lists.scaled(own, usual)
+        lengths = length.lengths(torch, own, relative, along, slopes, bound, period)
         none_lost = own.device.type == "cpu" and all(own.tolist())
         return lengths, [None] * len(own) if none_lost else (own == 0).unbind()
 
@@ -115,6 +120,7 @@ def correction(
     # Rounded as 1 - (1 - share), so that runs stay equal bit for bit to those of earlier versions.
     shares = torch.rsub(torch.rsub(update.newest * (1.0 + cosines), 1.0), 1.0).unbind()
     named = list(parameters.items())
+    rows = [as_matrix(form(p).shape)[0] for p in parameters.values()]
 
     def blend(k: int) -> Tensor:
         return lists.lerp(average[k], gradients[k], shares[k])
@@ -129,7 +135,7 @@ def correction(
         own = list(range(len(members)))
         newest = gradients if update.reads_gradients else []
         found = directions(own, [blend(k) for k in own], newest)
-        return Correction(update, state.period, members, list(average), found)
+        return Correction(update, state.period, members, rows, list(average), found)
     parts: dict[int, Tensor] = {}
     for each in exchanges(list(parameters.values()), owned_by, average):
         newest = each.whole(gradients.__getitem__) if update.reads_gradients else []
@@ -138,7 +144,7 @@ def correction(
         parts.update(zip(each.positions, each.parts(found), strict=True))
         each.spread([_shared(state, members[k], named[k][1]) for k in each.positions])
     found = [parts[k] for k in range(len(members))]
-    return Correction(update, state.period, members, list(average), found)
+    return Correction(update, state.period, members, rows, list(average), found)
 
 
 def _shared(state: UpdateState, member: int, parameter: Tensor) -> list[Tensor]:

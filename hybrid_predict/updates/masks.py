@@ -104,16 +104,21 @@ def without_gradient(
 
 
 def unmoved(
-    value: Tensor, before: Tensor, own: Options, still: Tensor | None, good: Tensor | bool
+    value: Tensor,
+    before: Tensor,
+    own: Options,
+    still: Tensor | None,
+    only: Tensor | None,
+    good: Tensor | bool,
 ) -> Tensor | None:
     """Return the mask of the entries that are frozen now, such as rows that a hook has frozen.
 
     Their gradient is exactly zero, and the update has moved them, besides weight decay, less than
     `COASTING` of the root mean square over the entries with a gradient; without any of these, it
     has not moved them at all, as the layer may only be left out of this batch. Infinite weights
-    count as moved.
+    count as moved. If only the optimizer may move all of them anyway (``only``), none is searched.
     """
-    if still is None:
+    if still is None or (only is not None and _unless_empty(still & ~only) is None):
         return None
     if isinstance(own.shrink, Tensor) or own.shrink or own.coupled:
         rest = upcast(before) * (1.0 - own.shrink - size(own.rate) * own.coupled)
