@@ -216,8 +216,7 @@ class Group:
             )
             columns = zip(values, update.before, own, strict=True)
             still = [
-                unmoved(*each, update.still.get(k), only[k], good)
-                for k, each in enumerate(columns)
+                unmoved(*each, update.still.get(k), only[k], good) for k, each in enumerate(columns)
             ]
             masks = [either(*pair) for pair in zip(only, still, strict=True)]
             if update.correction is not None:

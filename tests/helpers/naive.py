@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hybrid_predict.rules.length import lengths
+from hybrid_predict.rules.length import lengths, usual_length
 from hybrid_predict.rules.polynomials import (
     CUSHION,
     FACTOR,
@@ -131,7 +131,8 @@ class Naive:
                 lambda k: np.vdot(self.mean[k], directions[k]),
             )
         )
-        sizes = lengths(np, own, along, slopes, self.update.bound, self.period)
+        usual = own / [usual_length(len(self.levels[k])) for k in due] if due else own
+        sizes = lengths(np, own, usual, along, slopes, self.update.bound, self.period)
         for k, size in zip(due, sizes, strict=True):
             share = self.update.share
             moved[k] = (1 - share) * moved[k] + share * size * directions[k]

@@ -6,38 +6,47 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_predict.rules.length import LONGER, lengths
+from hybrid_predict.rules.length import LONGER, USUAL, lengths, usual_length
 
 SIZES = st.floats(1e-6, 1e6)
+NEAR = 1e-9
+"""Length of an update in usual lengths that leaves room for any factor."""
 
 
-def factor(own, along, slope, bound=1e9, period=1):
+def factor(own, along, slope, usual=NEAR, bound=1e8, period=1):
     """The length of one corrected update, in lengths of the optimizer's update."""
-    columns = (np.array([value]) for value in (own, along, slope))
+    columns = (np.array([value]) for value in (own, usual, along, slope))
     with np.errstate(all="ignore"):
         (length,) = lengths(np, *columns, bound, period)
     return float(length) / own if own else float(length)
 
 
 @given(st.lists(st.tuples(SIZES, st.floats(-1, 1), st.floats(1e-3, 1)), min_size=1, max_size=5))
-def test_updates_go_downhill_at_least_as_steeply_as_the_optimizer_s(rows):
+def test_with_room_updates_go_downhill_at_least_as_steeply_as_the_optimizer_s(rows):
     """Each row has a length, and both slopes along the averaged gradient."""
     own, along, slopes = np.array(rows).T * np.array([[1], [1], [-1]])
     along = own * along
-    found = lengths(np, own, along, slopes, 1e9, 1)
+    found = lengths(np, own, np.full_like(own, NEAR), along, slopes, 1e8, 1)
     assert (found * slopes).sum() <= along.sum() + 1e-9 * own.sum()
     assert (found >= own * (1 - 1e-12)).all()
 
 
-@given(SIZES, st.floats(-1, 1), st.floats(1e-3, 1), st.floats(1, 100))
-def test_they_are_as_long_as_the_optimizer_s_or_longer_within_the_bound(own, cosine, slope, bound):
-    found = factor(own, own * cosine, -slope, bound)
-    assert found == pytest.approx(min(bound, max(1.0, -cosine / slope)))
+@given(SIZES, st.floats(-1, 1), st.floats(1e-3, 1), st.floats(1e-3, 1e3), st.floats(1, 100))
+def test_they_are_as_long_as_the_optimizer_s_or_longer_within_bounds(
+    own, cosine, slope, usual, bound
+):
+    found = factor(own, own * cosine, -slope, usual, bound)
+    assert found == pytest.approx(max(1.0, min(bound, 1 / usual, -cosine / slope)))
+
+
+def test_the_usual_length_has_the_same_mean_square_in_each_row():
+    assert usual_length(1) == USUAL
+    assert usual_length(64) == pytest.approx(8 * USUAL)
 
 
 @pytest.mark.parametrize("period", [2, 7, 20])
 def test_rarer_corrections_are_longer(period):
-    found, often = (factor(2.0, -1.0, -0.1, 3.0, number) for number in (period, 1))
+    found, often = (factor(2.0, -1.0, -0.1, bound=3.0, period=number) for number in (period, 1))
     assert found / often == pytest.approx(period**LONGER)
 
 
@@ -61,10 +70,12 @@ def test_without_a_ratio_the_length_is_the_optimizer_s(along, slope):
 
 @pytest.mark.parametrize("slope", [-0.5, 0.0, 0.5])
 def test_nothing_stays_nothing(slope):
-    assert factor(0.0, 0.0, slope) == 0.0
+    assert factor(0.0, 0.0, slope, 0.0) == 0.0
 
 
-@given(st.lists(st.tuples(SIZES, st.floats(-1, 1), st.floats(-1, 1)), min_size=1, max_size=5))
+@given(
+    st.lists(st.tuples(SIZES, SIZES, st.floats(-1, 1), st.floats(-1, 1)), min_size=1, max_size=5)
+)
 def test_torch_and_numpy_agree(rows):
     columns = np.array(rows, dtype=np.float32).T
     with np.errstate(all="ignore"):

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hybrid_predict import ConfigError, HybridConfig, HybridEngine, SpectralUpdate
 from hybrid_predict.rules.budget import as_matrix
+from hybrid_predict.rules.length import usual_length
 from hybrid_predict.testing.contract import steps
 from hybrid_predict.testing.updates import SHAPES as CHECKED
 from hybrid_predict.testing.updates import Corrected
@@ -51,10 +52,10 @@ class Matrices(nn.Module):
             setattr(self, name, nn.Parameter(torch.zeros(shape)))
 
 
-def displacements(update, steps=4, period=1, dtype=torch.float32, **changes):
+def displacements(update, steps=4, period=1, rate=RATE, dtype=torch.float32, **changes):
     """What each full step moves when an optimizer descends along the gradients."""
     model = Matrices().to(dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     config = HybridConfig(
         total_steps=100, speedup=1, updates={"hidden": update}, kinds={"*": "hidden"}, **changes
     )
@@ -76,17 +77,23 @@ def displacements(update, steps=4, period=1, dtype=torch.float32, **changes):
 
 
 @pytest.mark.parametrize(
-    ("case", "period"), [*((case, 1) for case in SETTINGS), ("default", 2), ("default", 3)]
+    ("case", "period", "rate"),
+    [
+        *((case, 1, RATE) for case in SETTINGS),
+        ("default", 2, RATE),
+        ("default", 3, RATE),
+        ("default", 1, 10 * RATE),
+    ],
 )
-def test_it_moves_as_the_naive_rule(case, period):
+def test_it_moves_as_the_naive_rule(case, period, rate):
     update = SETTINGS[case]
-    found, turns = displacements(update, steps=40, period=period)
+    found, turns = displacements(update, steps=40, period=period, rate=rate)
     assert set(turns) == set(range(period))
     naive = Naive(update, MATRICES, period, turns)
     for step, moved in enumerate(found):
         given = zip(gradients(step), MATRICES, strict=True)
         matrices = [g.double().numpy().reshape(shape) for g, shape in given]
-        for x, wanted in zip(moved, naive.step(matrices, RATE), strict=True):
+        for x, wanted in zip(moved, naive.step(matrices, rate), strict=True):
             size = np.linalg.norm(wanted)
             np.testing.assert_allclose(x.reshape(wanted.shape), wanted, rtol=0, atol=3e-4 * size)
 
@@ -106,6 +113,14 @@ def test_an_update_is_as_long_as_the_optimizer_s_or_longer_within_the_bound(boun
         ratios += [float(x.norm()) / length for x, length in zip(moved, own, strict=True)]
     assert min(ratios) > 1 - 1e-4
     assert 1.05 < max(ratios) < 9.0 if bound == 9.0 else max(ratios) == pytest.approx(bound, 1e-4)
+
+
+def test_no_update_is_made_longer_than_the_usual_length():
+    rate = 5 * RATE  # at which some are longer by themselves
+    for step, moved in enumerate(displacements(SpectralUpdate(bound=1e9), rate=rate)[0]):
+        for x, g, (rows, _) in zip(moved, gradients(step), MATRICES, strict=True):
+            most = max(rate * float(g.norm()), usual_length(rows))
+            assert float(x.norm()) < most * (1 + 1e-4)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
