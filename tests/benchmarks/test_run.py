@@ -91,8 +91,6 @@ def test_arms_differ_from_the_short_one():
         frozenset(
             name for name in ARMS if gated(ARMS[name]) and "only" not in name.split("-")
         ),  # too few steps to know skill, so all full ones
-        # At this rate the bound is not reached, and the budget has no room for covariances.
-        frozenset(("corrected", "corrected-unbounded", "whitened")),
     }
     losses = {name: longer(name) for name in ARMS if name not in set(PLAIN) - {"short"}}
     equal = {}
@@ -177,12 +175,13 @@ def test_update_cost_tells_the_mechanisms_apart(monkeypatch):
     rows = {name: update_cost.measure(name, "tiny", "float32") for name in update_cost.MECHANISMS}
     passes = {name: row["passes"] for name, row in rows.items()}
     # Forecasts take no products but those of the samples, here of all entries, as a window closes.
-    assert passes["predicted"]["products"] < 0.05 * passes["corrected"]["products"]
+    assert passes["predicted"]["products"] < 0.1 * passes["corrected"]["products"]
     assert passes["predicted"]["others"] < passes["corrected + predicted"]["others"]
     # The averaged gradients, the drift, one number per row, and four samples, here of all entries.
     held = {name: row["bytes_per_parameter"] for name, row in rows.items()}
     assert held["predicted"] == pytest.approx(8 + 16, rel=1e-3)
-    assert 4 < held["corrected"] < 5 < 24 < held["corrected + predicted"] < 25 < held["whitened"]
+    # Covariance and root take as much as a matrix if it is square, and less if it is not.
+    assert 5 < held["corrected"] < 6 < 25 < held["corrected + predicted"] < 26
 
 
 ARGUMENTS = ["--suite", "smoke", "--tasks", "inr", "--arms", "hybrid", "--output-dir"]
