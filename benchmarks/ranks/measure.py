@@ -112,7 +112,7 @@ def memory(wrap: Wrap, size: Size, device: torch.device) -> dict[str, Any]:
     found = {}
     for name, options in UPDATES.items():
         loop = RankLoop(wrap, size, {**WAYS["both"], **WHOLE, **options}, device)  # type: ignore[dict-item]
-        loop.run(16)
+        loop.run(24)  # until a window of forecasts is open, which takes the most
         assert loop.engine is not None
         found[name] = {
             "told": sum(part.held_bytes for part in loop.engine._state.groups),

@@ -51,7 +51,8 @@ def test_configurations_are_good_or_refused_by_name(changes):
 UPDATES = st.builds(
     SpectralUpdate,
     share=st.sampled_from([0.0, 0.3, 1.0]),
-    bound=st.sampled_from([None, 1.0, 2.0]),
+    bound=st.sampled_from([1.0, 2.0, 1e9]),
+    longest=st.sampled_from([0, 3, 8192]),
     newest=st.floats(0, 0.5),
 )
 PREDICTORS = st.builds(
