@@ -108,8 +108,8 @@ class HybridConfig:
             operations of a full step; at least 0. A full step counts as at least 1e8 operations. On
             several ranks it is the share of the rank that has most to correct. If correcting every
             matrix in every full step costs more, each is corrected in one of several, and moves
-            further; if 20 are too few, nothing is corrected, and predicted steps that need skill
-            are not taken. 1e9 means no limit.
+            further; if one in six is too much, nothing is corrected, and predicted steps that need
+            skill are not taken. 1e9 means no limit.
         history_dtype: Dtype in which averages are stored: ``float32``, or ``bfloat16`` in half the
             memory, for averages with a decay of at most 0.95. Arithmetic is in 32 bits.
         lag: Number of full steps after which a measurement on the device is read, so that the host
@@ -131,7 +131,7 @@ class HybridConfig:
     predictors: Described | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
     watch_loss: bool = True
-    max_overhead: float = 0.1
+    max_overhead: float = 1.0
     history_dtype: str = "float32"
     lag: int | None = None
 

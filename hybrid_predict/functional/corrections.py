@@ -80,7 +80,7 @@ def corrected(plan: Plan, group: Group, update: Update) -> Moved:
             due = update.active & (update.number % plan.period == plan.turns[name])
 
             def made(name: str = name, mean: Any = mean, mixed: Any = mixed) -> tuple[Any, Any]:
-                direction, new = _direction(plan, memories[name], newest[name], mixed, update)
+                direction, new = _direction(plan, memories[name], mixed, update)
                 return _moved(plan, name, direction, mean, still[name], update), new
 
             before = weights[name], memories[name]
@@ -106,9 +106,7 @@ def _matrix(array: Any, outputs_last: bool) -> Any:
     return array.reshape(array.shape[0], -1)
 
 
-def _direction(
-    plan: Plan, memory: Memory, newest: Any, mixed: Any, update: Update
-) -> tuple[Any, Memory]:
+def _direction(plan: Plan, memory: Memory, mixed: Any, update: Update) -> tuple[Any, Memory]:
     """The direction of length one, and what is known about the matrix afterwards."""
     assert plan.update is not None and plan.period is not None
     xp, last, rows = array_library(mixed), update.outputs_last, memory.levels.shape[0]
@@ -118,7 +116,7 @@ def _direction(
     scales = list(kernels.scales(energies, rows))
     tall = matrix.shape[0] > matrix.shape[1]
     if memory.root is not None:  # in place of the scales of the shorter side
-        memory = _seen(memory, _matrix(newest, last), plan.period, update.history)
+        memory = _seen(memory, matrix, plan.period, update.history)
         scales[tall] = xp.ones_like(scales[tall])
     before, after = (scale if axis else scale[:, None] for axis, scale in enumerate(scales))
     matrix = before * matrix * after
@@ -135,13 +133,13 @@ def _direction(
     return unit.reshape(mixed.shape), new
 
 
-def _seen(memory: Memory, gradient: Any, period: int, history: str) -> Memory:
-    """Take a gradient into the covariance and its root, if it is its turn."""
+def _seen(memory: Memory, matrix: Any, period: int, history: str) -> Memory:
+    """Take a matrix into its covariance and the root of that, if it is its turn."""
     every = seen_every(period)
     due = (memory.steps < EARLY) | (memory.steps % every == 0)
 
     def made() -> tuple[Any, Any]:
-        rows = kernels.unit(wide(gradient))
+        rows = kernels.unit(matrix)
         rows = rows.T if rows.shape[0] > rows.shape[1] else rows
         decay = COVARIANCE_DECAY ** (every * period)
         covariance = kernels.average(memory.covariance, rows @ rows.T, decay, history)

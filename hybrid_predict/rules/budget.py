@@ -9,8 +9,9 @@ SMALLEST_STEP = 1e8
 """Smallest number of operations of a full step in the budget of corrections. In small models, most
 of a full step's time is spent on calling the library, not on operations."""
 
-LONGEST_PERIOD = 20
-"""Most full steps from one correction of a matrix to the next."""
+LONGEST_PERIOD = 6
+"""Most full steps from one correction of a matrix to the next. Rarer ones are worth less than the
+1.5 full steps that the default saves (decision 40)."""
 
 WEAK = "max_overhead allows no corrected updates; for these set"
 """Beginning of advice where a budget is too small; :func:`remedies` follows."""
@@ -34,7 +35,7 @@ def direction_operations(
     Args:
         shapes: Those of the tensors.
         longest: Longest side that has a covariance.
-        every: Corrections from one gradient that updates a covariance to the next.
+        every: Corrections of a matrix from one that updates its covariance to the next.
         products: Whether inverses are replaced by matrix products, as on accelerators.
     """
     total = 0.0

@@ -210,27 +210,27 @@ def unpack(packed: Tensor) -> tuple[Tensor, Tensor]:
     return lower, upper
 
 
-def observe(packed: Sequence[Tensor], gradients: Sequence[Tensor], decay: float) -> None:
-    r"""Update the covariances of gradients in place, and their inverse square roots.
+def observe(packed: Sequence[Tensor], matrices: Sequence[Tensor], decay: float) -> None:
+    r"""Update the covariances of matrices in place, and their inverse square roots.
 
-    .. math:: L \leftarrow \rho L + (1 - \rho) \, G G^\top / \|G\|_F^2, \qquad R \approx L^{-1/2}
+    .. math:: L \leftarrow \rho L + (1 - \rho) \, M M^\top / \|M\|_F^2, \qquad R \approx L^{-1/2}
 
-    for the shorter side of each matrix G, and R up to scale. Eigenvalues far below the largest get
+    for the shorter side of each matrix M, and R up to scale. Eigenvalues far below the largest get
     a smaller root than their own; the root of zero is a multiple of the identity. Covariances in 16
     bits are not quite positive, so :math:`2^{-7} \|L\|_F` is added to their diagonals first.
 
     Args:
         packed: L and R of each tensor, see :func:`pack`; empty ones stay.
-        gradients: The newest gradients.
+        matrices: The newest matrices.
         decay: :math:`\rho`, in [0, 1).
     """
     groups: dict[Any, list[int]] = defaultdict(list)
-    for k, (x, g) in enumerate(zip(packed, gradients, strict=True)):
+    for k, (x, g) in enumerate(zip(packed, matrices, strict=True)):
         if x.numel():
             groups[(*as_matrix(g.shape), x.dtype, x.device)].append(k)
     for (height, width, kind, _), members in groups.items():
         covariances = unpack(upcast(torch.stack([packed[k] for k in members])))[0]
-        newest = _normalised_grams([gradients[k].reshape(height, width) for k in members])
+        newest = _normalised_grams([matrices[k].reshape(height, width) for k in members])
         covariances.lerp_(newest.to(covariances), 1.0 - decay)
         square = covariances / lengths(covariances)
         if kind == torch.bfloat16:

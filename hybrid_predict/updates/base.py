@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,9 +58,6 @@ class AbstractUpdate(ABC):
     newest: float = 0.0
     r""":math:`\nu`, the share of the newest gradient if it is orthogonal to the average."""
 
-    reads_gradients: ClassVar[bool] = True
-    """Whether :meth:`direction` reads gradients; sharded ones take as much traffic as averages."""
-
     def init(self, like: Sequence[Tensor], history: str) -> UpdateState:
         """Return the state before the first full step; an empty one by default.
 
@@ -77,7 +74,6 @@ class AbstractUpdate(ABC):
         state: UpdateState,
         members: Sequence[int],
         matrices: list[Tensor],
-        gradients: Sequence[Tensor],
     ) -> list[Tensor]:
         r"""Return the directions D: new tensors of unit Euclidean length that go downhill.
 
@@ -88,8 +84,6 @@ class AbstractUpdate(ABC):
             matrices: Averaged gradients :math:`(1 - \nu_t) m + \nu_t g` of these tensors with
                 :math:`\nu_t = \nu (1 + \cos(g, m))`, as full tensors of at least 32 bits; may be
                 overwritten.
-            gradients: The newest gradients g, as full tensors; not to be written to. Empty unless
-                :attr:`reads_gradients`.
         """
 
     def operations(self, like: Sequence[Tensor], period: int) -> int:

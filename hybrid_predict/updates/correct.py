@@ -125,22 +125,18 @@ def correction(
     def blend(k: int) -> Tensor:
         return lists.lerp(average[k], gradients[k], shares[k])
 
-    def directions(
-        own: list[int], matrices: list[Tensor], newest: Sequence[Tensor]
-    ) -> list[Tensor]:
-        found = update.direction(state, [members[k] for k in own], matrices, newest)
+    def directions(own: list[int], matrices: list[Tensor]) -> list[Tensor]:
+        found = update.direction(state, [members[k] for k in own], matrices)
         return _checked(update, found, {named[k][0]: form(named[k][1]) for k in own})
 
     if owned_by is None:
         own = list(range(len(members)))
-        newest = gradients if update.reads_gradients else []
-        found = directions(own, [blend(k) for k in own], newest)
+        found = directions(own, [blend(k) for k in own])
         return Correction(update, state.period, members, rows, list(average), found)
     parts: dict[int, Tensor] = {}
     for each in exchanges(list(parameters.values()), owned_by, average):
-        newest = each.whole(gradients.__getitem__) if update.reads_gradients else []
         matrices = each.whole(blend)
-        found = directions(each.own, matrices, newest) if each.own else []
+        found = directions(each.own, matrices) if each.own else []
         parts.update(zip(each.positions, each.parts(found), strict=True))
         each.spread([_shared(state, members[k], named[k][1]) for k in each.positions])
     found = [parts[k] for k in range(len(members))]

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 COVARIANCE_DECAY, SEEN_EVERY = 0.95, 5
-"""Decay of covariances per full step, and full steps from one gradient that updates them and their
-roots to the next."""
+"""Decay of covariances per full step, and full steps from one update of them and their roots to the
+next."""
 
-EARLY = 10  # first corrections of a matrix in which all gradients count
+EARLY = 10  # first corrections of a matrix that all update its covariance
 
 
 @final
@@ -29,17 +29,17 @@ class SpectralUpdate(AbstractUpdate):
     .. math::
         \nu_t = \nu \, (1 + \cos(g, m)), \qquad m \leftarrow \gamma m + (1 - \gamma) g, \qquad
         M = (1 - \nu_t) m + \nu_t g, \\
-        L \leftarrow \rho L + (1 - \rho) \, g g^\top / \|g\|_F^2, \qquad
+        L \leftarrow \rho L + (1 - \rho) \, M M^\top / \|M\|_F^2, \qquad
         L^{-1/2} M T = U \Sigma V^\top, \qquad O \approx U V^\top, \\
         r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
         D \propto - \operatorname{diag} (r)^{-1/2} \, O \, T
 
     with g the gradient, for a matrix with at least as many columns as rows; for others the root is
     that of the columns. An element-wise optimizer moves mostly along a few large singular
-    directions, although the loss also falls along the small, persistent ones. The root gives rows
-    whose gradients are large or correlated less weight. If successive gradients point in opposite
-    directions, as in full-batch training at the edge of stability, the newest gradient is mostly
-    oscillation, and :math:`\nu_t` is small.
+    directions, although the loss also falls along the small, persistent ones. The root gives less
+    weight to rows that are large or correlated in the averaged gradients of the last full steps. If
+    successive gradients point in opposite directions, as in full-batch training at the edge of
+    stability, the newest gradient is mostly oscillation, and :math:`\nu_t` is small.
 
     T is diagonal, see `torch.matrices.flatten`: columns that have much of the energy of M get less
     weight. The decay :math:`\rho` of moments is ``rules.polynomials.MOMENT_DECAY``, that of the
@@ -110,7 +110,6 @@ class SpectralUpdate(AbstractUpdate):
         state: UpdateState,
         members: Sequence[int],
         matrices: list[Tensor],
-        gradients: Sequence[Tensor],
     ) -> list[Tensor]:
         """Return the negated, scaled orthogonal factor of average and newest gradient."""
         from hybrid_predict.torch.matrices import Moments, flatten, observe
@@ -124,7 +123,7 @@ class SpectralUpdate(AbstractUpdate):
             arrays["steps"][k] += 1
         roots = [arrays["roots"][members[position]] for position in due]
         decay = COVARIANCE_DECAY ** (every * state.period)
-        observe(roots, [gradients[position] for position in due], decay)
+        observe(roots, [matrices[position] for position in due], decay)
         moments = Moments(*([arrays[name][k] for k in members] for name in Moments._fields))
         return flatten(matrices, moments)
 
@@ -137,7 +136,7 @@ class SpectralUpdate(AbstractUpdate):
 
 
 def seen_every(period: int) -> int:
-    """Return the corrections from one gradient that updates a covariance to the next."""
+    """Return the corrections of a matrix from one that updates its covariance to the next."""
     return max(1, SEEN_EVERY // period)
 
 
