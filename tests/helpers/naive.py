@@ -39,7 +39,7 @@ def inverse_root(covariance, floor=0.0):
 
 
 def covariance_of(matrix):
-    """The covariance of the shorter side of a gradient, with trace one."""
+    """The covariance of the shorter side of a matrix, with trace one."""
     rows = matrix.T if len(matrix) > matrix.shape[1] else matrix
     return rows @ rows.T / max(np.square(rows).sum(), 1e-300)
 
@@ -56,10 +56,10 @@ class Root:
         self.covariance, self.root = np.zeros((side, side)), None
         self.every, self.period, self.seen = max(1, SEEN_EVERY // period), period, 0
 
-    def see(self, gradient):
+    def see(self, matrix):
         if self.seen < EARLY or self.seen % self.every == 0:
             decay = COVARIANCE_DECAY ** (self.every * self.period)
-            new = covariance_of(gradient)
+            new = covariance_of(matrix)
             self.covariance = decay * self.covariance + (1 - decay) * new
             self.root = inverse_root(self.covariance)
         self.seen += 1
@@ -93,12 +93,12 @@ class Naive:
         self.mean[k] = mean = update.decay * mean + (1 - update.decay) * gradient
         return (1 - share) * mean + share * gradient
 
-    def direction(self, k, target, gradient):
+    def direction(self, k, target):
         before = self.scales(k, target)
         after = list(before)
         if self.roots[k] is not None:
             side = int(target.shape[0] > target.shape[1])
-            before[side] = self.roots[k].see(gradient)
+            before[side] = self.roots[k].see(target)
             after[side] = np.eye(len(before[side]))
         factor = orthogonal_factor(before[0] @ target @ before[1])
         squares = np.square(factor).mean(1)
@@ -122,7 +122,7 @@ class Naive:
         targets = [self.average(k, g) for k, g in enumerate(gradients)]
         moved = [-rate * gradient for gradient in gradients]
         due = [k for k, turn in enumerate(self.turns) if self.number % self.period == turn]
-        directions = {k: self.direction(k, targets[k], gradients[k]) for k in due}
+        directions = {k: self.direction(k, targets[k]) for k in due}
         own, along, slopes = (
             np.array([product(k) for k in due])
             for product in (

@@ -45,7 +45,7 @@ FEW = 1.5e-4
 
 @dataclass(frozen=True, kw_only=True)
 class OwnUpdate(AbstractUpdate):
-    """A user's update with arrays as large as the parameters, and the newest gradient."""
+    """A user's update with arrays as large as the parameters."""
 
     decay: float = 0.8
 
@@ -58,12 +58,11 @@ class OwnUpdate(AbstractUpdate):
         state: UpdateState,
         members: Sequence[int],
         matrices: list[Tensor],
-        gradients: Sequence[Tensor],
     ) -> list[Tensor]:
         found = []
-        for k, matrix, gradient in zip(members, matrices, gradients, strict=True):
+        for k, matrix in zip(members, matrices, strict=True):
             squares = state.arrays["squares"][k]
-            squares.lerp_(gradient.square(), 0.1)
+            squares.lerp_(matrix.square(), 0.1)
             scaled = matrix / squares.sqrt().add(1e-3)
             found.append(-scaled / scaled.norm().clamp_min(1e-12))
         return found

@@ -36,7 +36,7 @@ from hybrid_predict.groups import group
 from hybrid_predict.rules.owners import MOST_TOGETHER
 from hybrid_predict.torch import owners, ranks, shards
 from hybrid_predict.torch.cost import Watching
-from hybrid_predict.updates import AbstractUpdate, UpdateState
+from hybrid_predict.updates import UpdateState
 from hybrid_predict.updates.correct import correction
 
 COLLECTIVES = ("all_to_all_single", "all_gather_single", "all_gather_into_tensor", "all_reduce")
@@ -54,27 +54,9 @@ class Seen(SpectralUpdate):
         state: UpdateState,
         members: Sequence[int],
         matrices: list[Tensor],
-        gradients: Sequence[Tensor],
     ) -> list[Tensor]:
         self.shapes.extend(tuple(x.shape) for x in matrices)
-        return super().direction(state, members, matrices, gradients)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Averages(AbstractUpdate):
-    """A user's update that reads no gradients."""
-
-    reads_gradients = False
-
-    def direction(
-        self,
-        state: UpdateState,
-        members: Sequence[int],
-        matrices: list[Tensor],
-        gradients: Sequence[Tensor],
-    ) -> list[Tensor]:
-        assert not gradients
-        return [-x / x.norm() for x in matrices]
+        return super().direction(state, members, matrices)
 
 
 @contextmanager
@@ -224,7 +206,6 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "owners, fsdp2": corrected(sharded, Seen),
     "owners, fsdp2, rounds": corrected(sharded, Seen, together=1),
     "owners, fsdp2, columns": corrected(wide, Seen),
-    "owners, fsdp2, averages alone": corrected(sharded, Averages()),
     "owners, fsdp2, own": corrected(sharded, OWN["hidden"]),
     "owners, hsdp": corrected(hybrid_sharded, Seen),
     "owners, fsdp1": corrected(fsdp1(), Seen),

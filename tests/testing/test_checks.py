@@ -121,14 +121,6 @@ class Short(SpectralUpdate):
         return super().direction(*args)[1:]
 
 
-class Careless(SpectralUpdate):
-    reads_gradients = True
-
-    def direction(self, state, members, matrices, gradients):
-        gradients[0].zero_()
-        return super().direction(state, members, matrices, gradients)
-
-
 class Undefined(SpectralUpdate):
     def direction(self, *args):
         return [x / x.norm() for x in super().direction(*args)]
@@ -142,19 +134,19 @@ class Meddling(SpectralUpdate):
 
 
 class Dice(SpectralUpdate):
-    def direction(self, state, members, matrices, gradients):
+    def direction(self, state, members, matrices):
         matrices = [x + 0.01 * random.random() for x in matrices]
-        return super().direction(state, members, matrices, gradients)
+        return super().direction(state, members, matrices)
 
 
 class Remembering(SpectralUpdate):
     """What it knows is not in the arrays of its state."""
 
-    def direction(self, state, members, matrices, gradients):
+    def direction(self, state, members, matrices):
         known = state.__dict__.setdefault("hidden", {})
         mixed = [x + 0.5 * known.get(k, 0.0) for k, x in zip(members, matrices, strict=True)]
         known.update({k: x.clone() for k, x in zip(members, matrices, strict=True)})
-        return super().direction(state, members, mixed, gradients)
+        return super().direction(state, members, mixed)
 
 
 class Shrinking(SpectralUpdate):
@@ -177,7 +169,6 @@ BROKEN = {
     Uphill: (ContractError, "down the gradient"),
     Long: (ContractError, "unit length"),
     Short: (PredictorError, "4 directions"),
-    Careless: (ContractError, "does not change gradients"),
     Undefined: (ContractError, "finite directions"),
     Meddling: (ContractError, "without a gradient"),
     Dice: (ContractError, "survives being saved"),
