@@ -115,11 +115,7 @@ def test_examples_in_docstrings_run(example):
     assert outcome.failed == 0
 
 
-MAY_BE_EXTENDED = {
-    "HybridPredict",
-    "HybridPredictCallback",
-    "SpectralUpdate",
-}
+MAY_BE_EXTENDED = {"HybridPredict", "HybridPredictCallback"}
 """Classes that users or benchmarks subclass."""
 
 OTHERS = ("audit", "cli", "demo", "report", "runs")

@@ -67,11 +67,11 @@ PLACES = (
 def received(setup: str, ranks: int, copies: int = 1) -> float:
     """Return what all ranks receive for corrections, in matrices, without padding.
 
-    Owners get averages and gradients, and send directions.
+    Owners get averages, and send directions.
     """
     if setup == "DDP":
         return ranks - 1.0
-    return 2 * (1 - copies / ranks) + (ranks - 1) / ranks * copies
+    return 1 - copies / ranks + (ranks - 1) / ranks * copies
 
 
 def _without(model: Model, setup: str, ranks: int) -> float:

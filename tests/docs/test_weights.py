@@ -61,11 +61,11 @@ def test_weights_only_leave_its_state_out(tmp_path: Path) -> None:
     assert same(weights(Net.load_from_checkpoint(paths["light"])), weights(model))
 
 
-def test_what_it_adds_is_two_numbers_per_entry_samples_and_little_else() -> None:
+def test_what_it_adds_is_three_numbers_per_entry_samples_and_little_else() -> None:
     trainer, model = fit([Ungated(speedup=1.5, max_overhead=1e9)], max_steps=30)
     tensors = trainer._checkpoint_connector.dump_checkpoint()[KEY]["engine"]["tensors"]
     hidden = model.net[0].weight.numel() + model.net[4].weight.numel()
-    assert (2 + 2) * hidden < entries(tensors) < (2 + 4) * hidden + 100
+    assert (2 + 2) * hidden < entries(tensors) < (3 + 4) * hidden + 100
 
 
 def entries(value: Any) -> int:

@@ -48,7 +48,7 @@ def corrected(run, plain):
 
 
 @pytest.mark.parametrize("longest", [0, 8192])
-@pytest.mark.parametrize("limit", [0.3, 0.5, 1.0, 3.0, 1e9])
+@pytest.mark.parametrize("limit", [0.9, 1.5, 3.0, 1e9])
 def test_matrices_are_corrected_as_often_as_the_budget_allows(limit, longest):
     updates = {"hidden": SpectralUpdate(longest=longest)}
     run = budgeted(max_overhead=limit, updates=updates).train(3)
@@ -58,7 +58,7 @@ def test_matrices_are_corrected_as_often_as_the_budget_allows(limit, longest):
     assert often == 1 or groups.operations(often - 1) / ledger.flops_per_step > limit
 
 
-@pytest.mark.parametrize("limit", [0.6, 1.0])
+@pytest.mark.parametrize("limit", [0.9, 2.5])
 def test_each_matrix_is_corrected_in_one_full_step_of_a_period(limit):
     run, never = budgeted(max_overhead=limit), budgeted(max_overhead=0.0)
     for _ in range(20):
@@ -72,12 +72,12 @@ def test_each_matrix_is_corrected_in_one_full_step_of_a_period(limit):
     assert found == [k % often == first for k in range(20)]
 
 
-@pytest.mark.parametrize(("limit", "told"), [(0.5, True), (1e9, False)])
+@pytest.mark.parametrize(("limit", "told"), [(0.9, True), (1e9, False)])
 def test_what_the_budget_changes_is_told_once_and_counted(limit, told, caplog):
     with caplog.at_level(logging.INFO):
         events = budgeted(max_overhead=limit).train(5).engine.ledger.events
-    about = [e for e in events if "max_overhead=0.5" in e["reason"]]
-    assert len(about) == caplog.text.count("max_overhead=0.5 allows") == told
+    about = [e for e in events if "max_overhead=0.9" in e["reason"]]
+    assert len(about) == caplog.text.count("max_overhead=0.9 allows") == told
     assert [(e["step"], e["count"]) for e in about] == [(1, 1)] * told
 
 
@@ -100,11 +100,11 @@ def test_a_resumed_run_goes_on_within_a_period():
 
 
 def test_matrices_that_are_thawed_share_the_budget():
-    run = budgeted(freeze=True, max_overhead=1.0).train(3)
+    run = budgeted(freeze=True, max_overhead=1.5).train(3)
     alone = period(run)
-    assert run.engine.ledger.correction_share <= 1.0
+    assert run.engine.ledger.correction_share <= 1.5
     run.model[2].weight.requires_grad_(True)
-    assert run.train(2).engine.ledger.correction_share <= 1.0
+    assert run.train(2).engine.ledger.correction_share <= 1.5
     assert period(run) > alone
 
 
@@ -150,7 +150,7 @@ def test_without_corrections_no_predicted_step_is_made_that_needs_skill(limit, g
 
 
 def test_several_updates_in_one_full_step_share_the_budget():
-    run = budgeted(max_overhead=0.5)
+    run = budgeted(max_overhead=0.9)
     for _ in range(3):
         run.engine.before_step()
         for k in range(4):
@@ -159,7 +159,7 @@ def test_several_updates_in_one_full_step_share_the_budget():
             run.optimizer.step()
             run.optimizer.zero_grad()
         run.engine.after_step(loss)
-    assert 0 < run.engine.ledger.correction_share <= 0.5
+    assert 0 < run.engine.ledger.correction_share <= 0.9
 
 
 def test_after_a_step_that_was_abandoned_the_next_one_is_counted():

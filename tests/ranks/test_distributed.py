@@ -95,13 +95,13 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
         assert counted[1] <= counted[0] <= 1.2 * counted[1]
         assert (counted[1] > 0) is ("shadow" not in name and "own" not in name)
     # Averages and roots in half precision, and forecasts of them, are rounded more often.
-    rough = 3e-2 if "bfloat16" in name else 1e-3
+    rough = 5e-2 if "bfloat16" in name else 1e-3
     assert measured(ours) == pytest.approx(measured(theirs), rel=rough)
     about = [{k: v for k, v in ledger.items() if k not in unknown} for ledger in (ours, theirs)]
     assert about[0] == about[1]
     assert (found["ledger"]["predicted_steps"] > STEPS / 2) is ("shadow" not in name)
     # An average may be rounded to the next number in half precision.
-    close = {"atol": 1e-2, "rtol": 0.0} if "bfloat16" in name else {"atol": 1e-4, "rtol": 1e-4}
+    close = {"atol": 2e-2, "rtol": 0.0} if "bfloat16" in name else {"atol": 1e-4, "rtol": 1e-4}
     for key, weight in single["weights"].items():
         torch.testing.assert_close(found["weights"][key], weight, **close)
     for ours, theirs in zip(found["records"], single["records"], strict=True):
