@@ -76,7 +76,7 @@ def test_entries_frozen_on_the_way_hardly_move_further_than_by_momentum(name, ma
         optimizer.step()
     assert sum(record.predicted for record in run.records[-30:]) > 6
     moved, own = ((w.detach() - before)[kept == 0].norm() for w in (run.weight, twin))
-    assert moved < 3 * own  # corrected updates are longer than the optimizer's
+    assert moved < 4 * own  # corrected updates are longer than the optimizer's
 
 
 def test_entries_in_16_bits_stand_still_only_without_a_gradient():

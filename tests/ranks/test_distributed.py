@@ -101,7 +101,7 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
     assert about[0] == about[1]
     assert (found["ledger"]["predicted_steps"] > STEPS / 2) is ("shadow" not in name)
     # An average may be rounded to the next number in half precision.
-    close = {"atol": 2e-2, "rtol": 0.0} if "bfloat16" in name else {"atol": 1e-4, "rtol": 1e-4}
+    close = {"atol": 5e-2, "rtol": 0.0} if "bfloat16" in name else {"atol": 1e-4, "rtol": 1e-4}
     for key, weight in single["weights"].items():
         torch.testing.assert_close(found["weights"][key], weight, **close)
     for ours, theirs in zip(found["records"], single["records"], strict=True):
