@@ -24,14 +24,10 @@ from hybrid_predict.updates import AbstractUpdate, UpdateState
 class RowUpdate(AbstractUpdate):
     """Moves against the averaged gradient, with all rows of equal length."""
 
-    bound: float | None = 1.0
+    bound: float = 1.0
 
     def direction(
-        self,
-        state: UpdateState,
-        members: Sequence[int],
-        matrices: list[Tensor],
-        gradients: Sequence[Tensor],
+        self, state: UpdateState, members: Sequence[int], matrices: list[Tensor]
     ) -> list[Tensor]:
         directions = []
         for matrix in matrices:
