@@ -162,6 +162,7 @@ class HybridEngine(Uncopied):
                 self.optimizer.forget_calls()
                 if self._groups.refresh():  # parameters were frozen, unfrozen or added
                     self._follow_parameters()
+                    self._state.apply_budget(step.number)
                 self._buffers.watch()
                 self._predict(step)
                 step.limits = state.largest

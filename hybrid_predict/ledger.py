@@ -22,7 +22,7 @@ class SavingsLedger:
     Args:
         full_steps: Full steps done: forward + backward + update.
         steps: Steps done: full steps plus predicted steps that stand.
-        corrected_steps: Full steps in which at least one update was corrected.
+        corrected_steps: Full steps in which updates were corrected, each matrix in its turn.
         predicted_steps: Predicted steps that stand.
         undone_steps: Predicted steps that were undone.
         skill: Latest skill over all kinds, or None if it is not known yet.

@@ -169,7 +169,7 @@ class State:
             needed = groups.operations(budget.LONGEST_PERIOD)
             self.remedies = budget.remedies(needed, full_step, limit, self.samples)
             if step is not None and not self.futile:
-                self.record_event(f"{budget.WEAK} {self.remedies}", logging.INFO, step)
+                self.record_event(f"{budget.NONE_FIT} {self.remedies}", logging.INFO, step)
         elif period > 1 and step is not None:
             self.record_event(budget.describe_period(period, limit), logging.INFO, step)
 

@@ -178,8 +178,7 @@ class Step:
         correct: bool,
     ) -> None:
         """Average the gradients of groups and find their corrected directions, before an update."""
-        number = self.number if correct else None
-        opened = [g.open(self._optimizer, options, good, number) for g in groups]
+        opened = [g.open(self._optimizer, options, good, correct=correct) for g in groups]
         self._updates = [update for update in opened if update is not None]
 
     def learn(self, index: int, options: Mapping[int, Options]) -> None:
@@ -193,7 +192,7 @@ class Step:
             movement = self._movement.delta
         for update in updates:
             update.group.close(update, options, good, movement, self._learned)
-            self.corrected |= update.correction is not None
+            self.corrected |= update.corrects
 
     def close_update(self, index: int) -> None:
         """After an update, undo its part of the predicted steps if they do not stand."""

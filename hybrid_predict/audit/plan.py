@@ -21,7 +21,7 @@ from hybrid_predict.config import Speedup
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.ledger import FELL_BACK, duration
 from hybrid_predict.report.overview import steps_until_skill
-from hybrid_predict.rules.budget import WEAK
+from hybrid_predict.rules.budget import NONE_FIT
 from hybrid_predict.rules.schedule import Schedule, schedule
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.files import given_path
@@ -240,8 +240,8 @@ def _too_dear(make_run: MakeRun, config: AuditConfig) -> str:
     ledger = arm.hybrid.ledger
     if ledger.fell_back:
         return f"The hybrid arm would be plain training: {ledger.fell_back.removeprefix(FELL_BACK)}"
-    weak = (event["reason"] for event in ledger.events if WEAK in event["reason"])
-    return next((f"Hybrid arm: {reason}" for reason in weak), "")
+    told = (event["reason"] for event in ledger.events if NONE_FIT in event["reason"])
+    return next((f"Hybrid arm: {reason}" for reason in told), "")
 
 
 class _Trial:

@@ -27,7 +27,6 @@ class Update(NamedTuple):
     after: Arrays  # weights right after it
     rates: Arrays  # learning rates, 0-dim
     shrinks: Arrays  # fractions that decoupled weight decay has removed, 0-dim
-    number: Any  # number of the full step, 0-dim
     active: Any  # whether updates are corrected now, 0-dim bool; averages move on anyway
     outputs_last: bool  # whether matrices are of shape (inputs, outputs)
     history: str  # type in which averages are stored
@@ -77,7 +76,7 @@ def corrected(plan: Plan, group: Group, update: Update) -> Moved:
         for name, mean in average.items():
             keep = 1.0 - plan.update.newest * (1.0 + cosines[name])
             mixed = kernels.blend(mean, newest[name], keep)
-            due = update.active & (update.number % plan.period == plan.turns[name])
+            due = update.active & (group.seen % plan.period == plan.turns[name])
 
             def made(name: str = name, mean: Any = mean, mixed: Any = mixed) -> tuple[Any, Any]:
                 direction, new = _direction(plan, memories[name], mixed, update)
@@ -86,7 +85,7 @@ def corrected(plan: Plan, group: Group, update: Update) -> Moved:
             before = weights[name], memories[name]
             weights[name], memories[name] = kernels.when(due, made, before)
         group = group._replace(corrections=memories)
-    return Moved(weights, group._replace(average=average), still, frozen)
+    return Moved(weights, group._replace(average=average, seen=group.seen + 1), still, frozen)
 
 
 def _unmoved(name: str, update: Update) -> Any:

@@ -14,7 +14,7 @@ from hybrid_predict.functional.arrays import check_arrays
 from hybrid_predict.functional.kernels import wide_dtype, zeros
 from hybrid_predict.functional.plan import Plan, Plans, make_plans
 from hybrid_predict.functional.state import Clock, Group, HybridState, Pacing
-from hybrid_predict.rules.budget import LONGEST_PERIOD, WEAK, describe_period, remedies
+from hybrid_predict.rules.budget import LONGEST_PERIOD, NONE_FIT, describe_period, remedies
 from hybrid_predict.rules.gate import TOO_FEW, too_expensive, too_few
 from hybrid_predict.rules.limits import first_limits
 from hybrid_predict.rules.pace import Pace
@@ -76,7 +76,7 @@ def init(
         history = config.history_dtype
         memories = corrections.start(own, like, history) if own.update else None
         past = forecasts.start(own.predictor, like, config) if own.predictor else None
-        return Group(zeros(like, history), memories, past)
+        return Group(zeros(like, history), memories, past, arrays(0))
 
     credit = arrays(0.0) if config.paced else None
     paces = {each.kind: arrays(Pace()) for each in plans.predicted if config.adaptive}
@@ -105,7 +105,7 @@ def _log_limits(plans: Plans, wanted: Plans, config: HybridConfig, step_operatio
         logger.warning("There are %s.", too_expensive(most))
     elif wanted.corrects and not plans.corrects:
         needed = wanted.operations(LONGEST_PERIOD)
-        logger.info("%s %s.", WEAK, remedies(needed, step_operations, most, None))
+        logger.info("%s %s.", NONE_FIT, remedies(needed, step_operations, most, None))
     if plans.gated and too_few([plan.part(True) for plan in plans.predicted], plans.trained):
         logger.warning("There are %s.", TOO_FEW)
 

@@ -47,6 +47,7 @@ class Group(NamedTuple):
     average: dict[str, Any]  # averaged gradients by name
     corrections: dict[str, Memory] | None  # by name; None if updates are not corrected
     history: History | None  # None if nothing is predicted
+    seen: Any  # updates so far, 0-dim integer
 
 
 @final

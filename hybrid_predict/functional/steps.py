@@ -165,7 +165,7 @@ def correct(
     decays = numbers_by_name(weight_decay, before, "weight_decay")
     shrinks = {name: rates[name] * decay for name, decay in decays.items()}
     active = ~cooling(state.schedule, clock.steps + state.predicted) & ~clock.plain
-    update = Update(gradients, before, after, rates, shrinks, clock.full_steps + 1, active,
+    update = Update(gradients, before, after, rates, shrinks, active,
                     outputs_last, config.history_dtype)  # fmt: skip
     weights, groups, seen = {name: after[name] for name in before}, {}, []
     times = pacing.forecasts_of(state.predicted, state, plans, config)

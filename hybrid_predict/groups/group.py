@@ -19,7 +19,7 @@ from hybrid_predict.rules.budget import turns
 from hybrid_predict.rules.gate import REST_STEPS
 from hybrid_predict.rules.skill import window_length
 from hybrid_predict.rules.verdict import AVERAGE
-from hybrid_predict.saved import check_count, check_range
+from hybrid_predict.saved import check_count, check_range, damaged
 from hybrid_predict.torch import lists, owners, ranks, shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts, upcast
@@ -63,7 +63,8 @@ class Group:
         self.treatment, self.names = treatment, tuple(names)
         self._type, self._momentum, self._noise_decay = history, momentum, noise_decay
         self._period = 1
-        self._turns: Sequence[int] = [0] * len(names)
+        self._turns = [0] * len(names)
+        self._seen = [0] * len(names)  # updates of each tensor in which it had a gradient
         self._rest = 1  # full steps that have to update the group before it is predicted
         self.follow(parameters)
 
@@ -134,7 +135,8 @@ class Group:
         optimizer: OptimizerWrapper,
         options: Mapping[int, Options],
         good: Tensor | bool,
-        number: int | None,
+        *,
+        correct: bool,
     ) -> OpenUpdate | None:
         """Average the gradients and find the corrected directions, right before an update.
 
@@ -144,8 +146,7 @@ class Group:
             optimizer: The optimizers.
             options: How each parameter is updated, by ``id``.
             good: Whether the update will happen.
-            number: Number of the full step, which decides whose turn it is to be corrected; None
-                corrects nothing.
+            correct: Whether the tensors whose turn it is are corrected.
 
         Returns:
             What :meth:`close` needs; None if no tensor has a gradient.
@@ -166,7 +167,10 @@ class Group:
             found = without_gradient(chosen, gradients, [settings[k] for k in members])
             still = dict(zip(members, found, strict=True))
         average, counts = [memory.average[k] for k in members], self._counts(chosen)
-        turn = [at for at, k in enumerate(members) if self._due(k, number)]
+        corrects = correct and treatment.update is not None
+        turn = [at for at, k in enumerate(members) if corrects and self._due(k)]
+        for k in members:
+            self._seen[k] += 1
         if turn:
             norms, cosines = lists.angles(gradients, average, counts)
         else:
@@ -183,18 +187,19 @@ class Group:
                 due,
                 [average[at] for at in turn],
                 [gradients[at] for at in turn],
-                cosines[turn] if len(turn) < len(members) else cosines,
+                torch.stack([cosines[at] for at in turn]),
                 {self.names[k]: self.parameters[k] for k in due},
                 None if memory.owners is None else [memory.owners[k] for k in due],
             )
         before = [v.clone() for v in values]
-        return OpenUpdate(self, members, before, usable, still, corrected)
+        return OpenUpdate(self, members, before, usable, still, corrected, corrects)
 
-    def _due(self, k: int, number: int | None) -> bool:
-        """Return whether a tensor is corrected in a full step; see :meth:`open`."""
-        if self.treatment.update is None or number is None:
-            return False
-        return number % self._period == self._turns[k]
+    def _due(self, k: int) -> bool:
+        """Return whether it is a tensor's turn to be corrected, by its updates so far.
+
+        Full steps would not do: some tensors have a gradient in every second one.
+        """
+        return self._seen[k] % self._period == self._turns[k]
 
     def close(
         self,
@@ -356,6 +361,9 @@ class Group:
         if other.treatment == self.treatment and other._allocated:
             self._rest = max(other._rest, int(not set(self.names) <= set(other.names)))
             self.memory.inherit(other.memory, self.names, other.names, self.parameters)
+            seen = dict(zip(other.names, other._seen, strict=True))
+            pairs = zip(self.names, self._seen, strict=True)
+            self._seen = [seen.get(name, own) for name, own in pairs]
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
         """Return the state of the group; see `Memory.save`."""
@@ -364,6 +372,7 @@ class Group:
             "key": self.treatment.key(),
             "names": list(self.names),
             "rest": self._rest,
+            "seen": list(self._seen),
             "noise_decay": self._noise_decay,
         }
         return None if saved is None else {**entries, **saved}
@@ -376,8 +385,11 @@ class Group:
         """
         decay = check_range("noise_decay", saved["noise_decay"], 0.999)
         rest = check_count("rest", saved["rest"])
+        seen = [check_count("seen", number) for number in saved["seen"]]
+        if len(seen) != len(self.names):
+            raise damaged(f"{len(self.names)} numbers of updates", seen)
         self.memory.load(saved, self.parameters)
-        self._noise_decay, self._rest = decay, rest
+        self._noise_decay, self._rest, self._seen = decay, rest, seen
 
     def _values(self) -> list[Tensor]:
         return [shards.local(p) for p in self.parameters]

@@ -87,7 +87,7 @@ class Groups:
     @property
     def dormant(self) -> bool:
         """Whether nothing is corrected, and no predicted step can be made, as things stand."""
-        corrected = any(group.treatment.update for group in self._groups)
+        corrected = self.period and any(group.treatment.update for group in self._groups)
         return not (corrected or self.gate.judged or self._shadow)
 
     @property

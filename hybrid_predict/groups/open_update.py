@@ -24,7 +24,8 @@ class OpenUpdate:
         before: Weights before the update.
         usable: Which gradients are usable; None if all are.
         still: Mask of the entries whose own gradient is exactly zero, by position.
-        correction: The corrected updates, or None.
+        correction: The corrected updates of the tensors whose turn it is, or None.
+        corrects: Whether tensors of the group are corrected now, in this full step or another.
     """
 
     group: Group
@@ -33,6 +34,7 @@ class OpenUpdate:
     usable: Tensor | None
     still: dict[int, Tensor | None]
     correction: Correction | None
+    corrects: bool
 
 
 @final

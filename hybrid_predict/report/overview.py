@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from hybrid_predict.config import KINDS
 from hybrid_predict.ledger import percent
-from hybrid_predict.rules.budget import WEAK
+from hybrid_predict.rules.budget import NONE_FIT
 from hybrid_predict.rules.gate import TOO_FEW
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def added_cost(engine: HybridEngine) -> str:
     if share > engine.config.max_overhead:
         text += " (max_overhead counts one this small as 1e8)"
     change = remedies(engine)
-    return f"{text}; {WEAK} {change}" if change else text
+    return f"{text}; {NONE_FIT} {change}" if change else text
 
 
 def cautions(engine: HybridEngine) -> list[str]:

@@ -13,7 +13,7 @@ LONGEST_PERIOD = 6
 """Most full steps from one correction of a matrix to the next. Rarer ones are worth less than the
 1.5 full steps that the default saves (decision 40)."""
 
-WEAK = "max_overhead allows no corrected updates; for these set"
+NONE_FIT = "max_overhead allows no corrected updates; for these set"
 """Beginning of advice where a budget is too small; :func:`remedies` follows."""
 
 

@@ -133,7 +133,7 @@ def orthogonal(stack: Tensor, roots: Sequence[Tensor] = ()) -> Tensor:
     x = stack.mT if tall else stack
     if roots:
         x = torch.bmm(unpack(torch.stack(list(roots)))[1].to(x), x)
-    # Polynomials were fitted with three where nothing was whitened before.
+    # Without a root singular values differ more, which takes a third polynomial.
     x = _polar(x, 2 if roots else 3)
     return (x.mT if tall else x).to(stack.dtype)
 

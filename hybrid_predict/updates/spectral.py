@@ -48,7 +48,8 @@ class SpectralUpdate(AbstractUpdate):
 
     Args:
         share: :math:`\kappa` in [0, 1], the share of u that is replaced.
-        bound: B, the largest length of a corrected update in lengths of u, at least 1.
+        bound: B, the largest length of a corrected update in lengths of u, at least 1; times
+            :math:`P^{.66}` where matrices take turns.
         decay: :math:`\gamma` in [0, 1), dimensionless.
         newest: :math:`\nu` in [0, ½], the share of a newest gradient orthogonal to the average.
         longest: Longest side that has a covariance, at least 0; without one, a diagonal matrix like

@@ -118,10 +118,10 @@ class Naive:
 
     def step(self, gradients, rate):
         """The updates of gradient descent in one full step, corrected where it is their turn."""
-        self.number += 1
         targets = [self.average(k, g) for k, g in enumerate(gradients)]
         moved = [-rate * gradient for gradient in gradients]
         due = [k for k, turn in enumerate(self.turns) if self.number % self.period == turn]
+        self.number += 1
         directions = {k: self.direction(k, targets[k]) for k in due}
         own, along, slopes = (
             np.array([product(k) for k in due])
