@@ -92,7 +92,8 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
     if "tensor" in name:
         unknown.add("flops_per_step")
     else:  # each matrix is flattened on one rank, and the other waits
-        assert counted[1] <= counted[0] <= 1.2 * counted[1]
+        uneven = 2.0 if "regrouped" in name else 1.2  # fewer matrices are left
+        assert counted[1] <= counted[0] <= uneven * counted[1]
         assert (counted[1] > 0) is ("shadow" not in name and "own" not in name)
     # Averages and roots in half precision, and forecasts of them, are rounded more often.
     rough = 5e-2 if "bfloat16" in name else 1e-3
