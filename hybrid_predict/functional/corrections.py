@@ -73,10 +73,11 @@ def corrected(plan: Plan, group: Group, update: Update) -> Moved:
     weights = {name: update.after[name] for name in plan.shapes}
     if plan.update is not None and plan.period is not None and group.corrections is not None:
         memories = dict(group.corrections)
+        turns = plan.turns
         for name, mean in average.items():
             keep = 1.0 - plan.update.newest * (1.0 + cosines[name])
             mixed = kernels.blend(mean, newest[name], keep)
-            due = update.active & (group.seen % plan.period == plan.turns[name])
+            due = update.active & (group.seen % plan.period == turns[name])
 
             def made(name: str = name, mean: Any = mean, mixed: Any = mixed) -> tuple[Any, Any]:
                 direction, new = _direction(plan, memories[name], mixed, update)

@@ -16,9 +16,9 @@ from hybrid_predict.rules.budget import (
     budget,
     direction_operations,
     shortest_period,
-    turns,
 )
 from hybrid_predict.rules.gate import Part, judged
+from hybrid_predict.rules.owners import deal
 from hybrid_predict.updates import SpectralUpdate, make_update
 from hybrid_predict.updates.spectral import seen_every
 
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
         """In which full step of a period each array is corrected."""
         period = self.period or 1
         work = [self._operations([shape], period) for shape in self.shapes.values()]
-        return dict(zip(self.shapes, turns(work, period), strict=True))
+        return dict(zip(self.shapes, deal(work, period), strict=True))
 
     def operations(self, period: int) -> float:
         """Return the operations that correcting adds to an average full step, by the period."""

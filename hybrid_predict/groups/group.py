@@ -15,8 +15,8 @@ from hybrid_predict.forecast.movement import check_delta, slopes
 from hybrid_predict.forecast.window import Reading
 from hybrid_predict.groups.memory import Memory, Treatment, allocate
 from hybrid_predict.groups.open_update import Learned, OpenUpdate
-from hybrid_predict.rules.budget import turns
 from hybrid_predict.rules.gate import REST_STEPS
+from hybrid_predict.rules.owners import deal
 from hybrid_predict.rules.skill import window_length
 from hybrid_predict.rules.verdict import AVERAGE
 from hybrid_predict.saved import check_count, check_range, damaged
@@ -353,7 +353,7 @@ class Group:
             owned[owner].append(k)
         for members in owned.values():
             work = [update.operations([shards.form(self.parameters[k])], period) for k in members]
-            for k, turn in zip(members, turns(work, period), strict=True):
+            for k, turn in zip(members, deal(work, period), strict=True):
                 self._turns[k] = turn
 
     def inherit(self, other: Group) -> None:

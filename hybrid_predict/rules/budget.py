@@ -70,19 +70,6 @@ def shortest_period(operations: Callable[[int], float], allowed: float) -> int |
     return next((period for period in periods if operations(period) <= allowed), None)
 
 
-def turns(work: Sequence[float], period: int) -> list[int]:
-    """Return in which full step of a period each matrix is corrected, such that steps cost alike.
-
-    The largest come first, each in the step that has least to do.
-    """
-    busy = [0.0] * period
-    found = [0] * len(work)
-    for k in sorted(range(len(work)), key=lambda k: -work[k]):
-        found[k] = min(range(period), key=busy.__getitem__)
-        busy[found[k]] += work[k]
-    return found
-
-
 def remedies(
     needed: float, step_operations: float, max_overhead: float, samples: int | None
 ) -> str:

@@ -1,4 +1,4 @@
-"""Which rank owns which matrix: it finds the direction of its corrected update."""
+"""Which rank owns which matrix, and in which full step of a period each is corrected."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ MOST_TOGETHER = 2**26
 def deal(work: Sequence[int], ranks: int, first: int = 0) -> list[int]:
     """Deal pieces of work to ranks, the largest first, each to the rank with the least so far.
 
+    Full steps of a period are dealt matrices in the same way, so that they cost alike.
+
     The result depends on the arguments alone, so every rank finds the same without communication.
 
     Args:
         work: Counted work of each piece.
-        ranks: Number of ranks.
+        ranks: Number of ranks, or of full steps.
         first: Rank that comes first among ranks with equal work.
 
     Returns:

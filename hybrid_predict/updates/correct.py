@@ -117,7 +117,7 @@ def correction(
     Raises:
         PredictorError: If the update returns directions of the wrong form.
     """
-    # Rounded as 1 - (1 - share), so that runs stay equal bit for bit to those of earlier versions.
+    # Rounded as 1 - (1 - share), as in the functional form.
     shares = torch.rsub(torch.rsub(update.newest * (1.0 + cosines), 1.0), 1.0).unbind()
     named = list(parameters.items())
     rows = [as_matrix(form(p).shape)[0] for p in parameters.values()]

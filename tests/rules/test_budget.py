@@ -17,8 +17,8 @@ from hybrid_predict.rules.budget import (
     direction_operations,
     remedies,
     shortest_period,
-    turns,
 )
+from hybrid_predict.rules.owners import deal
 
 WIDTH = 512
 
@@ -81,7 +81,7 @@ def test_no_work_needs_no_budget():
 
 @given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, LONGEST_PERIOD))
 def test_full_steps_of_a_period_have_about_the_same_to_correct(work, period):
-    found = turns(work, period)
+    found = deal(work, period)
     assert len(found) == len(work) and set(found) <= set(range(period))
     busy = [0] * period
     for amount, turn in zip(work, found, strict=True):
@@ -91,7 +91,7 @@ def test_full_steps_of_a_period_have_about_the_same_to_correct(work, period):
 
 @given(st.integers(0, 60), st.integers(1, LONGEST_PERIOD))
 def test_equal_matrices_are_dealt_evenly(count, period):
-    found = turns([5.0] * count, period)
+    found = deal([5] * count, period)
     dealt = [found.count(turn) for turn in range(period)]
     assert max(dealt) - min(dealt) <= 1
 
