@@ -19,7 +19,7 @@ from hybrid_predict.rules.skill import Skill
 
 T = TypeVar("T")
 
-STATE_VERSION = 19
+STATE_VERSION = 20
 
 _ENTRIES = {
     "names": list,

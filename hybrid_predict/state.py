@@ -157,9 +157,9 @@ class State:
             step: Number of the full step at which to log the result; None to log nothing.
         """
         ledger, groups, limit = self.ledger, self.groups, self._config.max_overhead
-        if not ledger.flops_per_step:
+        if limit and not ledger.flops_per_step:
             return
-        full_step = ledger.flops_per_step / ranks.size()
+        full_step = (ledger.flops_per_step or 0) / ranks.size()
         allowed = budget.budget(full_step, limit)
         operations, period = groups.apply_budget(allowed), groups.period
         if operations or period is None:  # else the update does not count them

@@ -58,11 +58,13 @@ def start(plan: Plan, like: Arrays, history: str) -> dict[str, Memory]:
 def corrected(plan: Plan, group: Group, update: Update) -> Moved:
     """Correct the update of a group."""
     average, newest, cosines, still, frozen = {}, {}, {}, {}, {}
+    peaks = {}
     decay = plan.update.decay if plan.update else AVERAGE
     for name in plan.shapes:
         gradient, mean, rate = update.gradients[name], group.average[name], update.rates[name]
         xp = array_library(gradient)
         gradient = xp.where(rate < 0, -gradient, gradient)  # an update goes against it
+        peaks[name] = xp.maximum(group.peaks[name], abs(rate))
         usable = xp.isfinite(norm(gradient))
         newest[name] = xp.where(usable, gradient, mean.astype(gradient.dtype))
         cosines[name] = kernels.cosine(gradient, mean)
@@ -73,7 +75,7 @@ def corrected(plan: Plan, group: Group, update: Update) -> Moved:
     weights = {name: update.after[name] for name in plan.shapes}
     if plan.update is not None and plan.period is not None and group.corrections is not None:
         memories = dict(group.corrections)
-        turns = plan.turns
+        turns = dict(zip(plan.shapes, plan.turns or [0] * len(plan.shapes), strict=True))
         for name, mean in average.items():
             keep = 1.0 - plan.update.newest * (1.0 + cosines[name])
             mixed = kernels.blend(mean, newest[name], keep)
@@ -81,12 +83,14 @@ def corrected(plan: Plan, group: Group, update: Update) -> Moved:
 
             def made(name: str = name, mean: Any = mean, mixed: Any = mixed) -> tuple[Any, Any]:
                 direction, new = _direction(plan, memories[name], mixed, update)
-                return _moved(plan, name, direction, mean, still[name], update), new
+                peak = peaks[name]
+                return _moved(plan, name, direction, mean, still[name], peak, update), new
 
             before = weights[name], memories[name]
             weights[name], memories[name] = kernels.when(due, made, before)
         group = group._replace(corrections=memories)
-    return Moved(weights, group._replace(average=average, seen=group.seen + 1), still, frozen)
+    group = group._replace(average=average, seen=group.seen + 1, peaks=peaks)
+    return Moved(weights, group, still, frozen)
 
 
 def _unmoved(name: str, update: Update) -> Any:
@@ -149,7 +153,9 @@ def _seen(memory: Memory, matrix: Any, period: int, history: str) -> Memory:
     return memory._replace(covariance=covariance, root=root)
 
 
-def _moved(plan: Plan, name: str, direction: Any, mean: Any, still: Any, update: Update) -> Any:
+def _moved(
+    plan: Plan, name: str, direction: Any, mean: Any, still: Any, peak: Any, update: Update
+) -> Any:
     """Weights after the corrected update; the optimizer's own where it is not corrected."""
     rule, before, after = plan.update, update.before[name], update.after[name]
     assert rule is not None and plan.period is not None
@@ -157,7 +163,8 @@ def _moved(plan: Plan, name: str, direction: Any, mean: Any, still: Any, update:
     own = wide(after) - kept * wide(before)
     length, slope = norm(own), kernels.dot(mean, direction)
     usable = (length > 0) & xp.isfinite(length) & xp.isfinite(slope)
-    usual, along = length / usual_length(plan.shapes[name][0]), kernels.dot(mean, own)
+    rate, along = abs(update.rates[name]), kernels.dot(mean, own)
+    usual = length / usual_length(plan.shapes[name][0]) * peak / xp.where(rate > 0, rate, xp.inf)
     size = lengths(xp, length, usual, along, slope, rule.bound, plan.period)
     mixed = rule.share * size * direction + rule.share * kept * before
     mixed = mixed + (1.0 - rule.share) * after if rule.share < 1.0 else mixed

@@ -76,7 +76,8 @@ def init(
         history = config.history_dtype
         memories = corrections.start(own, like, history) if own.update else None
         past = forecasts.start(own.predictor, like, config) if own.predictor else None
-        return Group(zeros(like, history), memories, past, arrays(0))
+        peaks = {name: arrays(0.0) for name in like}
+        return Group(zeros(like, history), memories, past, arrays(0), peaks)
 
     credit = arrays(0.0) if config.paced else None
     paces = {each.kind: arrays(Pace()) for each in plans.predicted if config.adaptive}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import compress
 from typing import Any, NamedTuple, final
@@ -18,7 +18,7 @@ from hybrid_predict.rules.budget import (
     shortest_period,
 )
 from hybrid_predict.rules.gate import Part, judged
-from hybrid_predict.rules.owners import deal
+from hybrid_predict.rules.owners import turns
 from hybrid_predict.updates import SpectralUpdate, make_update
 from hybrid_predict.updates.spectral import seen_every
 
@@ -37,27 +37,21 @@ class Plan(NamedTuple):
     """Whether predicted steps are made for it; others only move along, while forecasts last."""
     period: int | None = 1
     """Full steps from one correction of an array to the next; None if nothing is corrected."""
+    turns: Sequence[int] = ()
+    """In which full step of a period each array is corrected; empty if in all."""
 
     @property
     def longest(self) -> int:
         """Longest side that has a covariance."""
         return self.update.longest if self.update is not None else -1
 
-    @property
-    def turns(self) -> dict[str, int]:
-        """In which full step of a period each array is corrected."""
-        period = self.period or 1
-        work = [self._operations([shape], period) for shape in self.shapes.values()]
-        return dict(zip(self.shapes, deal(work, period), strict=True))
-
-    def operations(self, period: int) -> float:
-        """Return the operations that correcting adds to an average full step, by the period."""
-        return self._operations(self.shapes.values(), period) / period
-
-    def _operations(self, shapes: Iterable[tuple[int, int]], period: int) -> int:
-        every = seen_every(period)
-        known = shapes if self.update is not None else ()
-        return direction_operations(known, self.longest, every, products=False)
+    def work(self, period: int) -> list[int]:
+        """Return the operations of the direction of each array, by the period."""
+        if self.update is None:
+            return [0] * len(self.shapes)
+        longest, every = self.longest, seen_every(period)
+        shapes = self.shapes.values()
+        return [direction_operations([x], longest, every, products=False) for x in shapes]
 
     @property
     def size(self) -> Any:
@@ -104,7 +98,7 @@ class Plans(NamedTuple):
 
     def operations(self, period: int) -> float:
         """Return the operations that correcting adds to an average full step, by the period."""
-        return sum(plan.operations(period) for plan in self.groups.values())
+        return sum(sum(plan.work(period)) for plan in self.groups.values()) / period
 
 
 def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
@@ -181,7 +175,12 @@ def _limited(groups: Mapping[str, Plan], period: int | None) -> dict[str, Plan]:
     If there are none, predicted steps that need skill are not made either.
     """
     if period is not None:
-        return {key: plan._replace(period=period) for key, plan in groups.items()}
+        work = [(0, each) for plan in groups.values() for each in plan.work(period)]
+        dealt = iter(turns(work, period))
+        return {
+            key: plan._replace(period=period, turns=[next(dealt) for _ in plan.shapes])
+            for key, plan in groups.items()
+        }
     free = {k: p for k, p in groups.items() if p.predictor and not p.predictor.gated}
     return {key: plan._replace(update=None, period=None) for key, plan in free.items()}
 

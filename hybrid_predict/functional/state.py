@@ -48,6 +48,7 @@ class Group(NamedTuple):
     corrections: dict[str, Memory] | None  # by name; None if updates are not corrected
     history: History | None  # None if nothing is predicted
     seen: Any  # updates so far, 0-dim integer
+    peaks: dict[str, Any]  # largest learning rates in these, 0-dim, by name
 
 
 @final

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from itertools import repeat
 from typing import Any, final
 
 import torch
@@ -16,10 +14,9 @@ from hybrid_predict.forecast.window import Reading
 from hybrid_predict.groups.memory import Memory, Treatment, allocate
 from hybrid_predict.groups.open_update import Learned, OpenUpdate
 from hybrid_predict.rules.gate import REST_STEPS
-from hybrid_predict.rules.owners import deal
 from hybrid_predict.rules.skill import window_length
 from hybrid_predict.rules.verdict import AVERAGE
-from hybrid_predict.saved import check_count, check_range, damaged
+from hybrid_predict.saved import check_count, check_numbers, check_range, damaged
 from hybrid_predict.torch import lists, owners, ranks, shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts, upcast
@@ -62,9 +59,10 @@ class Group:
     ) -> None:
         self.treatment, self.names = treatment, tuple(names)
         self._type, self._momentum, self._noise_decay = history, momentum, noise_decay
-        self._period = 1
+        self._period: int | None = 1
         self._turns = [0] * len(names)
         self._seen = [0] * len(names)  # updates of each tensor in which it had a gradient
+        self._peaks: list[float | Tensor] = [0.0] * len(names)  # largest rates in these
         self._rest = 1  # full steps that have to update the group before it is predicted
         self.follow(parameters)
 
@@ -78,7 +76,7 @@ class Group:
             self.treatment, self.names, self.parameters, self._type, self._momentum, owned_by
         )
         if memory.update is not None:
-            memory.update.period = self._period
+            memory.update.period = self._period or 1
         return memory
 
     @property
@@ -109,9 +107,10 @@ class Group:
     def decay(self) -> float:
         """Decay of the average that moves the weights, in [0, 1)."""
         update = self.treatment.update
-        if update is None:
+        if update is None or self._period is None:
             return self._noise_decay
-        return update.decay if update.share >= 1.0 else max(update.decay, self._noise_decay)
+        alone = update.share >= 1.0 and self._period == 1
+        return update.decay if alone else max(update.decay, self._noise_decay)
 
     @property
     def window_length(self) -> int:
@@ -171,6 +170,7 @@ class Group:
         turn = [at for at, k in enumerate(members) if corrects and self._due(k)]
         for k in members:
             self._seen[k] += 1
+            self._peaks[k] = lists.largest([self._peaks[k], settings[k].rate])
         if turn:
             norms, cosines = lists.angles(gradients, average, counts)
         else:
@@ -189,6 +189,7 @@ class Group:
                 [gradients[at] for at in turn],
                 torch.stack([cosines[at] for at in turn]),
                 {self.names[k]: self.parameters[k] for k in due},
+                [lists.ratio(self._peaks[k], settings[k].rate) for k in due],
                 None if memory.owners is None else [memory.owners[k] for k in due],
             )
         before = [v.clone() for v in values]
@@ -199,7 +200,7 @@ class Group:
 
         Full steps would not do: some tensors have a gradient in every second one.
         """
-        return self._seen[k] % self._period == self._turns[k]
+        return self._period is not None and self._seen[k] % self._period == self._turns[k]
 
     def close(
         self,
@@ -329,41 +330,39 @@ class Group:
         assert predictor is not None and history is not None
         return predictor.fit(history, reading)
 
-    def operations(self, period: int) -> float:
-        """Return the operations of the directions in a full step, on the rank that has most.
+    def work(self, period: int) -> list[tuple[int, int]]:
+        """Return for each tensor the rank that finds its direction, and the operations of that.
 
         Args:
             period: Full steps from one correction of a tensor to the next.
         """
-        update, owned = self.treatment.update, defaultdict[int, list[Tensor]](list)
-        for p, owner in zip(self.parameters, self._owners or repeat(0), strict=False):
-            owned[owner].append(shards.form(p))
-        most = max(update.operations(own, period) for own in owned.values()) if update else 0
-        return most / period
+        update, forms = self.treatment.update, map(shards.form, self.parameters)
+        ranks_of = self._owners or [0] * len(self.names)
+        operations = [update.operations([x], period) if update else 0 for x in forms]
+        return list(zip(ranks_of, operations, strict=True))
 
-    def set_period(self, period: int) -> None:
-        """Correct each tensor in one of so many full steps from now on, each rank's in turn."""
-        self._period, self._turns = period, [0] * len(self.names)
+    def set_period(self, period: int | None, turns: Sequence[int]) -> None:
+        """Correct each tensor in one of so many full steps from now on; None for no correction.
+
+        Args:
+            period: Full steps from one correction of a tensor to the next.
+            turns: Which full step of a period this is, by tensor.
+        """
+        self._period = period
+        self._turns = list(turns)
         if self._allocated and self.memory.update is not None:
-            self.memory.update.period = period
-        update, owned = self.treatment.update, defaultdict[int, list[int]](list)
-        if update is None:
-            return
-        for k, owner in zip(range(len(self.names)), self._owners or repeat(0), strict=False):
-            owned[owner].append(k)
-        for members in owned.values():
-            work = [update.operations([shards.form(self.parameters[k])], period) for k in members]
-            for k, turn in zip(members, deal(work, period), strict=True):
-                self._turns[k] = turn
+            self.memory.update.period = period or 1
 
     def inherit(self, other: Group) -> None:
         """Copy the state of tensors that were in another group with the same treatment."""
         if other.treatment == self.treatment and other._allocated:
             self._rest = max(other._rest, int(not set(self.names) <= set(other.names)))
             self.memory.inherit(other.memory, self.names, other.names, self.parameters)
-            seen = dict(zip(other.names, other._seen, strict=True))
-            pairs = zip(self.names, self._seen, strict=True)
-            self._seen = [seen.get(name, own) for name, own in pairs]
+            places = {name: k for k, name in enumerate(other.names)}
+            for k, name in enumerate(self.names):
+                if name in places:
+                    self._seen[k] = other._seen[places[name]]
+                    self._peaks[k] = other._peaks[places[name]]
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
         """Return the state of the group; see `Memory.save`."""
@@ -373,6 +372,7 @@ class Group:
             "names": list(self.names),
             "rest": self._rest,
             "seen": list(self._seen),
+            "peaks": [float(rate) for rate in self._peaks],
             "noise_decay": self._noise_decay,
         }
         return None if saved is None else {**entries, **saved}
@@ -386,10 +386,13 @@ class Group:
         decay = check_range("noise_decay", saved["noise_decay"], 0.999)
         rest = check_count("rest", saved["rest"])
         seen = [check_count("seen", number) for number in saved["seen"]]
-        if len(seen) != len(self.names):
-            raise damaged(f"{len(self.names)} numbers of updates", seen)
+        peaks = check_numbers("peaks", saved["peaks"])
+        for known in (seen, peaks):
+            if len(known) != len(self.names):
+                raise damaged(f"one number for each of {len(self.names)} tensors", known)
         self.memory.load(saved, self.parameters)
         self._noise_decay, self._rest, self._seen = decay, rest, seen
+        self._peaks = list(peaks)
 
     def _values(self) -> list[Tensor]:
         return [shards.local(p) for p in self.parameters]

@@ -18,6 +18,7 @@ from hybrid_predict.groups.memory import Treatment
 from hybrid_predict.groups.scores import Scores
 from hybrid_predict.rules.budget import shortest_period
 from hybrid_predict.rules.gate import NOT_LASTING, too_expensive
+from hybrid_predict.rules.owners import turns
 from hybrid_predict.rules.pace import BEGUN_ANEW, paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
 from hybrid_predict.rules.skill import steps_until_known
@@ -233,14 +234,32 @@ class Groups:
         """
         self._budget = budget
         self.period = shortest_period(self.operations, budget)
-        for group in self._groups:
-            group.set_period(self.period or 1)
+        self.set_period(self.period)
         self._update_gate()
         return self.operations(self.period) if self.period else 0.0
 
+    def set_period(self, period: int | None) -> None:
+        """Correct each tensor in one of so many full steps from now on; None for no correction."""
+        dealt = iter(turns(self._work(period or 1), period or 1))
+        for group in self._groups:
+            group.set_period(period, [next(dealt) for _ in group.names])
+
     def operations(self, period: int) -> float:
-        """Return what correcting adds to an average full step on this rank, by the period."""
-        return sum(g.operations(period) * max(1, self._calls[g.treatment.owner]) for g in self)
+        """Return what correcting adds to an average full step of the rank that has most.
+
+        Args:
+            period: Full steps from one correction of a tensor to the next.
+        """
+        loads = Counter[int]()
+        for rank, operations in self._work(period):
+            loads[rank] += operations
+        return max(loads.values(), default=0) / period
+
+    def _work(self, period: int) -> list[tuple[int, int]]:
+        """Return for each tensor of all groups the rank of its direction, and the operations."""
+        calls = [max(1, self._calls[group.treatment.owner]) for group in self]
+        pairs = zip(calls, self, strict=True)
+        return [(rank, n * work) for n, group in pairs for rank, work in group.work(period)]
 
     def _update_gate(self) -> None:
         why = "" if self.period else too_expensive(self._budget)

@@ -16,7 +16,10 @@ https://arxiv.org/abs/2605.19811"""
 
 
 def usual_length(rows: int) -> float:
-    """Return the length up to which the updates of a matrix of so many rows are made longer."""
+    """Return the length up to which updates of a matrix of so many rows are made longer.
+
+    This holds at the largest learning rate so far; at smaller ones it is shorter in proportion.
+    """
     return USUAL * math.sqrt(rows)
 
 
@@ -27,14 +30,18 @@ def lengths(
 
     .. math:: \ell = P^{.66} \, \|u\| \, \max \Bigl( 1, \min \Bigl(
         \frac{\langle m, u \rangle}{\|u\| \, \langle m, D \rangle}, \,
-        \frac{\ell_0}{\|u\|}, \, B \Bigr) \Bigr)
+        \frac{\ell_0}{\|u\|}, \, B \Bigr) \Bigr), \qquad
+        \ell_0 = 0.02 \, \sqrt{r} \, \frac{\eta}{\eta_{\max}}
+
+    for r rows, the learning rate :math:`\eta` and the largest one so far. A limit that did not fall
+    with the rate would keep updates long to the end of a schedule.
 
     Where a direction goes uphill, or a product is not finite, the first ratio counts as 1.
 
     Args:
         xp: The library of the arrays: torch, NumPy or ``jax.numpy``.
         own: Lengths of the optimizer's updates, shape (K,).
-        usual: The same in units of :math:`\ell_0`, see :func:`usual_length`, shape (K,).
+        usual: The same in units of :math:`\ell_0`, shape (K,).
         along: Products of these updates with the averaged gradients, shape (K,).
         slopes: Products of the directions with these, shape (K,).
         bound: B, at least 1.

@@ -34,6 +34,22 @@ def deal(work: Sequence[int], ranks: int, first: int = 0) -> list[int]:
     return owners
 
 
+def turns(work: Sequence[tuple[int, int]], period: int) -> list[int]:
+    """Return in which full step of a period each matrix is corrected, so that they cost alike.
+
+    Args:
+        work: The rank that finds the direction of each, and the operations of that.
+        period: Full steps from one correction of a matrix to the next.
+    """
+    found = [0] * len(work)
+    for rank in {rank for rank, _ in work}:
+        members = [k for k, (owner, _) in enumerate(work) if owner == rank]
+        dealt = deal([work[k][1] for k in members], period)
+        for k, turn in zip(members, dealt, strict=True):
+            found[k] = turn
+    return found
+
+
 def rounds(sizes: Sequence[int], owners: Sequence[int], most: int) -> list[list[int]]:
     """Divide tensors into rounds in which no owner has more than ``most`` elements, or one tensor.
 

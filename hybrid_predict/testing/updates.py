@@ -41,7 +41,8 @@ class Corrected:
         named = {f"tensor {k}": self._like[k] for k in members}
         _, cosines = lists.angles(new, average)
         lists.average(average, new, update.decay)
-        result = correction(update, self.state, list(members), average, new, cosines, named)
+        falls: list[float | Tensor] = [1.0] * len(members)
+        result = correction(update, self.state, list(members), average, new, cosines, named, falls)
         return result.directions
 
 

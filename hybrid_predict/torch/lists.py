@@ -219,6 +219,11 @@ def largest(numbers: Sequence[float | Tensor]) -> float | Tensor:
     return torch.stack(tensors).amax().clamp_min(known) if tensors else known
 
 
+def ratio(number: float | Tensor, divisor: float | Tensor) -> float | Tensor:
+    """Return a number over the size of another; 0 if that is the number 0."""
+    return number / size(divisor) if isinstance(divisor, Tensor) or divisor else 0.0
+
+
 def minus(left: Tensor, right: Tensor, factor: float | Tensor) -> Tensor:
     """Return left - factor * right in at least 32 bits, as a new tensor."""
     if isinstance(factor, Tensor):

@@ -31,6 +31,7 @@ class Correction:
     period: int  # full steps from one correction of a tensor to the next
     members: list[int]  # positions of the K tensors that are corrected
     rows: list[int]  # of each, as a matrix
+    falls: list[float | Tensor]  # largest learning rate so far over the present one
     averages: list[Tensor]  # of their gradients, as local shards
     directions: list[Tensor]  # of their corrected updates, as local shards
 
@@ -84,7 +85,8 @@ class Correction:
 
         Whether there are any is only tested on the CPU.
         """
-        usual = [1.0 / length.usual_length(rows) for rows in self.rows]
+        pairs = zip(self.falls, self.rows, strict=True)
+        usual = [fall / length.usual_length(rows) for fall, rows in pairs]
         own, along, slopes = lists.slopes(
             (values, before, kept), self.averages, self.directions, counts
         )
@@ -105,6 +107,7 @@ def correction(
     gradients: Sequence[Tensor],
     cosines: Tensor,
     parameters: Mapping[str, Tensor],
+    falls: list[float | Tensor],
     owned_by: Sequence[int] | None = None,
 ) -> Correction:
     """Find the directions of corrected updates, right before the optimizer updates.
@@ -112,7 +115,8 @@ def correction(
     Averages, gradients and parameters are those of ``members``, the K tensors that are corrected;
     of sharded ones, they are local shards. Each direction is found by the rank in ``owned_by``,
     which gets the whole matrix if it is sharded; None if this rank is the only one. ``cosines`` are
-    those of each gradient with its average before, shape (K,).
+    those of each gradient with its average before, shape (K,), and ``falls`` the largest learning
+    rates so far over the present ones.
 
     Raises:
         PredictorError: If the update returns directions of the wrong form.
@@ -132,7 +136,7 @@ def correction(
     if owned_by is None:
         own = list(range(len(members)))
         found = directions(own, [blend(k) for k in own])
-        return Correction(update, state.period, members, rows, list(average), found)
+        return Correction(update, state.period, members, rows, falls, list(average), found)
     parts: dict[int, Tensor] = {}
     for each in exchanges(list(parameters.values()), owned_by, average):
         matrices = each.whole(blend)
@@ -140,7 +144,7 @@ def correction(
         parts.update(zip(each.positions, each.parts(found), strict=True))
         each.spread([_shared(state, members[k], named[k][1]) for k in each.positions])
     found = [parts[k] for k in range(len(members))]
-    return Correction(update, state.period, members, rows, list(average), found)
+    return Correction(update, state.period, members, rows, falls, list(average), found)
 
 
 def _shared(state: UpdateState, member: int, parameter: Tensor) -> list[Tensor]:

@@ -79,6 +79,7 @@ class Naive:
     def __init__(self, update, shapes, period=1, turns=None):
         self.update, self.period, self.number = update, period, 0
         self.turns = turns or [0] * len(shapes)
+        self.peak = 0.0  # largest rate so far
         self.mean = [np.zeros(shape) for shape in shapes]
         self.energies = [[np.zeros(side) for side in shape] for shape in shapes]
         self.levels = [np.zeros(rows) for rows, _ in shapes]
@@ -122,6 +123,7 @@ class Naive:
         moved = [-rate * gradient for gradient in gradients]
         due = [k for k, turn in enumerate(self.turns) if self.number % self.period == turn]
         self.number += 1
+        self.peak = max(self.peak, rate)
         directions = {k: self.direction(k, targets[k]) for k in due}
         own, along, slopes = (
             np.array([product(k) for k in due])
@@ -131,8 +133,11 @@ class Naive:
                 lambda k: np.vdot(self.mean[k], directions[k]),
             )
         )
-        usual = own / [usual_length(len(self.levels[k])) for k in due] if due else own
-        sizes = lengths(np, own, usual, along, slopes, self.update.bound, self.period)
+        fall = rate / self.peak if rate else 1.0
+        limits = [fall * usual_length(len(self.levels[k])) for k in due]
+        usual = own / limits if due else own
+        with np.errstate(all="ignore"):  # an update at rate 0 has no slope
+            sizes = lengths(np, own, usual, along, slopes, self.update.bound, self.period)
         for k, size in zip(due, sizes, strict=True):
             share = self.update.share
             moved[k] = (1 - share) * moved[k] + share * size * directions[k]

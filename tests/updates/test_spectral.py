@@ -55,15 +55,15 @@ class Matrices(nn.Module):
 def displacements(update, steps=4, period=1, rate=RATE, dtype=torch.float32, **changes):
     """What each full step moves when an optimizer descends along the gradients."""
     model = Matrices().to(dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    optimizer = torch.optim.SGD(model.parameters())
     config = HybridConfig(
         total_steps=100, speedup=1, updates={"hidden": update}, kinds={"*": "hidden"}, **changes
     )
     moved = []
     with HybridEngine(model, optimizer, config) as engine:
-        for group in engine._groups:
-            group.set_period(period)
+        engine._groups.set_period(period)
         for step in range(steps):
+            optimizer.param_groups[0]["lr"] = rate(step) if callable(rate) else rate
             before = [p.detach().clone() for p in model.parameters()]
             engine.before_step()
             for p, gradient in zip(model.parameters(), gradients(step), strict=True):
@@ -83,6 +83,8 @@ def displacements(update, steps=4, period=1, rate=RATE, dtype=torch.float32, **c
         ("default", 2, RATE),
         ("default", 3, RATE),
         ("default", 1, 10 * RATE),
+        ("any length", 1, lambda step: 5 * RATE * (1 - abs(step - 10) / 40)),  # up, then down
+        ("any length", 1, lambda step: 5 * RATE * (step % 3)),
     ],
 )
 def test_it_moves_as_the_naive_rule(case, period, rate):
@@ -93,7 +95,8 @@ def test_it_moves_as_the_naive_rule(case, period, rate):
     for step, moved in enumerate(found):
         given = zip(gradients(step), MATRICES, strict=True)
         matrices = [g.double().numpy().reshape(shape) for g, shape in given]
-        for x, wanted in zip(moved, naive.step(matrices, rate), strict=True):
+        now = rate(step) if callable(rate) else rate
+        for x, wanted in zip(moved, naive.step(matrices, now), strict=True):
             size = np.linalg.norm(wanted)
             np.testing.assert_allclose(x.reshape(wanted.shape), wanted, rtol=0, atol=3e-4 * size)
 
@@ -115,11 +118,14 @@ def test_an_update_is_as_long_as_the_optimizer_s_or_longer_within_the_bound(boun
     assert 1.05 < max(ratios) < 9.0 if bound == 9.0 else max(ratios) == pytest.approx(bound, 1e-4)
 
 
-def test_no_update_is_made_longer_than_the_usual_length():
-    rate = 5 * RATE  # at which some are longer by themselves
+@pytest.mark.parametrize("fall", [1.0, 0.5])
+def test_no_update_is_made_longer_than_the_usual_length_which_falls_with_the_rate(fall):
+    def rate(step):
+        return 5 * RATE * fall**step  # at which some are longer by themselves
+
     for step, moved in enumerate(displacements(SpectralUpdate(bound=1e9), rate=rate)[0]):
         for x, g, (rows, _) in zip(moved, gradients(step), MATRICES, strict=True):
-            most = max(rate * float(g.norm()), usual_length(rows))
+            most = max(rate(step) * float(g.norm()), fall**step * usual_length(rows))
             assert float(x.norm()) < most * (1 + 1e-4)
 
 
