@@ -146,7 +146,7 @@ def correct(
         config: That of :func:`init`.
         weight_decay: w of decoupled weight decay, likewise; 0 if it is added to the gradient.
         outputs_last: That of :func:`init`.
-        step_operations: That of :func:`init`.
+        step_operations: That of :func:`init`; with another one, arrays have other turns.
 
     Returns:
         Weights, and the new state; its ``clock.ticks`` counts the steps done.

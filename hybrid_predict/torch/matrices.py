@@ -132,7 +132,7 @@ def orthogonal(stack: Tensor, roots: Sequence[Tensor] = ()) -> Tensor:
     tall = stack.shape[-2] > stack.shape[-1]
     x = stack.mT if tall else stack
     if roots:
-        x = torch.bmm(unpack(torch.stack(list(roots)))[1].to(x), x)
+        x = torch.bmm(roots_of(torch.stack(list(roots))).to(x), x)
     # Without a root singular values differ more, which takes a third polynomial.
     x = _polar(x, 2 if roots else 3)
     return (x.mT if tall else x).to(stack.dtype)
@@ -200,14 +200,23 @@ def pack(covariances: Tensor, roots: Tensor) -> Tensor:
     return both.flatten(-2)
 
 
-def unpack(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """Return covariances and roots, (K, s, s) each, from what :func:`pack` has returned."""
-    side = math.isqrt(packed.shape[-1])
-    both = packed.view(-1, side, side + 1)
-    lower, upper = both[..., :-1].tril(), both[..., 1:].triu()
+def covariances_of(packed: Tensor) -> Tensor:
+    """Return the covariances (K, s, s) from what :func:`pack` has returned."""
+    lower = _rows(packed)[..., :-1].tril()
     lower += lower.tril(-1).mT
+    return lower
+
+
+def roots_of(packed: Tensor) -> Tensor:
+    """Return the roots (K, s, s) from what :func:`pack` has returned."""
+    upper = _rows(packed)[..., 1:].triu()
     upper += upper.triu(1).mT
-    return lower, upper
+    return upper
+
+
+def _rows(packed: Tensor) -> Tensor:
+    side = math.isqrt(packed.shape[-1])
+    return packed.view(-1, side, side + 1)
 
 
 def observe(packed: Sequence[Tensor], matrices: Sequence[Tensor], decay: float) -> None:
@@ -229,7 +238,7 @@ def observe(packed: Sequence[Tensor], matrices: Sequence[Tensor], decay: float) 
         if x.numel():
             groups[(*as_matrix(g.shape), x.dtype, x.device)].append(k)
     for (height, width, kind, _), members in groups.items():
-        covariances = unpack(upcast(torch.stack([packed[k] for k in members])))[0]
+        covariances = covariances_of(upcast(torch.stack([packed[k] for k in members])))
         newest = _normalised_grams([matrices[k].reshape(height, width) for k in members])
         covariances.lerp_(newest.to(covariances), 1.0 - decay)
         square = covariances / lengths(covariances)

@@ -10,7 +10,15 @@ from naive import below_one, correlation, covariance_of, inverse_root, orthogona
 from hybrid_predict.rules.budget import as_matrix
 from hybrid_predict.rules.polynomials import POLYNOMIALS, ROOT_FLOOR
 from hybrid_predict.torch import matrices
-from hybrid_predict.torch.matrices import Moments, flatten, observe, orthogonal, pack, unpack
+from hybrid_predict.torch.matrices import (
+    Moments,
+    covariances_of,
+    flatten,
+    observe,
+    orthogonal,
+    pack,
+    roots_of,
+)
 
 
 def moments(shape, rooted=False, kind=torch.float32):
@@ -165,7 +173,8 @@ def test_both_symmetric_matrices_come_back_from_the_memory_of_one_and_a_diagonal
     left, right = pair + pair.mT
     packed = pack(left, right)
     assert packed.shape == (3, side * (side + 1)) and packed.dtype == dtype
-    assert all(map(torch.equal, unpack(packed), (left, right)))
+    assert torch.equal(covariances_of(packed), left)
+    assert torch.equal(roots_of(packed), right)
 
 
 @SHAPES
@@ -180,7 +189,8 @@ def test_covariances_and_roots_are_those_of_the_eigenvalues(shape, spectrum, sca
         gradient = source * generator.normal(size=shape)
         observe([packed], [torch.tensor(scale * gradient, dtype=dtype)], 0.9)
         exact = 0.9 * exact + 0.1 * covariance_of(gradient)
-    (covariance,), (root,) = unpack(packed)
+    (covariance,) = covariances_of(packed)
+    (root,) = roots_of(packed)
     eps, wanted = torch.finfo(dtype).eps, inverse_root(exact)
     np.testing.assert_allclose(covariance, exact, rtol=0, atol=20 * eps)
     # The root has a condition number of the step's constant.
@@ -196,7 +206,7 @@ def test_roots_of_covariances_in_16_bits_are_near_the_exact_ones(shape):
         gradient = torch.randn(shape, generator=generator)
         observe([packed], [gradient], 0.9)
         exact = 0.9 * exact + 0.1 * covariance_of(gradient.double().numpy())
-    root = unpack(packed)[1][0].double().numpy()
+    root = roots_of(packed)[0].double().numpy()
     assert correlation(root, inverse_root(exact, ROOT_FLOOR)) > 0.97
 
 
