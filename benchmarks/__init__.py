@@ -8,7 +8,9 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 """Folder of the committed results files."""
 
 
-def load(name: str) -> dict[str, Any]:
-    """Read a committed results file."""
-    results: dict[str, Any] = json.loads((RESULTS / name).read_text())
-    return results
+def load(name: str, folder: Path = RESULTS) -> Any:
+    """Read a results file, by default a committed one; that of rows has one per line."""
+    text = (folder / name).read_text("utf-8")
+    if name.endswith(".jsonl"):
+        return [json.loads(line) for line in text.splitlines()]
+    return json.loads(text)

@@ -1,169 +1,157 @@
-"""``python -m benchmarks``: runs benchmark suites, and writes their results as tables."""
+"""``python -m benchmarks``: runs studies, and shows their results."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import table
-from benchmarks.arms import ARMS
-from benchmarks.blocks import fill, names
-from benchmarks.plan import SETTINGS, SUITES, TUNING_SEED, Plan, Row, Suite, select
+from benchmarks import RESULTS, render
+from benchmarks.plan import Row, Selection
 from benchmarks.plot import save_figure
-from benchmarks.rates import command as rates
-from benchmarks.run import (
-    FIELDS,
-    RESULTS,
-    SCHEMA,
-    check_device,
-    compile_results,
-    measure_steps,
-    outcome,
-    run_plan,
-    stored,
-)
+from benchmarks.run import make_runs, stored
+from benchmarks.studies import STUDIES, Blocks, Study
 from hybrid_predict import ConfigError
-from hybrid_predict.cli.program import INTERRUPTED, Command, need, run_program
-from hybrid_predict.cli.screen import Screen
-from hybrid_predict.runs.runtime import (
-    environment,
-    finite,
-    locked,
-    writable_folder,
-    write_json,
-)
+from hybrid_predict.cli.program import Command, need, positive, run_program
+from hybrid_predict.runs.files import writing
+from hybrid_predict.runs.runtime import finite, locked, writable_folder, write_json
 
 PROGRAM = "python -m benchmarks"
+
+DRAWN = tuple(name for name, study in STUDIES.items() if study.figures)
+"""Studies that have a figure."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; return 2 for bad usage, 130 after Ctrl-C, else 0."""
-    return run_program(PROGRAM, "Run the benchmark suites, and show their results.", _ACTIONS, argv)
+    return run_program(PROGRAM, "Run the benchmark's studies, and show them.", _COMMANDS, argv)
 
 
 def _run_options(add: Any) -> None:
-    suites = ", ".join(SUITES)
-    add("--suite", default="core", metavar="NAME", help=f"One of {suites} (core).")
+    add("studies", nargs="+", metavar="STUDY", help=f"Of {', '.join(STUDIES)}.")
     for name, what in (("tasks", "Tasks"), ("settings", "Settings"), ("arms", "Arms")):
-        add(f"--{name}", nargs="+", metavar="NAME", help=f"{what} in place of the suite's.")
-    add("--seeds", type=int, metavar="N", help="Paired seeds in place of the suite's.")
-    add("--jobs", type=int, default=1, metavar="N", help="Processes, one thread each (1).")
+        add(f"--{name}", nargs="+", metavar="NAME", help=f"{what} in place of the study's.")
+    add("--seeds", type=positive, metavar="N", help="Paired seeds in place of the study's.")
+    add("--jobs", type=positive, default=1, metavar="N", help="Processes, one thread each (1).")
+    add("--text", type=Path, metavar="FILE", help="Text file of the yardstick nanogpt, such as its "
+        "input.txt; without one, the source text of the standard library.")  # fmt: skip
     add(
         "--output-dir",
         default="benchmark-runs",
         metavar="FOLDER",
-        help="Folder for finished runs; the same command goes on where it was stopped "
+        help="Folder of finished runs and results; the same command goes on where it was stopped "
         "(benchmark-runs).",
     )
+    add("--commit", action="store_true", help="Copy the results to docs/results.")
 
 
 def _run(options: Any) -> int:
-    suite = _suite(options)
-    plan, folder = Plan(suite), writable_folder(options.output_dir, "--output-dir")
-    need("The benchmark", ("cli", "bench"))
-    check_device(plan)
-    with locked(folder):
-        return _run_in(folder, plan, options)
-
-
-def _run_in(folder: Path, plan: Plan, options: Any) -> int:
-    store = stored(folder)
-    print(f"{PROGRAM}: suite {options.suite}, {len(plan)} runs, kept in {folder}", flush=True)
-    path, stopped = folder / RESULTS, False
-    steps = _load(str(path))["steps"] if path.exists() else {}
-    try:
-        lengths, before = [1.0] * len(plan), len(plan.chosen(store.done))
-        with Screen(lengths, outcome, name=_name, done=before) as screen:
-            run_plan(plan, store, options.jobs, screen.run_finished)
-        steps = measure_steps(plan)
-    except KeyboardInterrupt:
-        stopped = True
-    done = plan.chosen(store.done)
-    results = finite(compile_results(options.suite, plan, done, environment(), steps))
-    write_json(results, path)
-    for name, make in table.blocks(results).items():
-        print(f"\n{name}\n\n{make()}")
-    print(f"\nResults: {path}")
-    return INTERRUPTED if stopped else 0
-
-
-def _suite(options: Any) -> Suite:
-    if options.suite not in SUITES:
-        raise ConfigError("--suite", f"one of {', '.join(SUITES)}", options.suite)
-    return select(
-        SUITES[options.suite], options.tasks, options.settings, options.arms, options.seeds
+    tasks, settings, arms = (
+        names and tuple(names) for names in (options.tasks, options.settings, options.arms)
     )
+    chosen = Selection(tasks, settings, arms, options.seeds, options.text)
+    studies = {name: _study(name) for name in options.studies}
+    folder = writable_folder(options.output_dir, "--output-dir")
+    need("The benchmark", ("cli", "bench"))
+    with locked(folder):
+        for name, study in studies.items():
+            _run_study(name, study, chosen, folder, options.jobs)
+            if options.commit:
+                shutil.copy(folder / study.file, RESULTS / study.file)
+    return 0
+
+
+def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: int) -> None:
+    """Make the runs of a study that are missing, and write its results file.
+
+    It starts from the committed runs that hold: those without the plug-in, and those of its present
+    code.
+    """
+    plan = study.plan(chosen, folder)
+    store = stored(folder, name, plan.key)
+    committed = study.read(RESULTS)
+    known = study.runs(committed) if committed is not None else ()
+    store.start_from(row for row in known if plan.holds(row))
+    if not plan.ready({}):
+        raise ConfigError("STUDY", "a study with runs of what is chosen", name)
+    print(f"{PROGRAM}: {name}, kept in {folder}", flush=True)
+    try:
+        make_runs(plan, store, jobs, lambda row: print(plan.tell(row), flush=True))
+    finally:
+        done = plan.chosen(store.done)
+        path = folder / study.file
+        if study.compiled is None:
+            _write_rows(done.values(), path)
+        else:
+            write_json(finite(study.compiled(plan, done, study.read(folder))), path)
+        print(f"{len(done):,} runs are finished. Results: {path}", flush=True)
+
+
+def _write_rows(rows: Iterable[Row], path: Path) -> None:
+    with writing(path):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
 def _table_options(add: Any) -> None:
-    add("files", nargs="+", metavar="FILE", help="Results files of the command run.")
+    add("study", metavar="STUDY", help=f"One of {', '.join(STUDIES)}.")
+    _from_options(add)
     add("--write", nargs="+", default=[], metavar="PAGE", help="Markdown pages; fill their marked "
         "blocks in place of printing.")  # fmt: skip
 
 
+def _from_options(add: Any) -> None:
+    add("--output-dir", type=Path, default=RESULTS, metavar="FOLDER", help="Folder of the command "
+        "run (docs/results).")  # fmt: skip
+
+
 def _table(options: Any) -> int:
-    blocks: dict[str, Callable[[], str]] = {}
-    for file in options.files:
-        with _reading(file):
-            texts = table.blocks(_load(file))
-        # Bound here: a block is texts only when it is asked for.
-        blocks.update({name: partial(_made, file, make) for name, make in texts.items()})
+    with _reading(options):
+        blocks = STUDIES[options.study].blocks(_results(options))
+        texts = blocks if options.write else {name: make() for name, make in blocks.items()}
     for page in options.write:
         _fill(page, blocks)
-    for name, make in {} if options.write else blocks.items():
-        print(f"\n{name}\n\n{make()}")
+    for name, text in {} if options.write else texts.items():
+        print(f"\n{name}\n\n{text}")
     return 0
 
 
-def _made(file: str, make: Callable[[], str]) -> str:
-    with _reading(file):
-        return make()
-
-
-@contextmanager
-def _reading(file: str) -> Iterator[None]:
-    """Turn errors from reading a results file into one that names the file."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        expected = "a results file written by python -m benchmarks run"
-        raise ConfigError("FILE", expected, file, f"{type(error).__name__}: {error}") from error
-
-
-def _fill(name: str, blocks: Mapping[str, Callable[[], str]]) -> None:
+def _fill(name: str, blocks: Blocks) -> None:
     """Fill the blocks of a page."""
     try:
         text = Path(name).read_text("utf-8")
     except OSError as error:
         raise ConfigError("--write", "a Markdown page", name, str(error)) from error
-    known = [block for block in names(text) if block in blocks]
+    known = [block for block in render.names(text) if block in blocks]
     if not known:
         remedy = f"Blocks of these results are {', '.join(blocks)}."
         raise ConfigError("--write", "a page with a block of these results", name, remedy)
-    Path(name).write_text(fill(text, blocks), encoding="utf-8")
+    Path(name).write_text(render.fill(text, blocks), encoding="utf-8")
     print(f"{name}: {', '.join(known)}")
 
 
 def _plot_options(add: Any) -> None:
-    add("file", metavar="FILE", help="Results file of the command run.")
+    add(
+        "study",
+        metavar="STUDY",
+        help=f"One of {', '.join(DRAWN)}.",
+    )
+    _from_options(add)
     add("--output", default="bench.png", metavar="FILE", help="File to write: .png, .svg or .pdf "
         "(bench.png).")  # fmt: skip
 
 
 def _plot(options: Any) -> int:
-    from benchmarks.plot import plot
-
-    with _reading(options.file):
-        figure = plot(_load(options.file))
+    if options.study not in DRAWN:
+        raise ConfigError("STUDY", f"one of {', '.join(DRAWN)}", options.study)
+    draw = next(iter(STUDIES[options.study].figures.values()))
+    with _reading(options):
+        figure = draw(_results(options))
     try:
-        save_figure(figure, options.output, options.file)
+        save_figure(figure, options.output, options.output_dir / STUDIES[options.study].file)
     except (OSError, ValueError) as error:
         expected = "a file name that a figure can be written to"
         raise ConfigError("--output", expected, options.output, str(error)) from error
@@ -171,42 +159,42 @@ def _plot(options: Any) -> int:
     return 0
 
 
-def _load(name: str) -> dict[str, Any]:
-    """Read a results file of this version."""
-    expected = "a results file written by python -m benchmarks run"
+def _study(name: str) -> Study:
+    if name not in STUDIES:
+        raise ConfigError("STUDY", f"one of {', '.join(STUDIES)}", name)
+    return STUDIES[name]
+
+
+def _results(options: Any) -> Any:
+    study = _study(options.study)
+    if (found := study.read(options.output_dir)) is None:
+        raise ConfigError("--output-dir", f"a folder with {study.file}", str(options.output_dir))
+    return found
+
+
+@contextmanager
+def _reading(options: Any) -> Iterator[None]:
+    """Turn errors from reading a results file into one that names the file."""
     try:
-        results: dict[str, Any] = json.loads(Path(name).read_text("utf-8"))
-        missing = FIELDS - results.keys()
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError("FILE", expected, name, f"{type(error).__name__}: {error}") from error
-    if missing:
-        raise ConfigError("FILE", expected, name, f"It lacks {', '.join(sorted(missing))}.")
-    if results["schema"] != SCHEMA:
-        raise ConfigError("FILE", f"results of schema {SCHEMA}", results["schema"])
-    arms = {arm for chosen in results["arms"].values() for arm in chosen}
-    if unknown := (results["arms"].keys() - SETTINGS.keys()) | (arms - ARMS.keys()):
-        remedy = f"It was written by another version: it has {', '.join(sorted(unknown))}."
-        raise ConfigError("FILE", expected, name, remedy)
-    return results
+        yield
+    except ConfigError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError) as error:
+        file = options.output_dir / STUDIES[options.study].file
+        expected = f"a results file written by {PROGRAM} run"
+        told = f"{type(error).__name__}: {error}"
+        raise ConfigError("--output-dir", expected, str(file), told) from error
 
 
-def _name(row: Row) -> str:
-    grid = " (grid)" if row["seed"] == TUNING_SEED else ""
-    return (
-        f"{row['task']}, {row['setting']}, {row['arm']}, rate {row['rate']:g} x "
-        f"{row['hidden']:g}, seed {row['seed']}{grid}"
-    )
-
-
-_ACTIONS = {
+_COMMANDS: Mapping[str, Command] = {
     "run": Command(
-        "Run a suite, or the rest of it.",
-        "Runs a suite, or the rest of it. Suites: core takes about four hours on 2 cores, "
-        "wide too, fresh one, smoke minutes, gpu needs a CUDA device.",
+        "Run studies, or the rest of them.",
+        "Runs studies, or the rest of them: "
+        + "; ".join(f"{name} ({study.about})" for name, study in STUDIES.items())
+        + ".",
         _run_options,
         _run,
     ),
-    "rates": rates.COMMAND,
     "table": Command(
         "Print results as Markdown tables, or write them into pages.",
         "Prints results as Markdown tables, or writes them into pages, between the marks "
@@ -215,6 +203,12 @@ _ACTIONS = {
         _table,
     ),
     "plot": Command("Draw a figure of results.", "Draw a figure of results.", _plot_options, _plot),
+    "pages": Command(
+        "Make the figures and pages of the committed results.",
+        "Makes the figures of docs/results, and fills the blocks of README.md and docs/.",
+        lambda add: None,
+        lambda options: render.main(),
+    ),
 }
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.arms import PLAIN
-from benchmarks.plan import SETTINGS, TUNING_SEED, Row, as_cell, number
+from benchmarks.plan import TUNING_SEED, Row, as_cell, number
+from benchmarks.suites import SETTINGS
 from hybrid_predict.runs.evidence import EXACT, Speedup, speedup, spread
 
 Runs = dict[int, Mapping[str, Any]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.arms import ARMS, PLAIN
 from benchmarks.figures import Summary
-from benchmarks.plan import SETTINGS
+from benchmarks.suites import SETTINGS
 from benchmarks.table import main_setting
 from hybrid_predict.report.shared import new_figure
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from benchmarks.arms import ARMS
 from benchmarks.plan import Row, number
-from benchmarks.rates.study import GUESSED, RATES, UNTUNED, best_rates, nearest
+from benchmarks.rates.plan import GUESSED, RATES, UNTUNED, best_rates, nearest
 from benchmarks.table import NONE
 from benchmarks.tasks import TASKS
 from hybrid_predict.runs.evidence import EXACT, plain_steps_to_reach

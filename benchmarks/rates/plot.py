@@ -9,7 +9,7 @@ from benchmarks.arms import ARMS
 from benchmarks.plan import Row
 from benchmarks.plot import CORRECTED_COLOR, HYBRID_COLOR, PLAIN_COLOR, tidy
 from benchmarks.rates.gains import COMPARED, Ratio, mean_value, points, untuned_ratios
-from benchmarks.rates.study import DEVELOPMENT
+from benchmarks.rates.plan import DEVELOPMENT
 from hybrid_predict.report.shared import new_figure
 
 if TYPE_CHECKING:

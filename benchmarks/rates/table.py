@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.arms import ARMS
 from benchmarks.plan import Row, number
 from benchmarks.rates.gains import BOTH, COMPARED, mean, mean_value, points, untuned_ratios, worst
-from benchmarks.rates.study import (
+from benchmarks.rates.plan import (
     DEVELOPMENT,
     RATES,
     SHARES,
@@ -20,7 +20,6 @@ from benchmarks.rates.study import (
     STEADY,
     best_rates,
     nearest,
-    share_text,
 )
 from benchmarks.table import NONE, markdown
 from benchmarks.tasks import TASKS
@@ -47,6 +46,11 @@ def headline(rows: Collection[Row]) -> str:
         f"plain training at a tenth of its rate {worth['plain']}, and the best of "
         f"{len(peers)} optimizers that need no learning rate, {peer}, {mean(peers[peer])}."
     )
+
+
+def share_text(share: float) -> str:
+    """Return a share of the best rate in words."""
+    return f"1/{1 / share:.0f}" if share < 1 else f"{share:.0f}"
 
 
 def overall(rows: Iterable[Row], setting: str = RATES) -> str:

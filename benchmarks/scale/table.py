@@ -7,20 +7,13 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-import torch
 
 from benchmarks.arms import ARMS
+from benchmarks.digests import states
 from benchmarks.figures import of_runs
-from benchmarks.gpu.gpt2 import GPT2, Size
-from benchmarks.gpu.record import Setup
 from benchmarks.plan import TUNING, TUNING_SEED, Row, number
-from benchmarks.scale.study import CASES, LOOPS, PLAIN
+from benchmarks.scale.plan import CASES, PLAIN
 from benchmarks.table import NONE, markdown, speedup_text
-from benchmarks.tasks.byte_gpt import ByteGPT
-from benchmarks.tasks.gpt import GPT_124M
-from hybrid_predict import HybridConfig, SpectralUpdate
 from hybrid_predict.runs.evidence import Speedup
 
 Runs = dict[int, Row]
@@ -86,15 +79,13 @@ def _speedup(
     return of_runs(list(curve), known, [group[seed] for seed in seeds])
 
 
-def blocks(rows: Iterable[Row], cost: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
+def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
     """What makes the blocks of the page, by name."""
     kept = list(rows)
     return {
         "scale source": partial(source, kept),
         "scale plain": partial(plain_table, kept),
         "scale speedups": partial(speedups_table, kept),
-        "scale cost": partial(cost_table, cost),
-        "scale foretold": foretold,
     }
 
 
@@ -109,7 +100,7 @@ def source(rows: list[Row]) -> str:
         if (left := [arm for arm in arms if (width, steps, arm) not in compared])
     ]
     trials = sum(row["setting"] == TUNING for row in rows)
-    codes = len({row["code"] for row in rows if ARMS[row["arm"]].plugin is not None})
+    codes = states(rows)
     mixed = f" Runs with the plug-in come from {codes} states of the code." if codes > 1 else ""
     still = f" Not done yet: {'; '.join(missing)}." if missing else ""
     return (
@@ -142,51 +133,6 @@ def speedups_table(rows: list[Row]) -> str:
               "rate (x hidden)", "final loss, mean", "speedup at equal quality",
               "seeds"]  # fmt: skip
     return markdown(titles, lines)
-
-
-def cost_table(cost: Mapping[str, Any]) -> str:
-    """A full step of every arm beside a plain one, a row per width and rows of a batch."""
-    lines, arms = [], [arm for arm in LOOPS if arm != PLAIN]
-    for row in cost["rows"]:
-        shares = (row[arm]["counted"] for arm in ("corrected", "corrected-any-cost"))
-        lines.append([
-            str(row["width"]), str(row["rows"]), f"{row['tokens']:,}", f"{row['plain_ms']:.1f}",
-            *(_ratio(row[arm]) for arm in arms), *(f"{share:.0%}" for share in shares),
-        ])  # fmt: skip
-    titles = ["width", "rows", "bytes in a batch", "plain full step, ms",
-              *(f"{ARMS[arm].title} / plain" for arm in arms), "counted, corrected",
-              "counted, whatever it costs"]  # fmt: skip
-    return markdown(titles, lines)
-
-
-def foretold() -> str:
-    """What correcting whole matrices adds to the counted operations at 124 M parameters."""
-    with torch.device("meta"):
-        bytes_, tokens_ = GPT_124M.net(), GPT2(Size())
-    rows = (
-        (f"`{GPT_124M.name}`", bytes_, GPT_124M.batch_size * GPT_124M.context),
-        ("GPT-2 in the public record's set-up", tokens_, Setup().tokens),
-    )
-    limit = HybridConfig().max_overhead
-    lines = [
-        [name, f"{tokens:,}", f"{share(model, tokens):.1%}", f"{share(model, 1) / limit:,.0f}"]
-        for name, model, tokens in rows
-    ]
-    titles = ["model", "tokens in a batch", "counted, whatever it costs",
-              "tokens from which `max_overhead` allows that"]  # fmt: skip
-    return markdown(titles, lines)
-
-
-def share(model: ByteGPT | GPT2, tokens: int) -> float:
-    """Operations of correcting whole matrices per operation of a full step, without attention."""
-    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
-    weights = sum(p.numel() for p in matrices) + model.head.weight.numel()
-    return SpectralUpdate().operations(matrices, 1) / (6 * weights * tokens)
-
-
-def _ratio(cost: Mapping[str, Any]) -> str:
-    low, high = cost["quartiles"]
-    return f"{cost['ratio']:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _rate(point: Point) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, final
 
 import lightning.pytorch as pl  # noqa: TID253
@@ -13,9 +11,9 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
-from benchmarks import RESULTS
 from benchmarks.clients import client
 from benchmarks.optimizers import Rates, adamw
+from benchmarks.rates.plan import best_rates
 from benchmarks.tasks import TASKS, Task
 from hybrid_predict.audit import AuditArm, AuditConfig
 
@@ -32,17 +30,10 @@ class TaskSubject:
     def __init__(self, name: str, steps: int | None = None) -> None:
         self._task = replace(TASKS[name], steps=steps or TASKS[name].steps // 2)
 
-    @cached_property
+    @property
     def rate(self) -> float:
         """The rate that the benchmark's grid chose for plain training of the whole length."""
-        rates = {
-            float(row["rate"])
-            for path in sorted(RESULTS.glob("bench-*.json"))
-            for row in json.loads(path.read_text())["runs"]
-            if (row["task"], row["setting"], row["arm"]) == (self._task.name, "tuned", "plain")
-        }
-        (rate,) = rates
-        return rate
+        return best_rates()[self._task.name]
 
     def make_run(self, arm: AuditArm) -> Any:
         """The task's recipe over the arm's steps; validated at the end only."""
@@ -141,6 +132,7 @@ def subject(name: str) -> Subject:
     return TaskSubject(name) if name in TASK_SUBJECTS else ChempropSubject()
 
 
-def configured(seeds: int, speedups: Sequence[float]) -> AuditConfig:
-    """Return the configuration of a search."""
-    return AuditConfig(metric=METRIC, seeds=seeds, speedups=tuple(speedups), mlflow=False)
+def configured(seeds: int, speedups: Sequence[float] | None = None) -> AuditConfig:
+    """Return the configuration of a search; its candidates are those of an audit."""
+    chosen = tuple(speedups or AuditConfig().speedups)
+    return AuditConfig(metric=METRIC, seeds=seeds, speedups=chosen, mlflow=False)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from benchmarks.tasks.digits import DigitsTask, augment, load_digits
-from benchmarks.yardsticks.study import Case, Yardstick, constant
+from benchmarks.yardsticks.plan import Case, Yardstick, constant
 
 ARMS = ("plain", "corrected", "hybrid", "auto", "muon")
 

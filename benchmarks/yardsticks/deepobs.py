@@ -16,8 +16,8 @@ import torch
 from scipy.stats import special_ortho_group  # type: ignore[import-untyped,unused-ignore]
 from torch import Generator, Tensor
 
+from benchmarks.yardsticks.plan import Case, Yardstick, constant
 from benchmarks.yardsticks.points import PointTask, beale, rosenbrock
-from benchmarks.yardsticks.study import Case, Yardstick, constant
 
 ARMS = ("short", "plain", "plain-double", "corrected", "hybrid", "auto")
 

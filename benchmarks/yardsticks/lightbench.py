@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from benchmarks.tasks import Task
-from benchmarks.yardsticks.study import Case, Yardstick, constant
+from benchmarks.yardsticks.plan import Case, Yardstick, constant
 from benchmarks.yardsticks.traps import Trap
 from benchmarks.yardsticks.xor import XorTask
 
@@ -110,4 +110,4 @@ def _recurrent() -> tuple[Case, ...]:
     )  # fmt: skip
 
 
-LIGHTBENCH = Yardstick(name="lightbench", arms=ARMS, cases=(*_traps(), *_recurrent()))
+LIGHTBENCH = Yardstick(name="lightbench", arms=ARMS, cases=(*_traps(), *_recurrent()), seeds=2)

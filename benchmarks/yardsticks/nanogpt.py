@@ -17,7 +17,7 @@ from benchmarks.tasks import Recipe
 from benchmarks.tasks.byte_gpt import ByteGPT
 from benchmarks.tasks.stdlib_text import StdlibText, source_text
 from benchmarks.tasks.text import TextTask
-from benchmarks.yardsticks.study import Case, Yardstick
+from benchmarks.yardsticks.plan import Case, Yardstick
 from hybrid_predict import ConfigError
 
 CHARACTERS, VOCABULARY = 1_115_394, 65

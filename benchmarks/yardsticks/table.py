@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from benchmarks.arms import ARMS, PLAIN
+from benchmarks.digests import states
 from benchmarks.figures import of_arm
 from benchmarks.plan import Row
 from benchmarks.table import NONE, markdown, speedup_text
@@ -34,7 +35,7 @@ def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
 def source(rows: Collection[Row]) -> str:
     """Tell how many runs there are, from how many seeds and states of the code."""
     seeds = {name: len({r["seed"] for r in rows if r["setting"] == name}) for name in NAMES}
-    codes = len({row["code"] for row in rows if ARMS[row["arm"]].plugin is not None})
+    codes = states(rows)
     few = [name for name, count in seeds.items() if count < FEW_SEEDS]
     hint = f" Below {FEW_SEEDS} seeds, differences are hints: {', '.join(few)}." if few else ""
     mixed = f" Those with the plug-in come from {codes} states of the code." if codes > 1 else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -12,11 +11,13 @@ import pytest
 import torch
 from lightning_models import Net, Ungated, loader
 
-from benchmarks import clients
-from benchmarks.clients import CLIENTS, QUIET, Client, environments, table
-from benchmarks.clients import __main__ as run
+from benchmarks import clients, load
+from benchmarks.clients import CLIENTS, QUIET, Client, __main__, environments, plan, table
+from benchmarks.clients import train as run
 from benchmarks.clients.kept import KeptBatches
-from hybrid_predict import HybridPredict
+from benchmarks.digests import code_digest
+from benchmarks.plan import Selection
+from hybrid_predict import ConfigError, HybridPredict
 
 
 @final
@@ -44,16 +45,13 @@ class Small(Client):
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "client", lambda name: Small())
     monkeypatch.setattr(run, "quiet", lambda: None)
-    monkeypatch.setattr(
-        run, "in_environment", lambda name, seed, _, arms: run.train_seed(name, seed, arms)
-    )
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.slow
 def test_every_arm_is_trained_with_its_own_length(seed: int) -> None:
-    told, rows = run.train_seed("small", seed, list(run.ARMS))
+    told, rows = run.train_seed("small", seed)
     assert told["length"] == 30 and told["version"]
     by_arm = {row["arm"]: row for row in rows}
     assert list(by_arm) == list(run.ARMS)
@@ -79,24 +77,24 @@ def test_what_a_client_requires_has_a_version(name: str) -> None:
     assert all(set("=<>") & set(each) for each in clients.client(name).requires)
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow
-def test_finished_seeds_are_kept(tmp_path: Path) -> None:
-    path = tmp_path / "clients.json"
-    run.run(["small"], 1, path, tmp_path)
-    first = json.loads(path.read_text())
-    for each in first["rows"]:
-        each["quality"] = 123.0
-    path.write_text(json.dumps(first))
-    found = run.run(["small"], 2, path, tmp_path)
-    assert [row["seed"] for row in found["rows"]] == 5 * [0] + 5 * [1]
-    assert [row["quality"] == 123.0 for row in found["rows"]] == 5 * [True] + 5 * [False]
-    found = run.run(["small"], 2, path, tmp_path, anew=["hybrid"])
-    kept = {row["arm"] for row in found["rows"] if row["quality"] == 123.0}
-    assert kept == set(run.ARMS) - {"full", "hybrid"}, "full runs are made beside those asked for"
-    assert {seed: len([r for r in found["rows"] if r["seed"] == seed]) for seed in (0, 1)} == {
-        0: 5, 1: 5
-    }  # fmt: skip
+def test_a_results_file_has_what_its_runs_have() -> None:
+    committed = load("clients.json")
+    found = {(row["client"], row["seed"]): row for row in plan.seeds(committed)}
+    again = plan.compiled(found)
+    assert sorted(again["rows"], key=str) == sorted(committed["rows"], key=str)
+    assert {**again, "rows": 0} == {**committed, "rows": 0}
+    wanted = plan.ClientsPlan(Selection())
+    assert set(wanted.keys({})) == found.keys() == {wanted.key(row) for row in found.values()}
+
+
+def test_a_seed_holds_if_its_arms_with_the_plug_in_are_of_the_present_code() -> None:
+    wanted = plan.ClientsPlan(Selection())
+    row = {"rows": [{"arm": arm, "code": code_digest("hybrid")} for arm in run.ARMS]}
+    assert wanted.holds(row)
+    row["rows"][0]["code"] = "old"  # of a run without the plug-in
+    assert wanted.holds(row)
+    row["rows"][1]["code"] = "old"
+    assert not wanted.holds(row)
 
 
 def test_a_client_has_an_environment_of_its_own_which_is_made_once(
@@ -171,11 +169,9 @@ def test_a_run_without_a_number_is_left_out_of_its_pair() -> None:
     assert "+0.1 [+0.1, +0.1]" in text
 
 
-def test_an_unknown_client_is_named(monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr("sys.argv", ["clients", "nobody"])
-    with pytest.raises(SystemExit):
-        run.main()
-    assert "is none of scvi" in capsys.readouterr().err
+def test_an_unknown_client_is_named() -> None:
+    with pytest.raises(ConfigError, match="one of scvi"):
+        __main__.main(["nobody"])
 
 
 @pytest.mark.parametrize("name", CLIENTS)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.arms import ARMS, PLAIN
-from benchmarks.plan import recipe_digest
+from benchmarks.digests import recipe_digest
 from benchmarks.tasks import TASKS
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

@@ -6,29 +6,25 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from benchmarks import suites
 from benchmarks.arms import ARMS, PLAIN
+from benchmarks.digests import code_digest, recipe_digest, statements
 from benchmarks.figures import Summary
 from benchmarks.optimizers import Rates
-from benchmarks.plan import (
-    SETTINGS,
-    SUITES,
-    TUNING,
-    TUNING_SEED,
-    Plan,
-    Suite,
-    best,
-    recipe_digest,
-    select,
-    to_row,
-)
-from benchmarks.run import code_digest, compile_results, statements
+from benchmarks.plan import TUNING, TUNING_SEED, Selection, best, to_row
 from benchmarks.step_cost import WAYS
+from benchmarks.suites import SETTINGS, SUITES, Suite, SuitePlan, select
 from benchmarks.table import blocks
 from benchmarks.tasks import TASKS
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.updates import UPDATES
 
 BEST_RATE, BEST_MULTIPLIER = 0.008, 2.0
+
+
+def chosen(suite, seeds=None, **names):
+    """The suite with other tasks, settings, arms or seeds."""
+    return select(suite, Selection(**{k: tuple(v) for k, v in names.items()}, seeds=seeds))
 
 
 def invented(cell, gain=1.3):
@@ -52,13 +48,13 @@ def finished(plan, outcome=invented):
 
 @pytest.fixture(scope="module")
 def core():
-    plan = Plan(SUITES["core"])
+    plan = SuitePlan(SUITES["core"])
     return plan, finished(plan)
 
 
 @pytest.mark.parametrize("name", [name for name in SUITES])
 def test_number_of_cells_is_known_before_they_are(name):
-    plan = Plan(SUITES[name])
+    plan = SuitePlan(SUITES[name])
     assert len(finished(plan)) == len(plan)
 
 
@@ -82,7 +78,7 @@ def test_grids_use_no_seed_of_a_comparison(core):
 
 
 def test_diverged_runs_are_never_chosen():
-    plan = Plan(select(SUITES["core"], tasks=["inr"], settings=["tuned"], arms=["hybrid"]))
+    plan = SuitePlan(chosen(SUITES["core"], tasks=["inr"], settings=["tuned"], arms=["hybrid"]))
     cells = plan.ready({})
     rows = {cell: {"loss": None} for cell in cells}
     assert best(cells, rows) == cells[0].rates
@@ -104,15 +100,15 @@ def test_diverged_runs_are_never_chosen():
 )
 def test_unknown_names_are_refused(change, argument):
     with pytest.raises(ConfigError, match=argument):
-        Plan(select(SUITES["core"], **change))
+        SuitePlan(chosen(SUITES["core"], **change))
 
 
 def test_a_grid_with_another_rate_keeps_the_runs_it_shares(monkeypatch):
     suite = Suite(("inr",), {"tuned": ()}, 1)
-    before = Plan(suite).ready({})
+    before = SuitePlan(suite).ready({})
     recipe = replace(TASKS["inr"].recipe, rates=(*TASKS["inr"].recipe.rates, 0.064))
     monkeypatch.setitem(TASKS, "inr", replace(TASKS["inr"], recipe=recipe))
-    assert set(before) < set(Plan(suite).ready({}))
+    assert set(before) < set(SuitePlan(suite).ready({}))
 
 
 @pytest.mark.parametrize(
@@ -129,14 +125,16 @@ def test_plain_arms_are_tuned_at_their_own_budget():
         return {**invented(cell), "loss": off}
 
     best_rate = dict(zip(PLAIN, (0.032, 0.016, 0.008, 0.004, 0.004), strict=True))
-    plan = Plan(select(SUITES["core"], tasks=["inr"], settings=["tuned"], seeds=1))
+    plan = SuitePlan(chosen(SUITES["core"], tasks=["inr"], settings=["tuned"], seeds=1))
     done = finished(plan, outcome)
     rates = {arm: plan.rates("inr", "tuned", arm, done).base for arm in (*PLAIN, "hybrid", "snoo")}
     assert rates == {**best_rate, "hybrid": 0.008, "snoo": 0.016}
 
 
 def test_a_run_that_diverged_early_is_charged_its_budget():
-    plan = Plan(select(SUITES["core"], tasks=["cnn"], settings=["tuned"], arms=["hybrid"], seeds=2))
+    plan = SuitePlan(
+        chosen(SUITES["core"], tasks=["cnn"], settings=["tuned"], arms=["hybrid"], seeds=2)
+    )
 
     def outcome(cell):
         lost = cell.arm in ("hybrid", "plain-double", "plain-quadruple")
@@ -209,7 +207,10 @@ def compiled(plan, done):
     environment = {"torch": "2", "python": "3", "cpu_count": 2}
     ways = {way: {"ratio": 2.0, "quartiles": [1.9, 2.1], "memory": 0} for way in WAYS}
     steps = {task: {"parameters": 9, "plain_ms": 100.0, **ways} for task in ("cnn", "inr")}
-    return compile_results("core", plan, plan.chosen(done), environment, steps)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(suites, "environment", lambda: environment)
+        patched.setattr(plan, "measured_steps", lambda: steps)
+        return suites.compiled("core", plan, plan.chosen(done), {"steps": steps})
 
 
 def test_figures_recover_what_was_put_in(core):
@@ -227,7 +228,7 @@ def test_figures_recover_what_was_put_in(core):
 
 
 def test_the_worst_task_is_named():
-    plan = Plan(select(SUITES["core"], settings=["tuned"], arms=["hybrid"], seeds=2))
+    plan = SuitePlan(chosen(SUITES["core"], settings=["tuned"], arms=["hybrid"], seeds=2))
     gains = {"cnn": 1.1, "inr": 0.9, "gpt-0.2m": 1.4}
     summary = Summary(compiled(plan, finished(plan, lambda cell: invented(cell, gains[cell.task]))))
     overall = summary.overall("tuned", "hybrid")
@@ -252,7 +253,7 @@ def test_tables_name_every_task_setting_and_arm(core):
 
 
 def test_numbers_of_fewer_seeds_than_the_suite_has_say_so():
-    plan = Plan(select(SUITES["core"], tasks=["cnn"], settings=["tuned"], arms=["corrected"]))
+    plan = SuitePlan(chosen(SUITES["core"], tasks=["cnn"], settings=["tuned"], arms=["corrected"]))
     done = {c: row for c, row in finished(plan).items() if c.arm != "corrected" or c.seed < 3}
     made = blocks(compiled(plan, done))
     plain, corrected = made["bench core mechanisms"]().splitlines()[2:]

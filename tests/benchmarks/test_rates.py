@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.plan import as_cell
-from benchmarks.rates import study, table
+from benchmarks import load
+from benchmarks.plan import Selection, as_cell
+from benchmarks.rates import plan as study
+from benchmarks.rates import table
 from benchmarks.rates.gains import COMPARED, Ratio, mean, points, worst
 from benchmarks.rates.plot import MEAN, plot
 from benchmarks.tasks import TASKS
@@ -55,8 +57,12 @@ def test_a_mean_over_bounds_is_marked():
 
 
 def test_untuned_arms_are_compared_with_tuned_plain_training():
-    guessed = [vars(c) | {"loss": 1.25, "full_steps": c.steps, "predicted_steps": 0}
-               for c in study.untuned_cells([TASK], 1, ["prodigy", "plain"])]  # fmt: skip
+    guessed = [
+        vars(study.cell(TASK, arm, 0, rate, 1, study.GUESSED))
+        | {"loss": 1.25, "full_steps": TASKS[TASK].steps, "predicted_steps": 0}
+        for arm in ("prodigy", "plain")
+        for rate in study.UNTUNED[arm]
+    ]
     guessed[0]["loss"] = None
     lines = table.untuned([*ROWS, *guessed]).splitlines()[2:]
     assert [line.split(" | ")[1] for line in lines] == ["0.0003", "0.001", "1"]
@@ -87,15 +93,19 @@ def test_a_hint_is_right_if_plain_training_gains_by_it():
     ]
 
 
-@pytest.mark.slow
-def test_every_run_is_made_once(tmp_path, monkeypatch):
-    monkeypatch.setitem(study.TASKS, TASK, replace(TASKS[TASK], steps=48))
-    wanted = [*study.cells([TASK], [0.1], 1, study.LENGTHS)]
-    assert len(set(wanted)) == sum(map(len, study.LENGTHS.values()))
+def test_the_plan_has_every_run_once():
+    cells = list(study.RatesPlan(Selection(tasks=(TASK,), seeds=2)).keys({}))
+    assert len(cells) == len(set(cells))
+    places = len(study.SHARES) + len(study.STEADY_SHARES)
     rates = sum(map(len, study.UNTUNED.values()))
-    assert len(set(study.untuned_cells([TASK], 2, study.UNTUNED))) == 2 * rates
-    path, made = tmp_path / "rates.jsonl", []
-    for _ in range(2):
-        study.make_missing(path, as_cell, wanted[-3:-1], study.train_one, 1, made.append)
-    assert [r["arm"] for r in made] == ["corrected", "auto"]
-    assert {r["full_steps"] + r["predicted_steps"] for r in made} == {48, 12}
+    assert len(cells) == 2 * (places * sum(map(len, study.LENGTHS.values())) + rates)
+    fewer = study.RatesPlan(Selection(tasks=(TASK,), arms=("auto",), settings=("constant",)))
+    assert {(c.arm, c.setting, c.decay) for c in fewer.keys({})} == {("auto", "constant", False)}
+
+
+def test_every_committed_run_is_in_the_plan():
+    def place(cell):
+        return replace(cell, recipe="")
+
+    planned = {place(cell) for cell in study.RatesPlan(Selection()).keys({})}
+    assert planned == {place(as_cell(row)) for row in load("rates.jsonl")}

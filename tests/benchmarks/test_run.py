@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import run as running
-from benchmarks import step_cost, update_cost
+from benchmarks import step_cost
 from benchmarks import train as training
 from benchmarks.__main__ import main
 from benchmarks.arms import ARMS, PLAIN
+from benchmarks.digests import code_digest
 from benchmarks.memory import Memory
-from benchmarks.plan import SUITES, Plan, select
-from benchmarks.run import run_plan, stored
+from benchmarks.plan import Selection
+from benchmarks.run import make_runs, stored
+from benchmarks.suites import SUITES, SuitePlan, select
 from benchmarks.tasks import TASKS
 from benchmarks.train import train
 from hybrid_predict.forecast.predictors import make_predictor
@@ -25,9 +26,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def tiny(arm, task="inr"):
     """The cell of one arm of a tiny suite, with the task's rate, and its task."""
-    plan = Plan(replace(SUITES["smoke"], tasks=(task,), arms={"default-decay": ()}))
+    plan = SuitePlan(replace(SUITES["smoke"], tasks=(task,), arms={"default-decay": ()}))
     rates = plan.rates(task, "default-decay", "short", {})
-    return plan._cell(task, "default-decay", arm, 0, rates), plan.task(task)
+    return plan.cell(task, "default-decay", arm, 0, rates), plan.tasks[task]
 
 
 @pytest.mark.parametrize("decay", [True, False])
@@ -144,21 +145,25 @@ def test_batch_norm_statistics_are_those_of_the_weights_that_count():
 
 
 @pytest.mark.slow
-def test_run_plan_resumes_and_gives_paired_results(tmp_path, monkeypatch):
-    plan = Plan(select(SUITES["smoke"], tasks=["inr"], arms=["hybrid"], seeds=1))
+def test_runs_go_on_where_they_were_and_are_paired(tmp_path, monkeypatch):
+    chosen = Selection(tasks=("inr",), arms=("hybrid",), seeds=1)
+    plan = SuitePlan(select(SUITES["smoke"], chosen))
     seen = []
-    done = run_plan(plan, stored(tmp_path), 2, lambda row: seen.append(row["arm"]))
+    done = make_runs(plan, stored(tmp_path), 2, lambda row: seen.append(row["arm"]))
     assert sorted(seen) == sorted(cell.arm for cell in done)
     assert {cell.arm for cell in done} == {*PLAIN, "hybrid"}
     assert done[next(c for c in done if c.arm == "short")]["loss"] == pytest.approx(
         train(*tiny("short"))["loss"], rel=1e-6
     )
+    assert make_runs(plan, stored(tmp_path), on_row=pytest.fail) == done
 
-    def forbidden(*_):
-        raise AssertionError("a finished run was trained again")
 
-    monkeypatch.setattr(running, "train", forbidden)
-    assert run_plan(plan, stored(tmp_path)) == done
+def test_runs_of_another_code_are_made_again_only_with_the_plug_in():
+    plan = SuitePlan(SUITES["smoke"])
+    rows = [{"arm": arm, "code": code} for arm in ("plain", "hybrid", "an arm that is gone")
+            for code in ("old", code_digest("hybrid"))]  # fmt: skip
+    held = [(row["arm"], row["code"] == "old") for row in rows if plan.holds(row)]
+    assert held == [("plain", True), ("plain", False), ("hybrid", False)]
 
 
 def test_step_cost_measures_every_way():
@@ -169,71 +174,58 @@ def test_step_cost_measures_every_way():
     assert all(found[way]["ratio"] > 0 and "waits" not in found[way] for way in step_cost.ADDED)
 
 
-def test_update_cost_tells_the_mechanisms_apart(monkeypatch):
-    monkeypatch.setattr(update_cost, "SIZES", {"tiny": (2, 16)})
-    monkeypatch.setattr(update_cost, "ROUNDS", {"tiny": 2})
-    rows = {name: update_cost.measure(name, "tiny", "float32") for name in update_cost.MECHANISMS}
-    passes = {name: row["passes"] for name, row in rows.items()}
-    # Forecasts take no products but those of the samples, here of all entries, as a window closes.
-    assert passes["predicted"]["products"] < 0.1 * passes["corrected"]["products"]
-    assert passes["predicted"]["others"] < passes["corrected + predicted"]["others"]
-    # The averaged gradients, the drift, one number per row, and four samples, here of all entries.
-    held = {name: row["bytes_per_parameter"] for name, row in rows.items()}
-    assert held["predicted"] == pytest.approx(8 + 16, rel=1e-3)
-    # Covariance and root take as much as a matrix if it is square, and less if it is not.
-    assert 5 < held["corrected"] < 6 < 25 < held["corrected + predicted"] < 26
-
-
-ARGUMENTS = ["--suite", "smoke", "--tasks", "inr", "--arms", "hybrid", "--output-dir"]
+ARGUMENTS = ["smoke", "--tasks", "inr", "--arms", "hybrid", "--output-dir"]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     assert main(["run", *ARGUMENTS, str(folder)]) == 0
-    return folder / "results.json"
+    return folder
 
 
 def test_table_prints_and_fills_pages(results, tmp_path, capsys):
-    assert main(["table", str(results)]) == 0
+    chosen = ["table", "smoke", "--output-dir", str(results)]
+    assert main(chosen) == 0
     printed = capsys.readouterr().out
     assert "| task |" in printed
     page = tmp_path / "page.md"
     untouched = "<!-- results: demo -->\nold\n<!-- end -->\n"
     page.write_text(f"<!-- results: bench smoke arms -->\nold\n<!-- end -->\n{untouched}")
-    assert main(["table", str(results), "--write", str(page)]) == 0
+    assert main([*chosen, "--write", str(page)]) == 0
     filled = page.read_text()
     assert filled.endswith(untouched)
     assert "| arm |" in filled
-    assert main(["table", str(results), "--write", str(page)]) == 0
+    assert main([*chosen, "--write", str(page)]) == 0
     assert page.read_text() == filled
 
 
-def test_plot_draws(results, tmp_path):
-    picture = tmp_path / "bench.svg"
-    assert main(["plot", str(results), "--output", str(picture)]) == 0
-    assert "hybrid" in picture.read_text()
+def test_plot_draws(tmp_path):
+    picture = tmp_path / "rates.svg"
+    assert main(["plot", "rates", "--output", str(picture)]) == 0
+    assert "auto" in picture.read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["run", "--suite", "nope"], "--suite"),
-        (["run", "--suite", "smoke", "--jobs", "0"], "jobs"),
-        (["run", "--suite", "smoke", "--jobs", "two"], "--jobs"),
-        (["table", "other.json"], "It lacks"),
+        (["run", "nope"], "one of core"),
+        (["run", "smoke", "--jobs", "0"], "--jobs"),
+        (["run", "rates", "--tasks", "nope"], "what is chosen"),
         (["rnu"], "Did you mean run?"),
-        (["table", "missing.json"], "missing.json"),
-        (["plot", "{results}", "--output", "nowhere/bench.png"], "--output"),
-        (["plot", "{results}", "--output", "bench.docx"], "--output"),
-        (["table", "{results}", "--write", "pyproject.toml"], "bench smoke arms"),
-        (["table", "{results}", "--write", "missing.md"], "missing.md"),
+        (["table", "smoke", "--output-dir", "."], "bench-smoke.json"),
+        (["table", "wide", "--output-dir", "."], "bench-wide.json"),
+        (["plot", "clients"], "one of core"),
+        (["plot", "scale", "--output", "nowhere/bench.png"], "--output"),
+        (["plot", "scale", "--output", "bench.docx"], "--output"),
+        (["table", "smoke", "--output-dir", "{results}", "--write", "page.md"], "bench smoke arms"),
+        (["table", "smoke", "--output-dir", "{results}", "--write", "missing.md"], "missing.md"),
     ],
 )
 def test_bad_usage_is_one_line(arguments, complaint, results, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pyproject.toml").write_text("[project]")
-    (tmp_path / "other.json").write_text('{"suite": "x"}')
+    (tmp_path / "page.md").write_text("no block")
+    (tmp_path / "bench-smoke.json").write_text('{"suite": "x"}')
     assert main([*(a.format(results=results) for a in arguments)]) == 2
     message = capsys.readouterr().err
     assert complaint in message
@@ -251,6 +243,6 @@ def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(Rows, "add", stop_at_the_third)
     assert main(["run", *ARGUMENTS, str(tmp_path)]) == 130
-    found = json.loads((tmp_path / "results.json").read_text())
+    found = json.loads((tmp_path / "bench-smoke.json").read_text())
     assert found["cells"]["done"] == 2
-    assert "2 of 6 runs" in capsys.readouterr().out
+    assert "2 runs are finished" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cases import UNGATED
 
-from benchmarks.search.__main__ import compare, judged
+from benchmarks.search.plan import compare, compiled, judged, subjects
 from benchmarks.search.subjects import SUBJECTS, TaskSubject, configured, subject
 from hybrid_predict.audit import AuditConfig, AuditOutcome
 
@@ -31,6 +31,11 @@ def test_the_search_reads_the_runs_of_the_sweep(tmp_path: Any) -> None:
     assert found["search"]["runs"] <= len(found["runs"])
     assert {t["seeds"] for t in found["search"]["tried"]} == {1}
     assert {v["outcome"] for v in found["sweep"]} == {AuditOutcome.UNDECIDED.value}
+
+
+def test_a_results_file_has_what_its_runs_have() -> None:
+    committed = json.loads(COMMITTED.read_text())
+    assert compiled({str(row["name"]): row for row in subjects(committed)}) == committed
 
 
 @pytest.mark.parametrize("name", json.loads(COMMITTED.read_text())["subjects"])

@@ -7,25 +7,14 @@ import pytest
 import torch
 
 from benchmarks.arms import ARMS
-from benchmarks.plan import as_cell
-from benchmarks.rates.study import make_missing
+from benchmarks.plan import Selection
 from benchmarks.tasks.schedules import SCHEDULES
-from benchmarks.yardsticks import (
-    NAMES,
-    __main__,
-    hits,
-    small,
-    small_table,
-    studies,
-    study,
-    table,
-    yardsticks,
-)
+from benchmarks.yardsticks import hits, table, yardsticks
 from benchmarks.yardsticks.algoperf import ALGOPERF
 from benchmarks.yardsticks.deepobs import DEEPOBS, FUNCTIONS, quadratic
 from benchmarks.yardsticks.lightbench import LIGHTBENCH
 from benchmarks.yardsticks.nanogpt import CHARACTERS, characters, nanogpt
-from benchmarks.yardsticks.study import Case, Watched
+from benchmarks.yardsticks.plan import Case, Watched, YardstickPlan, constant
 from benchmarks.yardsticks.xor import XorTask
 from hybrid_predict import ConfigError
 
@@ -107,7 +96,7 @@ def test_the_quadratic_has_the_spectrum_of_a_deep_net():
 @pytest.mark.parametrize(("parity", "right"), [(True, [0.0]), (False, [0.0, 1.0, 1.0])])
 def test_bits_and_their_exclusive_or(parity, right):
     length = 6 if parity else 3
-    task = XorTask(name="x", title="x", steps=12, recipe=study.constant(1e-3), parity=parity,
+    task = XorTask(name="x", title="x", steps=12, recipe=constant(1e-3), parity=parity,
                    length=length)  # fmt: skip
     bits, targets = next(task.batches(0))
     known = (bits == torch.tensor([1, 0, 1, 1, 1, 0])).all(1)
@@ -166,34 +155,29 @@ def test_a_run_ends_when_its_target_is_reached(target, hit):
     assert run.full_steps == (hit or 12)
 
 
+def measured(*chosen, seeds):
+    """The rows of yardsticks."""
+    plan = YardstickPlan({each.name: each for each in chosen}, Selection(seeds=seeds))
+    return [plan.work(cell) for cell in plan.keys({})]
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    path = tmp_path_factory.mktemp("yardsticks") / study.FILE
-    chosen = [
+def made():
+    return measured(
         only(LIGHTBENCH, "wide_linear-trivial", "rosenbrock-trivial", arms=LIGHTBENCH.arms),
         only(ALGOPERF, "mnist", arms=("plain", "auto")),
         only(DEEPOBS, "two_d_beale", arms=DEEPOBS.arms),
-    ]
-    rows = [yardstick.measure(cell) for yardstick in chosen for cell in yardstick.cells(2)]
-    store = make_missing(path, as_cell, [], print, 1, print)
-    for row in rows:
-        store.add(row)
-    return path, chosen, rows
+        seeds=2,
+    )
 
 
-@pytest.mark.slow
-def test_finished_runs_are_not_made_again(made):
-    path, chosen, rows = made
-    again = []
-    for yardstick in chosen:
-        make_missing(path, as_cell, yardstick.cells(2), yardstick.measure, 1, again.append)
-    assert not again
-    assert {row["setting"] for row in rows} == {"lightbench", "algoperf", "deepobs"}
-    assert all(row["elapsed"] > 0 for row in rows)
+def test_rows_have_the_name_of_their_yardstick_and_seconds_of_the_clock(made):
+    assert {row["setting"] for row in made} == {"lightbench", "algoperf", "deepobs"}
+    assert all(row["elapsed"] > 0 for row in made)
 
 
 def test_tables_have_every_task_and_arm(made):
-    texts = {name: block() for name, block in table.blocks(made[2]).items()}
+    texts = {name: block() for name, block in table.blocks(made).items()}
     assert "deepobs 2" in texts["yardsticks source"]
     assert texts["yardsticks nanogpt"].count("\n") == 1
     assert texts["yardsticks deepobs"].count("`two_d_beale`") == len(DEEPOBS.arms)
@@ -232,37 +216,11 @@ def test_an_arm_is_compared_with_plain_training_of_the_same_seed(plain, arm, cou
 def test_the_default_is_plain_training_where_there_are_no_matrices():
     """A vector is not corrected and not predicted, so that nothing can be worse."""
     yardstick = only(LIGHTBENCH, "scale_invariant-trivial", arms=("plain", "hybrid"), steps=60)
-    plain, hybrid = map(yardstick.measure, yardstick.cells(1))
+    plain, hybrid = measured(yardstick, seeds=1)
     assert plain["loss"] == hybrid["loss"]
     assert hybrid["predicted_steps"] == 0
-
-
-def test_a_protocol_of_a_forecast_has_its_rate_and_its_first_hit(monkeypatch):
-    monkeypatch.setattr(small, "STEPS", 40)
-    row = small.measure(("nino", "corrected", 0))
-    assert row["steps"] == [20, 40]
-    for name, protocol in small.PROTOCOLS.items():
-        recipe = small.task(protocol).recipe
-        assert (recipe.betas, recipe.gradient_clip) == ((0.9, 0.999), None), name
-    plain = {**row, "arm": "plain", "losses": [3.0, 1.0]}
-    rows = [plain, {**row, "losses": [1.5, 0.5]}]
-    assert (small_table.target(plain), small_table.first_hit(rows[1], 2.0)) == (2.0, 20)
-    assert "| plain | 1 of 1 | 40 |" in small_table.table(rows)
-    assert "| corrected | 1 of 1 | 20 |" in small_table.table(rows)
-    assert len(set(small.keys(2))) == 2 * len(small.PROTOCOLS) * len(small.ARMS)
 
 
 def test_the_ratio_up_to_a_target_is_a_mean_over_seeds():
     rows = [row for row in reached([10, 40], [5, 5]) if row["arm"] in ("plain", "auto")]
     assert "| auto | 2 of 2 | 5 | 4.00 |" in hits.targets(rows)
-
-
-@pytest.mark.slow
-def test_the_command_knows_its_yardsticks(tmp_path, monkeypatch, capsys):
-    assert {*NAMES, "small"} == set(studies())
-    tiny = {"algoperf": only(ALGOPERF, "mnist", arms=("plain",)).study}
-    monkeypatch.setattr(__main__, "studies", lambda text=None: tiny)
-    monkeypatch.setattr("sys.argv", ["x", "algoperf", "--seeds", "1", "--folder", str(tmp_path)])
-    __main__.main()
-    assert "mnist, plain, seed 0: 12 full steps" in capsys.readouterr().out
-    assert len((tmp_path / study.FILE).read_text().splitlines()) == 1

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.clients import CLIENTS, client
-from benchmarks.clients import __main__ as run
+from benchmarks.clients import train as run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

@@ -14,7 +14,7 @@ import pytest
 
 import hybrid_predict
 from benchmarks import render
-from benchmarks.blocks import WIDTH
+from benchmarks.render import WIDTH
 from hybrid_predict.forecast.predictors import PREDICTORS
 from hybrid_predict.updates import UPDATES
 
@@ -90,7 +90,7 @@ def test_every_predictor_and_update_has_a_method_card(name: str) -> None:
 
 @pytest.mark.parametrize("page", parameters(render.PAGES), ids=named)
 def test_numbers_on_the_pages_are_those_of_the_results_files(page: Path) -> None:
-    assert render.rendered(page) == page.read_text(), "run: python -m benchmarks.render"
+    assert render.rendered(page) == page.read_text(), "run: python -m benchmarks pages"
 
 
 NUMBER = re.compile(r"(?<![\w.-])\d*\.\d+(?![\w.])")

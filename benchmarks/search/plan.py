@@ -1,23 +1,18 @@
-"""Compares the audit's search with a sweep: python -m benchmarks.search NAME... --seeds 5.
+"""The audit's search beside a sweep, which trains every candidate with every seed.
 
-The sweep trains every candidate with every seed; the search then chooses among these runs.
+The search then chooses among the runs of the sweep.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
-import torch
-
-from benchmarks import RESULTS
-from benchmarks.arguments import one_of
+from benchmarks.digests import code_digest
 from benchmarks.measure import without_advice
-from benchmarks.run import code_digest
+from benchmarks.plan import Plan, Row, Selection
 from benchmarks.search.subjects import SUBJECTS, Subject, configured, subject
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditConfig, judge_audit, search
@@ -25,7 +20,6 @@ from hybrid_predict.audit.results import paired
 from hybrid_predict.audit.run import ArmRuns
 from hybrid_predict.audit.searching import WAYS, number_of_tests
 from hybrid_predict.audit.store import RunStore
-from hybrid_predict.cli.program import positive
 from hybrid_predict.runs.evidence import FULL, SHORT
 from hybrid_predict.runs.runtime import (
     Observer,
@@ -34,25 +28,75 @@ from hybrid_predict.runs.runtime import (
     locked,
     quiet,
     writable_folder,
-    write_json,
 )
 
 KEPT = (
-    "arm", "seed", "metric", "full_steps", "predicted_steps", "undone_steps", "seconds", "failure",
-)  # fmt: skip
+    "arm",
+    "seed",
+    "metric",
+    "full_steps",
+    "predicted_steps",
+    "undone_steps",
+    "seconds",
+    "failure",
+)
 """What the results file holds of a run, beside its speedup."""
 
 SCHEMA = 1
-Row = Mapping[str, Any]
+
+
+class SearchPlan(Plan[str]):
+    """A run is a subject: its sweep, and the search over it; trainings are kept in a folder."""
+
+    def __init__(self, chosen: Selection, folder: Path) -> None:
+        self._names = [name for name in SUBJECTS if chosen.tasks is None or name in chosen.tasks]
+        self._config = configured(chosen.seeds or 5)
+        self._folder = folder
+
+    def keys(self, done: Mapping[str, Row]) -> Iterator[str]:
+        """Yield the subjects."""
+        yield from self._names
+
+    def key(self, row: Row) -> str:
+        """Return the name of the subject."""
+        return str(row["name"])
+
+    def work(self, name: str) -> Row:
+        """Compare the search with a sweep."""
+        results = compare(subject(name), self._config, self._folder / name)
+        return {"name": name, **results, "environment": environment()}
+
+    def holds(self, row: Row) -> bool:
+        """Return whether the trainings come from the present code of the plug-in."""
+        return bool(row["code"] == code_digest("hybrid"))
+
+    def tell(self, row: Row) -> str:
+        """Return the answer of the search."""
+        return f"{row['name']}: {row['search']['line']}"
+
+
+def subjects(results: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the runs of a results file, as a plan has them."""
+    for name, row in results["subjects"].items():
+        yield {"name": name, **row}
+
+
+def compiled(done: Mapping[str, Row]) -> dict[str, Any]:
+    """Return the content of a results file."""
+    found = {
+        name: {field: value for field, value in done[name].items() if field != "name"}
+        for name in SUBJECTS
+        if name in done
+    }
+    return {"schema": SCHEMA, "subjects": found}
 
 
 def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any]:
     """Return a subject's part of the results file: the sweep, and the search over its runs."""
     place, source = writable_folder(folder), chosen.to_dict()
     with locked(place), quiet(), without_advice():
-        trained = _Told(config)
         store = RunStore(place, config, source)
-        runs = ArmRuns(chosen.make_run, config, config.speedups, store, trained)
+        runs = ArmRuns(chosen.make_run, config, config.speedups, store, _Counted())
         rows = [
             {"speedup": speedup, **{name: run[name] for name in KEPT}}
             for seed in range(config.seeds)
@@ -61,7 +105,7 @@ def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any
             if name != FULL or speedup == config.speedups[0]
             for run in [runs.get(name, speedup, seed)]
         ]
-    used = _Told(config)
+    used = _Counted()
     with without_advice():
         searched = search(chosen.make_run, config, place, observer=used, source=source)
     if used.trained:
@@ -103,13 +147,12 @@ def judged(rows: Iterable[Row], config: AuditConfig, each: float) -> list[dict[s
 
 
 @final
-class _Told(Observer):
-    """Counts runs, and tells of those that are trained."""
+class _Counted(Observer):
+    """Counts runs, and prints a line on those that are trained."""
 
-    def __init__(self, config: AuditConfig) -> None:
-        each = 1 + (1 + len(WAYS)) * len(config.speedups)
-        self._planned = config.seeds * each
-        self.found = self.trained = 0
+    def __init__(self) -> None:
+        self.found = 0
+        self.trained = 0
 
     def run_found(self, run: Mapping[str, Any]) -> None:
         """Count it."""
@@ -119,45 +162,7 @@ class _Told(Observer):
         """Count it, and print a line."""
         self.trained += 1
         print(
-            f"{self.found + self.trained}/{self._planned}  {run['arm']}, seed {run['seed']}: "
-            f"{run['full_steps']} full steps in {run['seconds']:.1f} s, {run['metric']}",
+            f"{run['arm']}, seed {run['seed']}: {run['full_steps']} full steps in "
+            f"{run['seconds']:.1f} s, {run['metric']}",
             flush=True,
         )
-
-
-def main() -> None:
-    """Read the arguments, and run."""
-    parser = argparse.ArgumentParser("python -m benchmarks.search", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", type=one_of(SUBJECTS),
-                        help=f"of {', '.join(SUBJECTS)}; or all")  # fmt: skip
-    parser.add_argument("--seeds", type=positive, default=5, help="of each (default: 5)")
-    parser.add_argument(
-        "--speedups", type=float, nargs="+", default=AuditConfig().speedups, metavar="X",
-        help="the candidates, ascending (those of an audit)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--output-dir", type=Path, default=Path("search-runs"),
-        help="where finished runs are kept, so that the same command goes on (search-runs)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--output", type=Path, default=RESULTS / "search.json", help="the results file"
-    )
-    asked = parser.parse_args()
-    torch.set_num_threads(1)
-    for name in asked.names or SUBJECTS:
-        config = configured(asked.seeds, asked.speedups)
-        results = compare(subject(name), config, asked.output_dir / name)
-        write_json(_with(asked.output, name, results), asked.output)
-        print(f"{name}: {results['search']['line']}", flush=True)
-
-
-def _with(path: Path, name: str, results: dict[str, Any]) -> dict[str, Any]:
-    """What the file holds, with one subject more or anew."""
-    before = json.loads(path.read_text("utf-8"))["subjects"] if path.exists() else {}
-    order = {**before, name: {**results, "environment": environment()}}
-    subjects = {key: order[key] for key in SUBJECTS if key in order}
-    return {"schema": SCHEMA, "subjects": subjects}
-
-
-if __name__ == "__main__":
-    main()

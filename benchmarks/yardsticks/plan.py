@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter, process_time
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 from torch import Tensor
 
 from benchmarks.arms import ARMS
-from benchmarks.plan import Cell, Row, as_cell, recipe_digest, to_row
-from benchmarks.run import code_digest, trained
+from benchmarks.digests import code_digest, recipe_digest
+from benchmarks.plan import Cell, Row, Selection, to_row
+from benchmarks.run import CellPlan, trained
 from benchmarks.tasks import Recipe, Task
 from benchmarks.train import Run, warm
-
-FILE = "yardsticks.jsonl"
-
-K = TypeVar("K")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,29 +33,14 @@ class Case:
     fixed: bool = False
 
 
-class Study(NamedTuple, Generic[K]):
-    """What makes the runs of a name: by their keys, with rows in a file."""
-
-    name: str
-    file: str
-    key: Callable[[Row], K]
-    keys: Callable[[int], Iterable[K]]
-    measure: Callable[[K], Row]
-    tell: Callable[[Row], object]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Yardstick:
-    """Cases with the arms that are compared on them."""
+    """Cases with the arms that are compared on them, and seeds."""
 
     name: str
     arms: tuple[str, ...]
     cases: tuple[Case, ...]
-
-    @property
-    def study(self) -> Study[Cell]:
-        """What makes its runs."""
-        return Study(self.name, FILE, as_cell, self.cells, self.measure, tell)
+    seeds: int = 5
 
     def case(self, task: str) -> Case:
         """Return the case of a task's name."""
@@ -69,9 +51,9 @@ class Yardstick:
         alone = len(self.cases) == 1
         return (self.cases[0] if alone else self.case(task)).published
 
-    def cells(self, seeds: int) -> Iterator[Cell]:
-        """Return all runs, seed by seed."""
-        for seed in range(seeds):
+    def cells(self, seeds: int | None = None) -> Iterator[Cell]:
+        """Yield all runs, seed by seed."""
+        for seed in range(seeds or self.seeds):
             for case in self.cases:
                 if seed == 0 or not case.fixed:
                     yield from (self._cell(case, arm, seed) for arm in self.arms)
@@ -84,19 +66,44 @@ class Yardstick:
         rate = case.task.recipe.learning_rate
         return Cell(case.task.name, self.name, arm, seed, rate, 1.0, True, steps, digest)
 
-    def measure(self, cell: Cell) -> Row:
+
+class YardstickPlan(CellPlan):
+    """The runs of yardsticks; the setting of a cell is the name of its yardstick."""
+
+    def __init__(self, yardsticks: Mapping[str, Yardstick], chosen: Selection) -> None:
+        self._yardsticks = dict(yardsticks)
+        cells = (cell for each in yardsticks.values() for cell in each.cells(chosen.seeds))
+        self._cells = [cell for cell in cells if chosen.has(cell)]
+
+    def keys(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:
+        """Yield all runs."""
+        yield from self._cells
+
+    def task(self, cell: Cell) -> Task:
+        """Return the task of a cell."""
+        return self._case(cell).task
+
+    def work(self, cell: Cell) -> Row:
         """Train a cell; ``elapsed`` are seconds of the clock, with data and evaluations."""
-        case, started = self.case(cell.task), perf_counter()
+        case, started = self._case(cell), perf_counter()
         row = trained(cell, case.task) if case.target is None else _until(cell, case, case.target)
         return {**row, "elapsed": perf_counter() - started}
+
+    def _case(self, cell: Cell) -> Case:
+        return self._yardsticks[cell.setting].case(cell.task)
 
 
 def constant(rate: float) -> Recipe:
     """Return Adam at a constant rate, with its default betas, as most yardsticks have it."""
     return Recipe(
-        learning_rate=rate, rates=(rate,), betas=(0.9, 0.999), weight_decay=0.0,
-        gradient_clip=None, warmup_fraction=0.0, schedule="constant",
-    )  # fmt: skip
+        learning_rate=rate,
+        rates=(rate,),
+        betas=(0.9, 0.999),
+        weight_decay=0.0,
+        gradient_clip=None,
+        warmup_fraction=0.0,
+        schedule="constant",
+    )
 
 
 class Watched(Run):
@@ -105,7 +112,8 @@ class Watched(Run):
     def __init__(self, cell: Cell, case: Case, target: float) -> None:
         super().__init__(cell, case.task)
         self.hit: int | None = None
-        self._case, self._target = case, target
+        self._case = case
+        self._target = target
 
     @property
     def done(self) -> bool:
@@ -127,15 +135,11 @@ def _until(cell: Cell, case: Case, target: float) -> dict[str, Any]:
     run, started = Watched(cell, case, target), process_time()
     run.train()
     seconds, loss = process_time() - started, case.task.final_loss(run.model)
-    return to_row(cell, {
-        "loss": loss if run.finite and math.isfinite(loss) else None, **run.counts(),
-        "hit": run.hit, "seconds": seconds, "code": code_digest(cell.arm),
-    })  # fmt: skip
-
-
-def tell(row: Row) -> None:
-    """Print a line on a finished run."""
-    loss = "diverged" if row["loss"] is None else f"{row['loss']:.4g}"
-    hit = f", target in {row['hit']}" if row.get("hit") else ""
-    print(f"{row['task']}, {row['arm']}, seed {row['seed']}: {row['full_steps']:,} full steps in "
-          f"{row['seconds']:.1f} s, {loss}{hit}", flush=True)  # fmt: skip
+    results = {
+        "loss": loss if run.finite and math.isfinite(loss) else None,
+        **run.counts(),
+        "hit": run.hit,
+        "seconds": seconds,
+        "code": code_digest(cell.arm),
+    }
+    return to_row(cell, results)

@@ -1,0 +1,88 @@
+"""Trains one seed of a client: every arm after the other in one process."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from time import process_time
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from benchmarks.clients import Client, client
+
+ARMS: dict[str, Any] = {
+    "full": None,
+    "hybrid": {},
+    "corrected": {"speedup": 1},
+    "auto": {"speedup": "auto"},
+    "short": None,
+}
+"""Arguments of the callback by arm, in the order of training; None trains without it."""
+
+SHORT, SHORT_ARMS = 2 / 3, ("short", "corrected")
+"""Length of these arms as a share of the full one: 1 / 1.5, the default speedup. They take as many
+full steps as the default, if all its predicted steps are made."""
+
+
+def train_seed(
+    name: str, seed: int, arms: Sequence[str] = tuple(ARMS), share: float = 1.0
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Describe the client, and train arms with one seed, after a short run to warm up.
+
+    Odd seeds train the arms in reverse order. So no arm is always the last one.
+    """
+    torch.set_num_threads(1)
+    quiet()
+    chosen = client(name)
+    length = max(1, round(share * chosen.length))
+    _trained(chosen, "hybrid", seed, max(1, length // 20))
+    by_arm = {}
+    for arm in arms[:: -1 if seed % 2 else 1]:
+        whole = max(1, round(SHORT * length)) if arm in SHORT_ARMS else length
+        by_arm[arm] = _trained(chosen, arm, seed, whole)
+    # Has a Muon, of which pykeen expects only that of torch.
+    from benchmarks.digests import code_digest
+
+    shared = {"client": name, "seed": seed, "torch": torch.__version__}
+    for arm, row in by_arm.items():
+        row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]
+        row["code"] = code_digest("hybrid" if ARMS[arm] is not None else "plain")
+    return chosen.to_dict(), [{**shared, "arm": arm, **by_arm[arm]} for arm in arms]
+
+
+def quiet() -> None:
+    """Silence warnings and log lines of the packages."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+
+
+def _trained(chosen: Client, arm: str, seed: int, length: int) -> dict[str, Any]:
+    """Train one run; return its quality, steps, and seconds of processor time."""
+    from lightning.fabric import seed_everything
+
+    from hybrid_predict import HybridPredict
+
+    options = ARMS[arm]
+    data = chosen.data(seed)
+    callback = None if options is None else HybridPredict(log_dir=None, **options)
+    updates: list[object] = []
+    hook = register_optimizer_step_post_hook(lambda optimizer, *_: updates.append(optimizer))
+    seed_everything(seed, verbose=False)
+    started = process_time()
+    try:
+        trained = chosen.train(data, length, [] if callback is None else [callback])
+    finally:
+        hook.remove()
+    seconds = process_time() - started
+    seed_everything(seed, verbose=False)
+    ledger = None if callback is None else callback.ledger
+    return {
+        "quality": chosen.quality(trained, data),
+        "full_steps": len(updates) if ledger is None else ledger.full_steps,
+        "predicted_steps": 0 if ledger is None else ledger.predicted_steps,
+        "skill": None if ledger is None else ledger.skill,
+        "seconds": seconds,
+    }

@@ -1,0 +1,85 @@
+"""Digests of what a result depends on: its recipe, and the code that made it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hybrid_predict
+from benchmarks.arms import ARMS, Arm
+from benchmarks.tasks import Task
+from hybrid_predict.forecast.predictors import make_predictor
+from hybrid_predict.updates import make_update
+
+_TRAINING = ("tasks", "peers", "optimizers.py", "train.py")
+"""Code of the benchmark that a result depends on."""
+
+_ASIDE = {
+    "audit", "cli", "demo", "functional", "integrations", "report", "runs", "testing",
+    "errors.py", "html.py", "refusals.py",
+}  # fmt: skip
+"""Folders and files of the package that no result depends on."""
+
+
+def recipe_digest(task: Task, arm: Arm) -> str:
+    """Return 12 hexadecimal digits over task and arm, without learning rates."""
+    described = task.to_dict()
+    for name in ("learning_rate", "rates"):  # a cell names the rate that it uses
+        described["recipe"].pop(name)
+    plain: dict[str, Any] = {"task": described, "arm": arm.describe()}
+    if (config := arm.config(task.steps)) is not None:
+        updates = {kind: make_update(u) for kind, u in config.updates.items()}
+        predictors = {kind: make_predictor(p) for kind, p in config.chosen_predictors.items()}
+        plain["plugin"] = [config.to_dict(), repr(updates), repr(predictors)]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def code_digest(arm: str) -> str:
+    """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch.
+
+    Comments and docstrings do not count.
+    """
+    return _digest(plugin=ARMS[arm].plugin is not None)
+
+
+@lru_cache
+def _digest(*, plugin: bool) -> str:
+    digest = hashlib.sha256(torch.__version__.encode())
+    here, package = Path(__file__).parent, Path(hybrid_predict.__file__).parent
+    sources = [(here, path) for path in here.rglob("*.py")
+               if path.relative_to(here).parts[0] in _TRAINING]  # fmt: skip
+    if plugin:
+        sources += [(package, path) for path in package.rglob("*.py")
+                    if not _ASIDE & set(path.relative_to(package).parts)]  # fmt: skip
+    for root, path in sorted(sources):
+        digest.update(f"{path.relative_to(root).as_posix()}{statements(path)}".encode())
+    return digest.hexdigest()[:12]
+
+
+def statements(path: Path) -> str:
+    """Return the code of a file without comments and docstrings."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(getattr(node, "body", None), list):
+            node.body = [each for each in node.body if not _is_text(each)]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def states(rows: Iterable[Mapping[str, Any]]) -> int:
+    """Return from how many states of the code the runs with the plug-in come."""
+    return len({row["code"] for row in rows if ARMS[row["arm"]].plugin is not None})

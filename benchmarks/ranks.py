@@ -1,0 +1,294 @@
+"""Measures what corrected updates send, compute and take on each of several ranks.
+
+On 1, 2 and 4 processes of this machine's CPU, which talk through gloo. Run with:
+python -m benchmarks.ranks > docs/results/ranks.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.measure import Loop, middle, take_turns, without_advice
+from benchmarks.step_cost import WAYS
+from benchmarks.table import markdown
+from hybrid_predict.runs.runtime import environment
+
+COLLECTIVES = ("all_to_all_single", "all_gather_single", "all_gather_into_tensor", "all_reduce")
+
+WHOLE = {"max_overhead": 1e9}
+"""Matrices are corrected whole, however small the batch."""
+
+TIMED = ("corrected", "both")
+"""Of `WAYS`, besides plain training."""
+
+Found = Mapping[str, Any]
+Wrap = Callable[[nn.Module], Any]
+
+
+class Size(NamedTuple):
+    """A net, and the rows of a batch of each rank."""
+
+    width: int
+    layers: int
+    rows: int
+
+
+class Scope(NamedTuple):
+    """Nets whose operations, and whose time, are measured; blocks, and full steps of a block."""
+
+    counted: Size
+    timed: Size
+    blocks: int
+    length: int
+
+
+FULL = Scope(Size(48, 12, 16), Size(128, 4, 256), blocks=7, length=2)
+
+
+def _hsdp(net: nn.Module) -> Any:
+    shape = (2, dist.get_world_size() // 2)
+    return fully_shard(net, mesh=init_device_mesh("cpu", shape, mesh_dim_names=("copy", "part")))
+
+
+def alone(net: nn.Module) -> nn.Module:
+    """A single process."""
+    return net
+
+
+HSDP = "HSDP, two copies"
+SETUPS: dict[str, Wrap] = {"DDP": DistributedDataParallel, "FSDP2": fully_shard, HSDP: _hsdp}
+
+
+def network(size: Size) -> nn.Sequential:
+    """Return a net with the matrices of GPT-2; its first and last layers have other widths."""
+    widths = [size.width, 3 * size.width, size.width, 4 * size.width]
+    inner = [8, *(width for _ in range(size.layers) for width in widths), size.width, 8]
+    return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(inner)))
+
+
+class RankLoop(Loop):
+    """A loop of one rank; ``around`` is entered for each update of the optimizer."""
+
+    def __init__(self, wrap: Wrap, size: Size, options: Mapping[str, Any] | None) -> None:
+        torch.manual_seed(0)
+        self.model: nn.Module = wrap(network(size))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.around: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self._rows = size.rows
+        super().__init__(self.model, self.optimizer, options, torch.device("cpu"))
+
+    def full_step(self) -> Tensor:
+        """Take one full step on random rows; return its loss."""
+        loss: Tensor = self.model(torch.randn(self._rows, 8)).square().mean()
+        loss.backward()
+        with self.around():
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+
+@contextmanager
+def _received(counts: Counter[str]) -> Iterator[None]:
+    """Count bytes that this rank receives inside the block; those of a reduction are its size."""
+
+    def watch(name: str) -> Callable[..., Any]:
+        real = getattr(dist, name)
+
+        def call(out: Tensor, *args: Any, **options: Any) -> Any:
+            numbers = out.numel()
+            if name == "all_to_all_single":
+                numbers -= args[1][dist.get_rank()]
+            elif "gather" in name:
+                numbers -= args[0].numel()
+            counts[name.replace("into_tensor", "single")] += numbers * out.element_size()
+            return real(out, *args, **options)
+
+        return call
+
+    with ExitStack() as stack:
+        for name in COLLECTIVES:
+            if hasattr(dist, name):
+                stack.enter_context(mock.patch.object(dist, name, watch(name)))
+        yield
+
+
+def traffic(wrap: Wrap, size: Size) -> dict[str, Any]:
+    """Return what this rank receives and computes for correcting in one full step."""
+    loop, found = RankLoop(wrap, size, {"speedup": 1, **WHOLE}), Counter[str]()
+    loop.run(3)
+    operations = FlopCounterMode(display=False)
+
+    @contextmanager
+    def counting() -> Iterator[None]:
+        with operations, _received(found):
+            yield
+
+    loop.around = counting
+    loop.step()
+    (kept,) = loop.engine._state.groups  # type: ignore[union-attr]
+    owned_by = kept.memory.owners or [0] * len(kept.parameters)
+    loop.close()
+    return {
+        "matrices": len(owned_by),
+        "elements": kept.size,
+        "owned": Counter(owned_by)[dist.get_rank() if dist.is_initialized() else 0],
+        "operations": operations.get_total_flops(),
+        "received_bytes": dict(found),
+    }
+
+
+def seconds(wrap: Wrap, scope: Scope) -> dict[str, Any]:
+    """Return milliseconds of processor time of full steps.
+
+    Loops take turns, and what is added is their difference.
+    """
+    options = {"plain": None, **{way: {**(WAYS[way] or {}), **WHOLE} for way in TIMED}}
+    loops = {way: RankLoop(wrap, scope.timed, given) for way, given in options.items()}
+    rounds = take_turns(loops, scope.blocks, scope.length)
+    for loop in loops.values():
+        loop.close()
+    scale = 1e3 / scope.length
+    added = {
+        way: middle([scale * (block[way] - block["plain"]) for block in rounds]) for way in TIMED
+    }
+    return {"plain_ms": scale * statistics.median(block["plain"] for block in rounds), **added}
+
+
+def _work(rank: int, ranks: int, setup: str, folder: str, scope: Scope) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+    wrap = SETUPS[setup]
+    with without_advice():
+        found = {**traffic(wrap, scope.counted), "ms": seconds(wrap, scope)}
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure(setup: str, ranks: int, scope: Scope) -> dict[str, Any]:
+    """Return what each rank measures in one set-up."""
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(_work, (ranks, setup, folder, scope), nprocs=ranks)
+        each = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
+    return {"setup": setup, "ranks": ranks, "each": each}
+
+
+def results(scope: Scope = FULL) -> dict[str, Any]:
+    """Return what a process without ranks counts, and what all ranks of all set-ups measure."""
+    rows = [measure(s, n, scope) for s in SETUPS for n in (1, 2, 4) if n > 1 or s != HSDP]
+    return {"alone": traffic(alone, scope.counted), "rows": rows, "environment": environment()}
+
+
+def by_formula(row: Found) -> float:
+    """Return what all ranks of a row receive, in matrices, without padding.
+
+    Directions of whole matrices go to all other ranks in DDP. With shards, parts of averages come
+    to the rank that corrects a matrix, and parts of its direction go to every copy.
+    """
+    ranks = row["ranks"]
+    if row["setup"] == "DDP":
+        return float(ranks - 1)
+    copies = 2 if row["setup"] == HSDP else 1
+    return float(1 - copies / ranks + (ranks - 1) / ranks * copies)
+
+
+def counted(found: Found) -> str:
+    """Traffic and operations."""
+    alone, rows = found["alone"], []
+    for row in found["rows"]:
+        each, ranks = row["each"], row["ranks"]
+        if ranks == 1:
+            continue
+        whole = 4 * each[0]["elements"]
+        names = ("all_to_all_single", "all_gather_single")
+        large = sum(rank["received_bytes"].get(n, 0) for rank in each for n in names)
+        small = max(rank["received_bytes"].get("all_reduce", 0) for rank in each)
+        busiest = max(rank["operations"] for rank in each) / alone["operations"]
+        rows.append(
+            [
+                row["setup"],
+                f"{ranks}",
+                ", ".join(f"{rank['owned']}" for rank in each),
+                f"{large / whole:.3f}",
+                f"{by_formula(row):.3f}",
+                f"{small:,}",
+                f"{busiest * ranks:.3f}",
+            ]
+        )
+    titles = [
+        "set-up",
+        "ranks W",
+        "matrices of each rank",
+        "received by all ranks, in matrices",
+        "by formula",
+        "reduced besides, bytes",
+        "operations of the busiest rank x W / those of one rank alone",
+    ]
+    source = f"{alone['matrices']} matrices of {4 * alone['elements']:,} bytes together."
+    return f"{source}\n\n{markdown(titles, rows)}"
+
+
+def timed(found: Found) -> str:
+    """Time that a full step takes, and what the plug-in adds to it, on each rank."""
+    bases: dict[str, float] = {}
+    rows = []
+    for row in found["rows"]:
+        ms = [rank["ms"] for rank in row["each"]]
+        plain = statistics.fmean(x["plain_ms"] for x in ms)
+        added, both = (statistics.fmean(x[way]["ratio"] for x in ms) for way in TIMED)
+        bases.setdefault(row["setup"], added)
+        base = bases.get("FSDP2" if row["setup"] == HSDP else row["setup"], added)
+        low = min(x["corrected"]["quartiles"][0] for x in ms)
+        high = max(x["corrected"]["quartiles"][1] for x in ms)
+        rows.append(
+            [
+                row["setup"],
+                f"{row['ranks']}",
+                f"{plain:.0f}",
+                f"{added:.0f} ({low:.0f} to {high:.0f})",
+                f"{added / base:.2f}",
+                f"{added / plain:.2f}",
+                f"{both / plain:.2f}",
+            ]
+        )
+    titles = [
+        "set-up",
+        "ranks W",
+        "plain full step, ms of a rank",
+        "corrections add, ms of a rank (quartiles)",
+        "of what they add on one rank",
+        "corrections add / plain",
+        "corrections and predicted steps add / plain",
+    ]
+    return markdown(titles, rows)
+
+
+def blocks(found: Found) -> dict[str, Callable[[], str]]:
+    """Return what makes the blocks of the page, by name."""
+    return {"ranks counted": partial(counted, found), "ranks timed": partial(timed, found)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(results(), indent=1))

@@ -1,1 +1,0 @@
-"""What corrected updates cost on several ranks: counted, timed, and by formula."""
