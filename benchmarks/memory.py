@@ -1,19 +1,13 @@
-"""Memory of a training run, and of an engine."""
+"""Memory of a training run."""
 
 from __future__ import annotations
 
 import gc
 from importlib import import_module
-from types import FunctionType, ModuleType
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
-from torch.optim import Optimizer
-
-from hybrid_predict import HybridEngine
-from hybrid_predict.torch import shards
 
 
 def set_imports_aside() -> None:
@@ -51,32 +45,3 @@ def _held() -> int:
     gradients = [x.grad for x in tensors if x.is_leaf and x.grad is not None]
     storages = {x.untyped_storage().data_ptr(): x for x in (*tensors, *gradients)}
     return sum(x.untyped_storage().nbytes() for x in storages.values())
-
-
-def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:
-    """Return the bytes of the tensors that an engine refers to, without those of the user."""
-    borders = (type, ModuleType, nn.Module, Optimizer)
-    state = [v for entry in optimizer.state.values() for v in entry.values()]
-    everything = (*model.parameters(), *model.buffers(), *state)
-    users = {_address(x) for x in everything if isinstance(x, Tensor)}
-    seen: set[int] = set()
-    sizes: dict[int, int] = {}
-    queue: list[Any] = [engine]
-    while queue:
-        x = queue.pop()
-        if id(x) in seen or isinstance(x, borders):
-            continue
-        seen.add(id(x))
-        if isinstance(x, Tensor):
-            if x.is_meta:  # stands for what another rank holds
-                continue
-            sizes[_address(x)] = shards.local(x).untyped_storage().nbytes()
-        elif isinstance(x, FunctionType):
-            queue += x.__closure__ or ()  # globals are shared, so they do not count
-        else:
-            queue += gc.get_referents(x)
-    return sum(size for address, size in sizes.items() if address not in users)
-
-
-def _address(x: Tensor) -> int:
-    return shards.local(x).untyped_storage().data_ptr()

@@ -14,7 +14,6 @@ from pathlib import Path
 from benchmarks import RESULTS, across, load, ranks
 from benchmarks.plot import save_figure
 from benchmarks.studies import STUDIES, Blocks
-from benchmarks.table import markdown
 
 WIDTH = 120
 """Most characters in a line of a page; rows of tables may be longer."""
@@ -54,21 +53,6 @@ def _wrapped_line(line: str) -> str:
     )
 
 
-def functional_step() -> str:
-    """What a jitted step of the functional form costs beside optax's own."""
-    results = load("functional_step.json")
-    rows = []
-    for row in results["rows"]:
-        cells = (row["loops"][arm] for arm in ("muon", "corrected", "corrected and predicted"))
-        ratios = ["{:.2f} ({:.2f} to {:.2f})".format(c["ratio"], *c["quartiles"]) for c in cells]
-        rows.append([f"{row['width']}", f"{row['adamw_ms']:.1f}", *ratios])
-    titles = ["matrices of width", "`optax.adamw`, ms", "Muon", "corrected", "and predicted"]
-    batch, versions = results["rows"][0]["batch"], results["environment"]
-    source = f"{batch} examples a step, {results['blocks']} alternating blocks; "
-    source += f"jax {versions['jax']}, optax {versions['optax']}. {results['note']}"
-    return f"{markdown(titles, rows)}\n\n{source}"
-
-
 ROOT = Path(__file__).parents[1]
 DECISIONS = ROOT / "docs" / "decisions"
 PAGES = tuple(
@@ -90,7 +74,6 @@ BLOCKS: Blocks = {
     "below corrected": across.below_corrected,
     "peers": across.peers,
     "seconds": across.seconds,
-    "functional step": functional_step,
 }
 
 

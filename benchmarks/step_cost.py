@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Loop, milliseconds, ratio, take_turns, waits
 from benchmarks.memory import Memory
-from benchmarks.optimizers import Build, Rates
-from benchmarks.peers.around import AroundOptimizers
-from benchmarks.tasks import Recipe, Task
+from benchmarks.tasks import Task
 from benchmarks.train import warm
 from hybrid_predict import MomentumPredictor
 
@@ -30,38 +28,34 @@ ADDED = tuple(way for way, options in WAYS.items() if options is not None)
 class TaskLoop(Loop):
     """A loop over a task's batches."""
 
-    def __init__(
-        self, task: Task, options: dict[str, Any] | None, build: Build | None = None
-    ) -> None:
-        self._task, recipe = task, task.recipe
+    def __init__(self, task: Task, options: dict[str, Any] | None) -> None:
+        recipe = task.recipe
+        self._task = task
         self.model: nn.Module = task.model(0)
         self._batches = task.batches(0)
-        optimizers = (build or _one_group)(self.model, recipe, Rates(recipe.learning_rate), 10**9)
-        self._optimizer = AroundOptimizers(optimizers)
-        super().__init__(self.model, optimizers, options, next(self.model.parameters()).device)
+        self._optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=recipe.learning_rate,
+            betas=recipe.betas,
+            weight_decay=recipe.weight_decay,
+            fused=True,
+        )
+        device = next(self.model.parameters()).device
+        super().__init__(self.model, self._optimizer, options, device)
 
     def full_step(self) -> Tensor:
         """Take one full step of the task; return its loss."""
         return self._task.full_step(self.model, next(self._batches), self._optimizer)
 
 
-def _one_group(
-    model: nn.Module, recipe: Recipe, rates: Rates, updates: int
-) -> list[torch.optim.Optimizer]:
-    return [
-        torch.optim.AdamW(
-            model.parameters(), lr=rates.base, betas=recipe.betas,
-            weight_decay=recipe.weight_decay, fused=True,
-        )
-    ]  # fmt: skip
-
-
 def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
     """Measure time, memory (bytes) and, on a CUDA device, waits of each of :data:`WAYS`."""
     loops = {way: TaskLoop(task, options) for way, options in WAYS.items()}
-    results = {
+    rounds = take_turns(loops, blocks, length)
+    results: dict[str, Any] = {
         "parameters": sum(p.numel() for p in loops["plain"].model.parameters()),
-        **times(loops, blocks, length),
+        "plain_ms": milliseconds(rounds, "plain", length),
+        **{way: ratio(rounds, way, "plain") for way in ADDED},
         "blocks": blocks,
         "length": length,
         "threads": torch.get_num_threads(),
@@ -75,13 +69,6 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
     for way in WAYS:
         results[way]["memory"] = memory(task, way)
     return results
-
-
-def times(loops: dict[str, TaskLoop], blocks: int, length: int) -> dict[str, Any]:
-    """Time loops in alternating blocks: full steps, predicted ones included, over plain ones."""
-    rounds = take_turns(loops, blocks, length)
-    ratios = {name: ratio(rounds, name, "plain") for name in loops if name != "plain"}
-    return {"plain_ms": milliseconds(rounds, "plain", length), **ratios}
 
 
 def memory(task: Task, way: str) -> int:

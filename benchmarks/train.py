@@ -114,14 +114,13 @@ class Run(Training):
         """Whether all steps are made, or a weight was not finite."""
         return not self.finite or super().done
 
-    def train(self, until: float = math.inf) -> None:
-        """Train to the end of the schedule, or until so many full steps are made."""
-        while not self.done and self.full_steps < until:
+    def train(self) -> None:
+        """Train to the end of the schedule."""
+        while not self.done:
             self.step(self._full_step)
             if self.full_steps % _CHECK_EVERY == 0:
                 self.finite = all(bool(p.isfinite().all()) for p in self.model.parameters())
-        if self.done:
-            self.close()
+        self.close()
 
     def result(self) -> dict[str, Any]:
         """Evaluate the trained model; return the loss, None if the run diverged, and counts."""
@@ -134,29 +133,6 @@ class Run(Training):
             "mean_length": ledger.mean_length if ledger else None,
             "advance": ledger.advanced / self.full_steps if ledger else None,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state to go on from, for arms with nothing around their optimizers."""
-        return {
-            "full_steps": self.full_steps,
-            "finite": self.finite,
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-            "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
-            "engine": self.engine.state_dict() if self.engine else None,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of :meth:`state_dict` into a new run of the same cell."""
-        self.full_steps, self.finite = state["full_steps"], state["finite"]
-        self.model.load_state_dict(state["model"])
-        for kind in ("optimizers", "schedulers"):
-            for part, saved in zip(getattr(self, f"_{kind}"), state[kind], strict=True):
-                part.load_state_dict(saved)
-        if self.engine is not None:
-            self.engine.load_state_dict(state["engine"])
-        for _ in range(self.full_steps):
-            next(self._batches)
 
     def _full_step(self) -> Tensor:
         return self._task.full_step(self.model, next(self._batches), self._stepper)

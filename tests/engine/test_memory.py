@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.memory import held
+from held import held
 from hybrid_predict import HybridConfig, HybridEngine, Phase, SpectralUpdate
 from hybrid_predict.forecast import window
 from hybrid_predict.report.overview import overview
