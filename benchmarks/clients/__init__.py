@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any
 
 from hybrid_predict import HybridEngine
 
@@ -44,40 +44,45 @@ QUIET: dict[str, Any] = {
 }
 
 
-class Client(ABC):
+@dataclass(frozen=True, kw_only=True)
+class Client:
     """A model of a package, trained by the package's own code on small data.
 
     ``trains`` says what is trained, and names settings that are not the package's defaults. The
     full run lasts for ``length`` epochs or steps, whichever ``unit`` says. ``lower`` says whether a
     lower metric is better. ``requires`` are the client's requirements of pip beyond torch,
     Lightning and this project.
+
+    ``data`` returns data for training and validation from a seed. ``train`` trains with them for a
+    length, with callbacks, as the package's documentation does; it is seeded before. ``quality``
+    returns the metric of what ``train`` returned, on data held out from training.
     """
 
-    package: ClassVar[str]
-    trains: ClassVar[str]
-    metric: ClassVar[str]
-    lower: ClassVar[bool] = True
-    length: ClassVar[int]
-    unit: ClassVar[str] = "epochs"
-    requires: ClassVar[tuple[str, ...]] = ()
+    package: str
+    trains: str
+    metric: str
+    length: int
+    data: Callable[[int], Any]
+    train: Callable[[Any, int, Sequence[Any]], Any]
+    quality: Callable[[Any, Any], float]
+    lower: bool = True
+    unit: str = "epochs"
+    requires: tuple[str, ...] = ()
 
-    @abstractmethod
-    def data(self, seed: int) -> Any:
-        """Return data for training and validation."""
-
-    @abstractmethod
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Train for ``length`` units as the package's documentation does, seeded before."""
-
-    @abstractmethod
-    def quality(self, trained: Any, data: Any) -> float:
-        """Return the metric of a trained model on data held out from training."""
-
-    @final
     def to_dict(self) -> dict[str, Any]:
         """Return the description of the client as plain data."""
         names = ("package", "trains", "metric", "lower", "length", "unit")
         return {**{n: getattr(self, n) for n in names}, "version": version(self.package)}
+
+
+def validated(metric: str, part: int | None = None) -> Callable[[Any, Any], float]:
+    """Return a quality: what a Lightning Trainer logs as it validates a part of the data."""
+
+    def quality(trained: Any, data: Any) -> float:
+        held = data if part is None else data[part]
+        return float(trained.validate(trained.model, held, verbose=False)[0][metric])
+
+    return quality
 
 
 def engine_for(callback: HybridPredict, model: Any, optimizer: Any, steps: int) -> HybridEngine:

@@ -1,10 +1,8 @@
 """asteroid: two voices separated from their sum, by a System of a package built on Lightning."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from tempfile import TemporaryDirectory
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -14,47 +12,48 @@ from benchmarks.clients.speechbrain import SPEAKERS, voices
 MIXTURES = 240
 
 
-@final
-class Asteroid(Client):
-    """A small ConvTasNet on sums of artificial voices."""
-
-    package = "asteroid"
-    trains = f"`ConvTasNet` with 6 blocks of width 64, {MIXTURES} sums of two artificial voices"
-    metric = "validation loss (negated scale-invariant ratio of signal and distortion, dB)"
-    length = 4
-    requires = ("asteroid==0.5.1", "torchaudio==2.11.0", "requests<3")
-
-    def data(self, seed: int) -> Any:
-        draw = torch.Generator().manual_seed(seed)
-        of = torch.randint(SPEAKERS, (2 * (MIXTURES + 72),), generator=draw)
-        parts = torch.cat([voices(k, draw, noise=0.1) for k in of.split(104)])
-        targets = (parts / parts.std(-1, keepdim=True)).view(-1, 2, parts.shape[-1])[..., ::2]
-        sums = targets.sum(1)
-        sets = [torch.utils.data.TensorDataset(sums[k], targets[k])
-                for k in (slice(MIXTURES), slice(MIXTURES, None))]  # fmt: skip
-        load = torch.utils.data.DataLoader
-        return load(sets[0], batch_size=4, shuffle=True), load(sets[1], batch_size=8)
-
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        import pytorch_lightning as pl
-        from asteroid.engine import System
-        from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr
-        from asteroid.models import ConvTasNet
-
-        model = ConvTasNet(2, n_repeats=2, n_blocks=3, n_filters=128, bn_chan=64, hid_chan=128,
-                           skip_chan=64)  # fmt: skip
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        loss = PITLossWrapper(pairwise_neg_sisdr, pit_from="pw_mtx")
-        with TemporaryDirectory() as folder:  # a System cannot do without a logger
-            own = {**QUIET, "logger": pl.loggers.CSVLogger(folder), "gradient_clip_val": 5.0}
-            trainer = pl.Trainer(
-                max_epochs=length, callbacks=list(callbacks), enable_checkpointing=False, **own
-            )
-            trainer.fit(System(model, optimizer, loss, *data))
-        return trainer
-
-    def quality(self, trained: Any, data: Any) -> float:
-        return float(trained.callback_metrics["val_loss"])
+def data(seed: int) -> Any:
+    draw = torch.Generator().manual_seed(seed)
+    of = torch.randint(SPEAKERS, (2 * (MIXTURES + 72),), generator=draw)
+    parts = torch.cat([voices(k, draw, noise=0.1) for k in of.split(104)])
+    targets = (parts / parts.std(-1, keepdim=True)).view(-1, 2, parts.shape[-1])[..., ::2]
+    sums = targets.sum(1)
+    sets = [torch.utils.data.TensorDataset(sums[k], targets[k])
+            for k in (slice(MIXTURES), slice(MIXTURES, None))]  # fmt: skip
+    load = torch.utils.data.DataLoader
+    return load(sets[0], batch_size=4, shuffle=True), load(sets[1], batch_size=8)
 
 
-CLIENT = Asteroid()
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    import pytorch_lightning as pl
+    from asteroid.engine import System
+    from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr
+    from asteroid.models import ConvTasNet
+
+    model = ConvTasNet(2, n_repeats=2, n_blocks=3, n_filters=128, bn_chan=64, hid_chan=128,
+                       skip_chan=64)  # fmt: skip
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    loss = PITLossWrapper(pairwise_neg_sisdr, pit_from="pw_mtx")
+    with TemporaryDirectory() as folder:  # a System cannot do without a logger
+        own = {**QUIET, "logger": pl.loggers.CSVLogger(folder), "gradient_clip_val": 5.0}
+        trainer = pl.Trainer(
+            max_epochs=length, callbacks=list(callbacks), enable_checkpointing=False, **own
+        )
+        trainer.fit(System(model, optimizer, loss, *data))
+    return trainer
+
+
+def quality(trained: Any, data: Any) -> float:
+    return float(trained.callback_metrics["val_loss"])
+
+
+CLIENT = Client(
+    package="asteroid",
+    trains=f"`ConvTasNet` with 6 blocks of width 64, {MIXTURES} sums of two artificial voices",
+    metric="validation loss (negated scale-invariant ratio of signal and distortion, dB)",
+    length=4,
+    requires=("asteroid==0.5.1", "torchaudio==2.11.0", "requests<3"),
+    data=data,
+    train=train,
+    quality=quality,
+)

@@ -1,60 +1,57 @@
 """chemprop: a message-passing network on molecules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
-from benchmarks.clients import Client, fitted
+from benchmarks.clients import Client, fitted, validated
 
 MOLECULES = 250
 
 
-@final
-class Chemprop(Client):
-    """The default network of chemprop on molecules that RDKit ships."""
-
-    package = "chemprop"
-    requires = ("chemprop==2.3.1",)
-    trains = f"`MPNN`, logP by Crippen of {MOLECULES} molecules of the NCI set"
-    metric = "validation loss (squared error of the scaled target)"
-    length = 50
-
-    def data(self, seed: int) -> Any:
-        return self.loaders(seed, seed)
-
-    def loaders(self, split: int, order: int) -> Any:
-        """Return loaders of a split and an order of the batches, each from a seed of its own."""
-        import chemprop.data as cp
-        from rdkit import Chem, RDConfig
-        from rdkit.Chem.Crippen import MolLogP
-
-        lines = (Path(RDConfig.RDDataDir) / "NCI" / "first_5K.smi").read_text().splitlines()
-        texts = [line.split()[0] for line in lines[: 2 * MOLECULES]]
-        known = [(t, m) for t in texts if (m := Chem.MolFromSmiles(t)) and m.GetNumBonds() > 1]
-        points = [cp.MoleculeDatapoint.from_smi(t, [MolLogP(m)]) for t, m in known[:MOLECULES]]
-        mixed = np.random.default_rng(split).permutation(len(points))
-        cut = len(points) * 4 // 5
-        train, val = (cp.MoleculeDataset([points[k] for k in o]) for o in np.split(mixed, [cut]))
-        scaler = train.normalize_targets()
-        val.normalize_targets(scaler)
-        train.cache = val.cache = True
-        return cp.build_dataloader(train, seed=order), cp.build_dataloader(val, shuffle=False)
-
-    def model(self) -> Any:
-        """The network, untrained."""
-        from chemprop import models, nn
-
-        return models.MPNN(nn.BondMessagePassing(), nn.MeanAggregation(), nn.RegressionFFN())
-
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        return fitted(self.model(), data, length, callbacks)
-
-    def quality(self, trained: Any, data: Any) -> float:
-        return float(trained.validate(trained.model, data[1], verbose=False)[0]["val_loss"])
+def data(seed: int) -> Any:
+    return loaders(seed, seed)
 
 
-CLIENT = Chemprop()
+def loaders(split: int, order: int) -> Any:
+    """Return loaders of a split and an order of the batches, each from a seed of its own."""
+    import chemprop.data as cp
+    from rdkit import Chem, RDConfig
+    from rdkit.Chem.Crippen import MolLogP
+
+    lines = (Path(RDConfig.RDDataDir) / "NCI" / "first_5K.smi").read_text().splitlines()
+    texts = [line.split()[0] for line in lines[: 2 * MOLECULES]]
+    known = [(t, m) for t in texts if (m := Chem.MolFromSmiles(t)) and m.GetNumBonds() > 1]
+    points = [cp.MoleculeDatapoint.from_smi(t, [MolLogP(m)]) for t, m in known[:MOLECULES]]
+    mixed = np.random.default_rng(split).permutation(len(points))
+    cut = len(points) * 4 // 5
+    train, val = (cp.MoleculeDataset([points[k] for k in o]) for o in np.split(mixed, [cut]))
+    scaler = train.normalize_targets()
+    val.normalize_targets(scaler)
+    train.cache = val.cache = True
+    return cp.build_dataloader(train, seed=order), cp.build_dataloader(val, shuffle=False)
+
+
+def model() -> Any:
+    """The network, untrained."""
+    from chemprop import models, nn
+
+    return models.MPNN(nn.BondMessagePassing(), nn.MeanAggregation(), nn.RegressionFFN())
+
+
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    return fitted(model(), data, length, callbacks)
+
+
+CLIENT = Client(
+    package="chemprop",
+    requires=("chemprop==2.3.1",),
+    trains=f"`MPNN`, logP by Crippen of {MOLECULES} molecules of the NCI set",
+    metric="validation loss (squared error of the scaled target)",
+    length=50,
+    data=data,
+    train=train,
+    quality=validated("val_loss", 1),
+)

@@ -1,9 +1,7 @@
 """deepinv: restoring noisy photographs with a U-Net, in the package's own Trainer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -14,66 +12,67 @@ from benchmarks.clients.kept import Steps
 SIDE, BATCH, CROPS = 48, 16, 320
 
 
-@final
-class Deepinv(Client):
-    """The package's Trainer, of which a subclass opens, closes and drops the steps."""
+def data(seed: int) -> Any:
+    from sklearn.datasets import load_sample_images  # type: ignore[import-untyped]
 
-    package = "deepinv"
-    trains = f"`UNet` on crops of {SIDE} pixels of scikit-learn's two photographs, noise of 0.2"
-    metric = "peak signal-to-noise ratio of held-out crops"
-    lower = False
-    length = 10
-    requires = ("deepinv==0.5.0", "scikit-learn==1.9.1")
-
-    def data(self, seed: int) -> Any:
-        from sklearn.datasets import load_sample_images  # type: ignore[import-untyped]
-
-        torch.manual_seed(seed)
-        photographs = [torch.from_numpy(image).permute(2, 0, 1) / 255
-                       for image in load_sample_images().images]  # fmt: skip
-        train: Any
-        held_out: Any
-        train, held_out = (
-            [photographs[k % 2][:, y : y + SIDE, x : x + SIDE] for k, (y, x) in enumerate(zip(
-                torch.randint(427 - SIDE, (count,)), torch.randint(*columns, (count,)), strict=True
-            ))]
-            for columns, count in (((0, 480 - SIDE), CROPS), ((480, 640 - SIDE), CROPS // 5))
-        )  # fmt: skip
-        return DataLoader(train, BATCH, shuffle=True), DataLoader(held_out, BATCH)
-
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        import deepinv as dinv
-
-        class Hybrid(dinv.Trainer):
-            def step(self, *args: Any, train: bool = True, **options: Any) -> Any:
-                if not train:
-                    super().step(*args, train=False, **options)
-                elif self.steps.begin():
-                    super().step(*args, train=True, **options)
-                    self.steps.end(self.total)
-
-            def compute_loss(self, *args: Any, **options: Any) -> Any:
-                self.total, *others = super().compute_loss(*args, **options)
-                return self.total, *others
-
-        model = dinv.models.UNet(3, 3, channels_per_scale=[16, 32, 64])
-        adam = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-8)
-        kind = Hybrid if callbacks else dinv.Trainer
-        trainer = kind(
-            model=model, optimizer=adam, epochs=length,
-            physics=dinv.physics.Denoising(dinv.physics.GaussianNoise(0.2)),
-            scheduler=torch.optim.lr_scheduler.StepLR(adam, max(1, length * 4 // 5)),
-            train_dataloader=data[0], eval_dataloader=data[1], online_measurements=True,
-            device="cpu", save_path=None, verbose=False, show_progress_bar=False,
-        )  # fmt: skip
-        for callback in callbacks:
-            engine = engine_for(callback, model, adam, length * len(data[0]))
-            trainer.steps = Steps(engine)
-        trainer.train()
-        return trainer
-
-    def quality(self, trained: Any, data: Any) -> float:
-        return float(trained.test(data[1])["PSNR"])
+    torch.manual_seed(seed)
+    photographs = [torch.from_numpy(image).permute(2, 0, 1) / 255
+                   for image in load_sample_images().images]  # fmt: skip
+    train: Any
+    held_out: Any
+    train, held_out = (
+        [photographs[k % 2][:, y : y + SIDE, x : x + SIDE] for k, (y, x) in enumerate(zip(
+            torch.randint(427 - SIDE, (count,)), torch.randint(*columns, (count,)), strict=True
+        ))]
+        for columns, count in (((0, 480 - SIDE), CROPS), ((480, 640 - SIDE), CROPS // 5))
+    )  # fmt: skip
+    return DataLoader(train, BATCH, shuffle=True), DataLoader(held_out, BATCH)
 
 
-CLIENT = Deepinv()
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    import deepinv as dinv
+
+    class Hybrid(dinv.Trainer):
+        def step(self, *args: Any, train: bool = True, **options: Any) -> Any:
+            if not train:
+                super().step(*args, train=False, **options)
+            elif self.steps.begin():
+                super().step(*args, train=True, **options)
+                self.steps.end(self.total)
+
+        def compute_loss(self, *args: Any, **options: Any) -> Any:
+            self.total, *others = super().compute_loss(*args, **options)
+            return self.total, *others
+
+    model = dinv.models.UNet(3, 3, channels_per_scale=[16, 32, 64])
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-8)
+    kind = Hybrid if callbacks else dinv.Trainer
+    trainer = kind(
+        model=model, optimizer=adam, epochs=length,
+        physics=dinv.physics.Denoising(dinv.physics.GaussianNoise(0.2)),
+        scheduler=torch.optim.lr_scheduler.StepLR(adam, max(1, length * 4 // 5)),
+        train_dataloader=data[0], eval_dataloader=data[1], online_measurements=True,
+        device="cpu", save_path=None, verbose=False, show_progress_bar=False,
+    )  # fmt: skip
+    for callback in callbacks:
+        engine = engine_for(callback, model, adam, length * len(data[0]))
+        trainer.steps = Steps(engine)
+    trainer.train()
+    return trainer
+
+
+def quality(trained: Any, data: Any) -> float:
+    return float(trained.test(data[1])["PSNR"])
+
+
+CLIENT = Client(
+    package="deepinv",
+    trains=f"`UNet` on crops of {SIDE} pixels of scikit-learn's two photographs, noise of 0.2",
+    metric="peak signal-to-noise ratio of held-out crops",
+    lower=False,
+    length=10,
+    requires=("deepinv==0.5.0", "scikit-learn==1.9.1"),
+    data=data,
+    train=train,
+    quality=quality,
+)

@@ -1,10 +1,8 @@
 """deeptab: a residual network on tabular data, with the package's early stopping."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,38 +10,39 @@ import torch
 from benchmarks.clients import QUIET, Client
 
 
-@final
-class Deeptab(Client):
-    """The residual network of deeptab on the diabetes data that scikit-learn ships."""
+def data(seed: int) -> Any:
+    from sklearn.datasets import load_diabetes  # type: ignore[import-untyped]
+    from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 
-    package = "deeptab"
-    requires = ("deeptab==2.1.0",)
-    trains = "`ResNetRegressor`, scikit-learn's diabetes data of 442 patients"
-    metric = "validation squared error, as a share of the target's variance"
-    length = 100
-
-    def data(self, seed: int) -> Any:
-        from sklearn.datasets import load_diabetes  # type: ignore[import-untyped]
-        from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
-
-        table, target = load_diabetes(return_X_y=True, as_frame=True)
-        return train_test_split(table, np.asarray(target), test_size=0.2, random_state=seed)
-
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        from deeptab.models import ResNetRegressor
-
-        x, held, y, y_held = data
-        model = ResNetRegressor(random_state=torch.initial_seed() % 2**31)
-        with tempfile.TemporaryDirectory() as folder:
-            model.fit(
-                x, y, X_val=held, y_val=y_held, max_epochs=length, callbacks=list(callbacks),
-                checkpoint_path=folder, **QUIET,
-            )  # fmt: skip
-        return model
-
-    def quality(self, trained: Any, data: Any) -> float:
-        error = np.ravel(trained.predict(data[1])) - data[3]
-        return float(np.mean(error**2) / np.var(data[3]))
+    table, target = load_diabetes(return_X_y=True, as_frame=True)
+    return train_test_split(table, np.asarray(target), test_size=0.2, random_state=seed)
 
 
-CLIENT = Deeptab()
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    from deeptab.models import ResNetRegressor
+
+    x, held, y, y_held = data
+    model = ResNetRegressor(random_state=torch.initial_seed() % 2**31)
+    with tempfile.TemporaryDirectory() as folder:
+        model.fit(
+            x, y, X_val=held, y_val=y_held, max_epochs=length, callbacks=list(callbacks),
+            checkpoint_path=folder, **QUIET,
+        )  # fmt: skip
+    return model
+
+
+def quality(trained: Any, data: Any) -> float:
+    error = np.ravel(trained.predict(data[1])) - data[3]
+    return float(np.mean(error**2) / np.var(data[3]))
+
+
+CLIENT = Client(
+    package="deeptab",
+    requires=("deeptab==2.1.0",),
+    trains="`ResNetRegressor`, scikit-learn's diabetes data of 442 patients",
+    metric="validation squared error, as a share of the target's variance",
+    length=100,
+    data=data,
+    train=train,
+    quality=quality,
+)

@@ -1,9 +1,7 @@
 """DeepXDE: a physics-informed network for the Helmholtz equation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,57 +11,48 @@ from benchmarks.clients import Client, engine_for
 WAVE = 2 * np.pi
 
 
-@final
-class DeepXDE(Client):
-    """The network of DeepXDE's demo of the Helmholtz equation."""
+def data(seed: int) -> Any:
+    import deepxde as dde
 
-    package = "DeepXDE"
-    trains = "`FNN`, 3 layers of 150 units, Helmholtz equation on a square, 480 points per step"
-    metric = "relative error of the solution at 3,600 points"
-    length = 1000
-    unit = "steps"
-    requires = ("DeepXDE==1.15.0",)
+    def residual(x: Any, y: Any) -> Any:
+        waves = torch.sin(WAVE * x[:, :1]) * torch.sin(WAVE * x[:, 1:])
+        laplacian = sum(dde.grad.hessian(y, x, i=i, j=i) for i in (0, 1))
+        return -laplacian - WAVE**2 * y - WAVE**2 * waves
 
-    def data(self, seed: int) -> Any:
-        import deepxde as dde
+    dde.config.set_random_seed(seed)
+    square = dde.geometry.Rectangle([0, 0], [1, 1])
+    edge = dde.icbc.DirichletBC(square, solution, lambda _, on_boundary: on_boundary)
+    return dde.data.PDE(square, residual, edge, 400, 80, num_test=3600, solution=solution)
 
-        def residual(x: Any, y: Any) -> Any:
-            waves = torch.sin(WAVE * x[:, :1]) * torch.sin(WAVE * x[:, 1:])
-            laplacian = sum(dde.grad.hessian(y, x, i=i, j=i) for i in (0, 1))
-            return -laplacian - WAVE**2 * y - WAVE**2 * waves
 
-        dde.config.set_random_seed(seed)
-        square = dde.geometry.Rectangle([0, 0], [1, 1])
-        edge = dde.icbc.DirichletBC(square, solution, lambda _, on_boundary: on_boundary)
-        return dde.data.PDE(square, residual, edge, 400, 80, num_test=3600, solution=solution)
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    import deepxde as dde
 
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        import deepxde as dde
+    net = dde.nn.FNN([2, *[150] * 3, 1], "sin", "Glorot uniform")
+    model = dde.Model(data, net)
+    model.compile("adam", lr=1e-3, loss_weights=[1, 100])
 
-        net = dde.nn.FNN([2, *[150] * 3, 1], "sin", "Glorot uniform")
-        model = dde.Model(data, net)
-        model.compile("adam", lr=1e-3, loss_weights=[1, 100])
+    class Steps(dde.callbacks.Callback):
+        def __init__(self, settings: Any) -> None:
+            super().__init__()
+            self.engine = engine_for(settings, net, model.opt, length)
 
-        class Steps(dde.callbacks.Callback):
-            def __init__(self, settings: Any) -> None:
-                super().__init__()
-                self.engine = engine_for(settings, net, model.opt, length)
+        def on_batch_begin(self) -> None:
+            self.engine.before_step()
 
-            def on_batch_begin(self) -> None:
-                self.engine.before_step()
+        def on_batch_end(self) -> None:
+            self.engine.after_step()
+            model.stop_training = self.engine.done
 
-            def on_batch_end(self) -> None:
-                self.engine.after_step()
-                model.stop_training = self.engine.done
+    model.train(iterations=length, callbacks=[Steps(each) for each in callbacks], verbose=0)
+    return model
 
-        model.train(iterations=length, callbacks=[Steps(each) for each in callbacks], verbose=0)
-        return model
 
-    def quality(self, trained: Any, data: Any) -> float:
-        points = data.test_x
-        known = solution(points)
-        error = np.linalg.norm(trained.predict(points) - known) / np.linalg.norm(known)
-        return float(error)
+def quality(trained: Any, data: Any) -> float:
+    points = data.test_x
+    known = solution(points)
+    error = np.linalg.norm(trained.predict(points) - known) / np.linalg.norm(known)
+    return float(error)
 
 
 def solution(x: Any) -> Any:
@@ -71,4 +60,14 @@ def solution(x: Any) -> Any:
     return np.sin(WAVE * x[:, :1]) * np.sin(WAVE * x[:, 1:])
 
 
-CLIENT = DeepXDE()
+CLIENT = Client(
+    package="DeepXDE",
+    trains="`FNN`, 3 layers of 150 units, Helmholtz equation on a square, 480 points per step",
+    metric="relative error of the solution at 3,600 points",
+    length=1000,
+    unit="steps",
+    requires=("DeepXDE==1.15.0",),
+    data=data,
+    train=train,
+    quality=quality,
+)

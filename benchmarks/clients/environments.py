@@ -1,7 +1,5 @@
 """Virtual environments of the clients: each has one package, this checkout and what both need."""
 
-from __future__ import annotations
-
 import subprocess
 import venv
 from importlib.metadata import version

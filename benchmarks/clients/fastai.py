@@ -1,12 +1,10 @@
 """fastai: a residual network on images of digits, in the Learner's own loop."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -16,48 +14,37 @@ from benchmarks.clients.kept import Steps
 SIDE, BATCH, WIDEN = 32, 64, 0.25
 
 
-@final
-class Fastai(Client):
-    """A Learner with a callback that opens, closes and drops its batches."""
+def data(seed: int) -> Any:
+    from fastai.vision.all import ImageDataLoaders, Resize
+    from PIL import Image
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-    package = "fastai"
-    trains = (
-        f"`Learner` with `xresnet18(widen={WIDEN})`, scikit-learn's digits at {SIDE} pixels, "
-        "`AdamW` in an `OptimWrapper`"
+    folder = TemporaryDirectory()
+    digits = load_digits()
+    for k, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
+        at = Path(folder.name) / str(label)
+        at.mkdir(exist_ok=True)
+        Image.fromarray((image * 15.9).astype("uint8")).convert("RGB").save(at / f"{k}.png")
+    loaders = ImageDataLoaders.from_folder(
+        folder.name, valid_pct=0.2, seed=seed, item_tfms=Resize(SIDE), bs=BATCH, num_workers=0
     )
-    metric = "validation loss (cross entropy)"
-    length = 10
-    requires = ("fastai==2.8.12", "scikit-learn==1.9.1")
+    return loaders, folder
 
-    def data(self, seed: int) -> Any:
-        from fastai.vision.all import ImageDataLoaders, Resize
-        from PIL import Image
-        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-        folder = TemporaryDirectory()
-        digits = load_digits()
-        for k, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
-            at = Path(folder.name) / str(label)
-            at.mkdir(exist_ok=True)
-            Image.fromarray((image * 15.9).astype("uint8")).convert("RGB").save(at / f"{k}.png")
-        loaders = ImageDataLoaders.from_folder(
-            folder.name, valid_pct=0.2, seed=seed, item_tfms=Resize(SIDE), bs=BATCH, num_workers=0
-        )
-        return loaders, folder
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    from fastai.vision.all import Learner, OptimWrapper, xresnet18
 
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        from fastai.vision.all import Learner, OptimWrapper, xresnet18
+    adamw = partial(OptimWrapper, opt=torch.optim.AdamW)
+    learner = Learner(data[0], xresnet18(n_out=10, widen=WIDEN), opt_func=adamw)
+    added = [hybrid(callback) for callback in callbacks]
+    with learner.no_bar(), learner.no_logging():
+        learner.fit_one_cycle(length, cbs=added)
+    return learner
 
-        adamw = partial(OptimWrapper, opt=torch.optim.AdamW)
-        learner = Learner(data[0], xresnet18(n_out=10, widen=WIDEN), opt_func=adamw)
-        added = [hybrid(callback) for callback in callbacks]
-        with learner.no_bar(), learner.no_logging():
-            learner.fit_one_cycle(length, cbs=added)
-        return learner
 
-    def quality(self, trained: Any, data: Any) -> float:
-        with trained.no_bar():
-            return float(trained.validate()[0])
+def quality(trained: Any, data: Any) -> float:
+    with trained.no_bar():
+        return float(trained.validate()[0])
 
 
 def hybrid(settings: Any) -> Any:
@@ -86,4 +73,16 @@ def hybrid(settings: Any) -> Any:
     return Hybrid()
 
 
-CLIENT = Fastai()
+CLIENT = Client(
+    package="fastai",
+    trains=(
+        f"`Learner` with `xresnet18(widen={WIDEN})`, scikit-learn's digits at {SIDE} pixels, "
+        "`AdamW` in an `OptimWrapper`"
+    ),
+    metric="validation loss (cross entropy)",
+    length=10,
+    requires=("fastai==2.8.12", "scikit-learn==1.9.1"),
+    data=data,
+    train=train,
+    quality=quality,
+)

@@ -1,9 +1,7 @@
 """lightly: its SimCLR tutorial on images of digits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -12,68 +10,69 @@ from benchmarks.clients import Client, fitted
 SIDE, BATCH, WIDTH = 16, 64, 0.25
 
 
-@final
-class Lightly(Client):
-    """Contrastive learning from two views of each image, judged by neighbours."""
+def data(seed: int) -> Any:
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-    package = "lightly"
-    trains = (
+    digits, generator = load_digits(), torch.Generator().manual_seed(seed)
+    images = torch.from_numpy(digits.images).float()[:, None].expand(-1, 3, -1, -1) / 16
+    images = torch.nn.functional.interpolate(images, SIDE, mode="bilinear").clamp(0, 1)
+    order = torch.randperm(len(images), generator=generator)
+    return images[order], torch.from_numpy(digits.target)[order], len(images) * 4 // 5
+
+
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    import lightning.pytorch as pl
+    from lightly.loss import NTXentLoss
+    from lightly.models import ResNetGenerator
+    from lightly.models.modules import SimCLRProjectionHead
+    from lightly.transforms import SimCLRTransform
+    from torchvision.transforms.functional import to_pil_image
+
+    class Net(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = list(ResNetGenerator("resnet-9", WIDTH).children())[:-1]
+            pool = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
+            self.backbone = torch.nn.Sequential(*layers, *pool)
+            self.head, self.loss = SimCLRProjectionHead(128, 128, 128), NTXentLoss()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.06)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return self.loss(*(self.head(self.backbone(view)) for view in batch))
+
+    views = SimCLRTransform(input_size=SIDE, gaussian_blur=0.0)
+    pictures: Any = [to_pil_image(image) for image in data[0][: data[2]]]
+    loader: Any = torch.utils.data.DataLoader(
+        pictures, BATCH, shuffle=True, drop_last=True,
+        collate_fn=lambda batch: [torch.stack(v) for v in zip(*map(views, batch), strict=True)],
+    )  # fmt: skip
+    fitted(net := Net(), [loader], length, callbacks)
+    return net.backbone.eval()
+
+
+@torch.no_grad()
+def quality(trained: Any, data: Any) -> float:
+    from lightly.utils.benchmarking import knn_predict
+
+    images, labels, cut = data
+    found = torch.nn.functional.normalize(trained((images - 0.45) / 0.23))
+    ranked = knn_predict(found[cut:], found[:cut].T, labels[:cut], num_classes=10, knn_k=20)
+    return float((ranked[:, 0] == labels[cut:]).float().mean())
+
+
+CLIENT = Client(
+    package="lightly",
+    trains=(
         f"SimCLR, `ResNetGenerator('resnet-9', width={WIDTH})`, scikit-learn's digits at {SIDE} "
         f"pixels, batches of {BATCH} images"
-    )
-    metric = "accuracy of held-out images by their nearest neighbours"
-    lower = False
-    length = 10
-    requires = ("lightly==1.6.0", "scikit-learn==1.9.1")
-
-    def data(self, seed: int) -> Any:
-        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
-
-        digits, generator = load_digits(), torch.Generator().manual_seed(seed)
-        images = torch.from_numpy(digits.images).float()[:, None].expand(-1, 3, -1, -1) / 16
-        images = torch.nn.functional.interpolate(images, SIDE, mode="bilinear").clamp(0, 1)
-        order = torch.randperm(len(images), generator=generator)
-        return images[order], torch.from_numpy(digits.target)[order], len(images) * 4 // 5
-
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        import lightning.pytorch as pl
-        from lightly.loss import NTXentLoss
-        from lightly.models import ResNetGenerator
-        from lightly.models.modules import SimCLRProjectionHead
-        from lightly.transforms import SimCLRTransform
-        from torchvision.transforms.functional import to_pil_image
-
-        class Net(pl.LightningModule):
-            def __init__(self) -> None:
-                super().__init__()
-                layers = list(ResNetGenerator("resnet-9", WIDTH).children())[:-1]
-                pool = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
-                self.backbone = torch.nn.Sequential(*layers, *pool)
-                self.head, self.loss = SimCLRProjectionHead(128, 128, 128), NTXentLoss()
-
-            def configure_optimizers(self) -> Any:
-                return torch.optim.SGD(self.parameters(), lr=0.06)
-
-            def training_step(self, batch: Any, index: int) -> Any:
-                return self.loss(*(self.head(self.backbone(view)) for view in batch))
-
-        views = SimCLRTransform(input_size=SIDE, gaussian_blur=0.0)
-        pictures: Any = [to_pil_image(image) for image in data[0][: data[2]]]
-        loader: Any = torch.utils.data.DataLoader(
-            pictures, BATCH, shuffle=True, drop_last=True,
-            collate_fn=lambda batch: [torch.stack(v) for v in zip(*map(views, batch), strict=True)],
-        )  # fmt: skip
-        fitted(net := Net(), [loader], length, callbacks)
-        return net.backbone.eval()
-
-    @torch.no_grad()
-    def quality(self, trained: Any, data: Any) -> float:
-        from lightly.utils.benchmarking import knn_predict
-
-        images, labels, cut = data
-        found = torch.nn.functional.normalize(trained((images - 0.45) / 0.23))
-        ranked = knn_predict(found[cut:], found[:cut].T, labels[:cut], num_classes=10, knn_k=20)
-        return float((ranked[:, 0] == labels[cut:]).float().mean())
-
-
-CLIENT = Lightly()
+    ),
+    metric="accuracy of held-out images by their nearest neighbours",
+    lower=False,
+    length=10,
+    requires=("lightly==1.6.0", "scikit-learn==1.9.1"),
+    data=data,
+    train=train,
+    quality=quality,
+)

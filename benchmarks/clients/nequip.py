@@ -1,10 +1,8 @@
 """nequip: an equivariant force field, as in its tutorial."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from tempfile import mkdtemp
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -13,82 +11,83 @@ from benchmarks.clients import Client, fitted
 CUTOFF, TRAINED, VALIDATED = 4.0, 100, 50
 
 
-@final
-class NequIP(Client):
-    """The model of NequIP's tutorial; its averages of weights are shorter, as its run is."""
+def data(seed: int) -> Any:
+    import ase.io
+    from ase.build import bulk
+    from ase.calculators.emt import EMT
+    from nequip.data.datamodule import ASEDataModule
 
-    package = "nequip"
-    trains = f"`NequIPGNNModel`, {TRAINED} rattled crystals of copper, with the potential of ASE"
-    metric = "validation mean absolute error of forces, eV/Å"
-    length = 15
-    requires = ("nequip==0.19.1",)
-
-    def data(self, seed: int) -> Any:
-        import ase.io
-        from ase.build import bulk
-        from ase.calculators.emt import EMT
-        from nequip.data.datamodule import ASEDataModule
-
-        rng, crystals, path = np.random.default_rng(seed), [], f"{mkdtemp()}/copper.xyz"
-        for _ in range(TRAINED + VALIDATED):
-            crystal = bulk("Cu", orthorhombic=True).repeat((2, 2, 1))
-            crystal.positions += rng.normal(0, 0.1, crystal.positions.shape)
-            crystal.calc = EMT()
-            crystal.get_forces()
-            crystals.append(crystal)
-        ase.io.write(path, crystals)
-        changes = "nequip.data.transforms."
-        loader = {"_target_": "torch.utils.data.DataLoader", "batch_size": 5, "num_workers": 0}
-        return ASEDataModule(
-            seed, split_dataset={"file_path": path, "train": TRAINED, "val": VALIDATED},
-            transforms=[
-                {"_target_": changes + "ChemicalSpeciesToAtomTypeMapper",
-                 "model_type_names": ["Cu"]},
-                {"_target_": changes + "NeighborListTransform", "r_max": CUTOFF},
-            ],
-            train_dataloader={**loader, "shuffle": True}, val_dataloader=loader,
-            stats_manager={
-                "_target_": "nequip.data.CommonDataStatisticsManager", "type_names": ["Cu"],
-                "dataloader_kwargs": {"batch_size": 10},
-            },
-        )  # fmt: skip
-
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        from nequip.train import EMALightningModule
-        from nequip.utils.global_state import set_global_state
-
-        set_global_state()
-        data.prepare_data()
-        data.setup("fit")
-        known = data.get_statistics("train")
-        even = {"total_energy": 1.0, "forces": 1.0}
-        module = EMALightningModule(
-            ema_decay=0.98,
-            model={
-                "_target_": "nequip.model.NequIPGNNModel", "seed": 0, "model_dtype": "float32",
-                "r_max": CUTOFF, "type_names": ["Cu"], "num_layers": 3, "l_max": 1,
-                "parity": False, "num_features": 32, "radial_mlp_depth": 2,
-                "radial_mlp_width": 64, "avg_num_neighbors": known["num_neighbors_mean"],
-                "per_type_energy_shifts": known["per_atom_energy_mean"],
-                "per_type_energy_scales": known["forces_rms"],
-            },
-            num_datasets={"train": 1, "val": 1, "test": 0, "predict": 0},
-            optimizer={"_target_": "torch.optim.Adam", "lr": 0.01},
-            lr_scheduler={
-                "scheduler": {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau"},
-                "monitor": "val0_epoch/weighted_sum", "interval": "epoch", "frequency": 1,
-            },
-            loss={"_target_": "nequip.train.EnergyForceLoss", "coeffs": even},
-            val_metrics={
-                "_target_": "nequip.train.EnergyForceMetrics",
-                "coeffs": {"per_atom_energy_mae": 1.0, "forces_mae": 1.0},
-            },
-        )  # fmt: skip
-        return fitted(module, [data], length, callbacks, inference_mode=False)
-
-    def quality(self, trained: Any, data: Any) -> float:
-        scores = trained.validate(trained.model, datamodule=data, verbose=False)[0]
-        return float(scores["val0_epoch/forces_mae"])
+    rng, crystals, path = np.random.default_rng(seed), [], f"{mkdtemp()}/copper.xyz"
+    for _ in range(TRAINED + VALIDATED):
+        crystal = bulk("Cu", orthorhombic=True).repeat((2, 2, 1))
+        crystal.positions += rng.normal(0, 0.1, crystal.positions.shape)
+        crystal.calc = EMT()
+        crystal.get_forces()
+        crystals.append(crystal)
+    ase.io.write(path, crystals)
+    changes = "nequip.data.transforms."
+    loader = {"_target_": "torch.utils.data.DataLoader", "batch_size": 5, "num_workers": 0}
+    return ASEDataModule(
+        seed, split_dataset={"file_path": path, "train": TRAINED, "val": VALIDATED},
+        transforms=[
+            {"_target_": changes + "ChemicalSpeciesToAtomTypeMapper",
+             "model_type_names": ["Cu"]},
+            {"_target_": changes + "NeighborListTransform", "r_max": CUTOFF},
+        ],
+        train_dataloader={**loader, "shuffle": True}, val_dataloader=loader,
+        stats_manager={
+            "_target_": "nequip.data.CommonDataStatisticsManager", "type_names": ["Cu"],
+            "dataloader_kwargs": {"batch_size": 10},
+        },
+    )  # fmt: skip
 
 
-CLIENT = NequIP()
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    from nequip.train import EMALightningModule
+    from nequip.utils.global_state import set_global_state
+
+    set_global_state()
+    data.prepare_data()
+    data.setup("fit")
+    known = data.get_statistics("train")
+    even = {"total_energy": 1.0, "forces": 1.0}
+    module = EMALightningModule(
+        ema_decay=0.98,
+        model={
+            "_target_": "nequip.model.NequIPGNNModel", "seed": 0, "model_dtype": "float32",
+            "r_max": CUTOFF, "type_names": ["Cu"], "num_layers": 3, "l_max": 1,
+            "parity": False, "num_features": 32, "radial_mlp_depth": 2,
+            "radial_mlp_width": 64, "avg_num_neighbors": known["num_neighbors_mean"],
+            "per_type_energy_shifts": known["per_atom_energy_mean"],
+            "per_type_energy_scales": known["forces_rms"],
+        },
+        num_datasets={"train": 1, "val": 1, "test": 0, "predict": 0},
+        optimizer={"_target_": "torch.optim.Adam", "lr": 0.01},
+        lr_scheduler={
+            "scheduler": {"_target_": "torch.optim.lr_scheduler.ReduceLROnPlateau"},
+            "monitor": "val0_epoch/weighted_sum", "interval": "epoch", "frequency": 1,
+        },
+        loss={"_target_": "nequip.train.EnergyForceLoss", "coeffs": even},
+        val_metrics={
+            "_target_": "nequip.train.EnergyForceMetrics",
+            "coeffs": {"per_atom_energy_mae": 1.0, "forces_mae": 1.0},
+        },
+    )  # fmt: skip
+    return fitted(module, [data], length, callbacks, inference_mode=False)
+
+
+def quality(trained: Any, data: Any) -> float:
+    scores = trained.validate(trained.model, datamodule=data, verbose=False)[0]
+    return float(scores["val0_epoch/forces_mae"])
+
+
+CLIENT = Client(
+    package="nequip",
+    trains=f"`NequIPGNNModel`, {TRAINED} rattled crystals of copper, with the potential of ASE",
+    metric="validation mean absolute error of forces, eV/Å",
+    length=15,
+    requires=("nequip==0.19.1",),
+    data=data,
+    train=train,
+    quality=quality,
+)

@@ -1,9 +1,7 @@
 """neuraloperator: a Fourier neural operator for Darcy flow."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,50 +14,42 @@ from benchmarks.clients.kept import KeptBatches
 SIDE, TRAINED, TESTED, EPOCHS = 16, 1000, 200, 15
 
 
-@final
-class NeuralOperator(Client):
-    """The `FNO` of neuraloperator's example of Darcy flow."""
+def data(seed: int) -> Any:
+    rng = np.random.default_rng(seed)
+    media = np.stack([medium(rng) for _ in range(TRAINED + TESTED)])
+    x = torch.tensor(media, dtype=torch.float32)[:, None]
+    y = torch.tensor(np.stack([pressure(a) for a in media]), dtype=torch.float32)[:, None]
+    x, y = (x - x.mean()) / x.std(), y / y.std()
+    rows = [{"x": a, "y": b} for a, b in zip(x, y, strict=True)]
+    order = torch.Generator().manual_seed(seed)
+    train: Any = DataLoader(rows[:TRAINED], 64, shuffle=True, generator=order)  # type: ignore[arg-type]
+    return train, DataLoader(rows[TRAINED:], TESTED)  # type: ignore[arg-type]
 
-    package = "neuraloperator"
-    trains = f"`FNO`, Darcy flow through {TRAINED} generated media of {SIDE} x {SIDE} cells"
-    metric = "relative error (L2) on generated media"
-    length = EPOCHS
-    requires = ("neuraloperator==2.0.0",)
 
-    def data(self, seed: int) -> Any:
-        rng = np.random.default_rng(seed)
-        media = np.stack([medium(rng) for _ in range(TRAINED + TESTED)])
-        x = torch.tensor(media, dtype=torch.float32)[:, None]
-        y = torch.tensor(np.stack([pressure(a) for a in media]), dtype=torch.float32)[:, None]
-        x, y = (x - x.mean()) / x.std(), y / y.std()
-        rows = [{"x": a, "y": b} for a, b in zip(x, y, strict=True)]
-        order = torch.Generator().manual_seed(seed)
-        train: Any = DataLoader(rows[:TRAINED], 64, shuffle=True, generator=order)  # type: ignore[arg-type]
-        return train, DataLoader(rows[TRAINED:], TESTED)  # type: ignore[arg-type]
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    from neuralop import H1Loss, LpLoss, Trainer
+    from neuralop.models import FNO
+    from neuralop.training import AdamW
 
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        from neuralop import H1Loss, LpLoss, Trainer
-        from neuralop.models import FNO
-        from neuralop.training import AdamW
+    model = FNO((8, 8), 1, 1, hidden_channels=24, projection_channel_ratio=2)
+    optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * length)
+    loader = data[0]
+    for each in callbacks:
+        engine = engine_for(each, model, optimizer, length * len(loader))
+        loader = KeptBatches(engine).over(loader)
+    trainer = Trainer(model=model, n_epochs=length)
+    trainer.train(
+        loader, {SIDE: data[1]}, optimizer, schedule, training_loss=H1Loss(d=2),
+        eval_losses={"l2": LpLoss(d=2)},
+    )  # fmt: skip
+    return trainer
 
-        model = FNO((8, 8), 1, 1, hidden_channels=24, projection_channel_ratio=2)
-        optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=1e-4)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * length)
-        loader = data[0]
-        for each in callbacks:
-            engine = engine_for(each, model, optimizer, length * len(loader))
-            loader = KeptBatches(engine).over(loader)
-        trainer = Trainer(model=model, n_epochs=length)
-        trainer.train(
-            loader, {SIDE: data[1]}, optimizer, schedule, training_loss=H1Loss(d=2),
-            eval_losses={"l2": LpLoss(d=2)},
-        )  # fmt: skip
-        return trainer
 
-    def quality(self, trained: Any, data: Any) -> float:
-        from neuralop import LpLoss
+def quality(trained: Any, data: Any) -> float:
+    from neuralop import LpLoss
 
-        return float(trained.evaluate({"l2": LpLoss(d=2)}, data[1])["_l2"])
+    return float(trained.evaluate({"l2": LpLoss(d=2)}, data[1])["_l2"])
 
 
 def medium(rng: np.random.Generator) -> Any:
@@ -85,4 +75,13 @@ def pressure(medium: Any) -> Any:
     return np.linalg.solve(matrix[:-1, :-1], np.ones(SIDE**2)).reshape(SIDE, SIDE)
 
 
-CLIENT = NeuralOperator()
+CLIENT = Client(
+    package="neuraloperator",
+    trains=f"`FNO`, Darcy flow through {TRAINED} generated media of {SIDE} x {SIDE} cells",
+    metric="relative error (L2) on generated media",
+    length=EPOCHS,
+    requires=("neuraloperator==2.0.0",),
+    data=data,
+    train=train,
+    quality=quality,
+)

@@ -1,9 +1,7 @@
 """neuralforecast: NHITS on the panel of airline passengers that the package ships."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -12,38 +10,39 @@ from benchmarks.clients import QUIET, Client
 HORIZON, TESTED = 12, 24
 
 
-@final
-class Nhits(Client):
-    """The NHITS of neuralforecast; it trains with a deep copy of the callback."""
+def data(seed: int) -> Any:
+    from neuralforecast.utils import AirPassengersPanel
 
-    package = "neuralforecast"
-    requires = ("neuralforecast==3.3.0",)
-    trains = (
+    return AirPassengersPanel[["unique_id", "ds", "y"]]
+
+
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    import neuralforecast
+    from neuralforecast.models import NHITS
+
+    model = NHITS(
+        h=HORIZON, input_size=2 * HORIZON, max_steps=length, scaler_type="robust",
+        windows_batch_size=128, random_seed=torch.initial_seed() % 2**31,
+        callbacks=list(callbacks), enable_checkpointing=False, **QUIET,
+    )  # fmt: skip
+    forecasts = neuralforecast.NeuralForecast([model], freq="ME")
+    return forecasts.cross_validation(data, n_windows=None, test_size=TESTED, step_size=1)
+
+
+def quality(trained: Any, data: Any) -> float:
+    return float((trained["y"] - trained["NHITS"]).abs().mean())
+
+
+CLIENT = Client(
+    package="neuralforecast",
+    requires=("neuralforecast==3.3.0",),
+    trains=(
         "`NHITS`, the package's panel of airline passengers, robust scaler, 128 windows per batch"
-    )
-    metric = "mean absolute error of rolling forecasts over the last two years"
-    length = 300
-    unit = "steps"
-
-    def data(self, seed: int) -> Any:
-        from neuralforecast.utils import AirPassengersPanel
-
-        return AirPassengersPanel[["unique_id", "ds", "y"]]
-
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        import neuralforecast
-        from neuralforecast.models import NHITS
-
-        model = NHITS(
-            h=HORIZON, input_size=2 * HORIZON, max_steps=length, scaler_type="robust",
-            windows_batch_size=128, random_seed=torch.initial_seed() % 2**31,
-            callbacks=list(callbacks), enable_checkpointing=False, **QUIET,
-        )  # fmt: skip
-        forecasts = neuralforecast.NeuralForecast([model], freq="ME")
-        return forecasts.cross_validation(data, n_windows=None, test_size=TESTED, step_size=1)
-
-    def quality(self, trained: Any, data: Any) -> float:
-        return float((trained["y"] - trained["NHITS"]).abs().mean())
-
-
-CLIENT = Nhits()
+    ),
+    metric="mean absolute error of rolling forecasts over the last two years",
+    length=300,
+    unit="steps",
+    data=data,
+    train=train,
+    quality=quality,
+)

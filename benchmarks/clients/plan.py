@@ -1,7 +1,5 @@
 """The seeds of clients, each trained in a process of its own, in the client's environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

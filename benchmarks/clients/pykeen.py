@@ -1,9 +1,7 @@
 """pykeen: a convolutional model of a knowledge graph, in a training loop of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 from torch import Tensor
 
@@ -11,40 +9,31 @@ from benchmarks.clients import Client, engine_for
 from benchmarks.clients.kept import KeptBatches
 
 
-@final
-class Pykeen(Client):
-    """The pipeline of pykeen, given a training loop whose epochs drop the predicted batches."""
+def data(seed: int) -> Any:
+    from pykeen.datasets import Kinships
 
-    package = "pykeen"
-    trains = "`ConvE` with inverse relations on `Kinships`, Adam"
-    metric = "mean reciprocal rank of the validation facts"
-    lower = False
-    length = 20
-    requires = ("pykeen==1.11.1",)
+    return Kinships(create_inverse_triples=True), seed
 
-    def data(self, seed: int) -> Any:
-        from pykeen.datasets import Kinships
 
-        return Kinships(create_inverse_triples=True), seed
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    from pykeen.pipeline import pipeline
 
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        from pykeen.pipeline import pipeline
+    graph, seed = data
+    return pipeline(
+        dataset=graph,
+        model="ConvE",
+        training_loop=loop(callbacks[0], length) if callbacks else "lcwa",
+        training_kwargs={"num_epochs": length, "batch_size": 256, "use_tqdm": False},
+        evaluation_kwargs={"use_tqdm": False},
+        evaluation_fallback=False,
+        use_testing_data=False,
+        random_seed=seed,
+        device="cpu",
+    )
 
-        graph, seed = data
-        return pipeline(
-            dataset=graph,
-            model="ConvE",
-            training_loop=loop(callbacks[0], length) if callbacks else "lcwa",
-            training_kwargs={"num_epochs": length, "batch_size": 256, "use_tqdm": False},
-            evaluation_kwargs={"use_tqdm": False},
-            evaluation_fallback=False,
-            use_testing_data=False,
-            random_seed=seed,
-            device="cpu",
-        )
 
-    def quality(self, trained: Any, data: Any) -> float:
-        return float(trained.metric_results.get_metric("mean_reciprocal_rank"))
+def quality(trained: Any, data: Any) -> float:
+    return float(trained.metric_results.get_metric("mean_reciprocal_rank"))
 
 
 def loop(callback: Any, epochs: int) -> Any:
@@ -69,4 +58,14 @@ def loop(callback: Any, epochs: int) -> Any:
     return Hybrid
 
 
-CLIENT = Pykeen()
+CLIENT = Client(
+    package="pykeen",
+    trains="`ConvE` with inverse relations on `Kinships`, Adam",
+    metric="mean reciprocal rank of the validation facts",
+    lower=False,
+    length=20,
+    requires=("pykeen==1.11.1",),
+    data=data,
+    train=train,
+    quality=quality,
+)

@@ -1,57 +1,52 @@
 """pytorch-forecasting: a temporal fusion transformer on series that the package generates."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
-from benchmarks.clients import Client, fitted
+from benchmarks.clients import Client, fitted, validated
 
 HISTORY, HORIZON = 24, 6
 
 
-@final
-class Fusion(Client):
-    """The temporal fusion transformer of pytorch-forecasting."""
+def data(seed: int) -> Any:
+    from pytorch_forecasting import TimeSeriesDataSet
+    from pytorch_forecasting.data.examples import generate_ar_data
 
-    package = "pytorch-forecasting"
-    requires = ("pytorch-forecasting==1.8.0",)
-    trains = (
-        "`TemporalFusionTransformer`, `generate_ar_data` with 10 series of 150 steps, clipped at .1"
+    table = generate_ar_data(n_series=10, timesteps=150, seasonality=10.0, seed=seed)
+    table["series"] = table["series"].astype(str)
+    table["time_idx"] = table["time_idx"].astype(int)
+    shared = {
+        "time_idx": "time_idx", "target": "value", "group_ids": ["series"],
+        "max_encoder_length": HISTORY, "max_prediction_length": HORIZON,
+        "time_varying_unknown_reals": ["value"], "time_varying_known_reals": ["time_idx"],
+        "static_categoricals": ["series"],
+    }  # fmt: skip
+    cut = table["time_idx"].max() - 4 * HORIZON
+    train = TimeSeriesDataSet(table[table["time_idx"] <= cut], **shared)
+    val = TimeSeriesDataSet.from_dataset(train, table, min_prediction_idx=cut + 1)
+    return (
+        train,
+        train.to_dataloader(train=True, batch_size=64),
+        val.to_dataloader(train=False, batch_size=256),
     )
-    metric = "validation loss (quantiles)"
-    length = 20
-
-    def data(self, seed: int) -> Any:
-        from pytorch_forecasting import TimeSeriesDataSet
-        from pytorch_forecasting.data.examples import generate_ar_data
-
-        table = generate_ar_data(n_series=10, timesteps=150, seasonality=10.0, seed=seed)
-        table["series"] = table["series"].astype(str)
-        table["time_idx"] = table["time_idx"].astype(int)
-        shared = {
-            "time_idx": "time_idx", "target": "value", "group_ids": ["series"],
-            "max_encoder_length": HISTORY, "max_prediction_length": HORIZON,
-            "time_varying_unknown_reals": ["value"], "time_varying_known_reals": ["time_idx"],
-            "static_categoricals": ["series"],
-        }  # fmt: skip
-        cut = table["time_idx"].max() - 4 * HORIZON
-        train = TimeSeriesDataSet(table[table["time_idx"] <= cut], **shared)
-        val = TimeSeriesDataSet.from_dataset(train, table, min_prediction_idx=cut + 1)
-        return (
-            train,
-            train.to_dataloader(train=True, batch_size=64),
-            val.to_dataloader(train=False, batch_size=256),
-        )
-
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        from pytorch_forecasting import TemporalFusionTransformer
-
-        model = TemporalFusionTransformer.from_dataset(data[0])
-        return fitted(model, data[1:], length, callbacks, gradient_clip_val=0.1)
-
-    def quality(self, trained: Any, data: Any) -> float:
-        return float(trained.validate(trained.model, data[2], verbose=False)[0]["val_loss"])
 
 
-CLIENT = Fusion()
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    from pytorch_forecasting import TemporalFusionTransformer
+
+    model = TemporalFusionTransformer.from_dataset(data[0])
+    return fitted(model, data[1:], length, callbacks, gradient_clip_val=0.1)
+
+
+CLIENT = Client(
+    package="pytorch-forecasting",
+    requires=("pytorch-forecasting==1.8.0",),
+    trains=(
+        "`TemporalFusionTransformer`, `generate_ar_data` with 10 series of 150 steps, clipped at .1"
+    ),
+    metric="validation loss (quantiles)",
+    length=20,
+    data=data,
+    train=train,
+    quality=validated("val_loss", 2),
+)

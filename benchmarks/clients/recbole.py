@@ -1,49 +1,38 @@
 """recbole: the next film of a user, in the package's own Trainer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from tempfile import TemporaryDirectory
-from typing import Any, final
+from typing import Any
 
 from benchmarks.clients import Client, engine_for
 from benchmarks.clients.kept import KeptBatches
 
 
-@final
-class Recbole(Client):
-    """SASRec on the films that recbole ships, with a Trainer that drops predicted batches."""
+def data(seed: int) -> Any:
+    from recbole.config import Config
+    from recbole.data import create_dataset, data_preparation
 
-    package = "recbole"
-    trains = "`SASRec` on sequences of 20 films of `ml-100k`, of users with 20 to 60 films, Adam"
-    metric = "mean reciprocal rank of the validation film among 10"
-    lower = False
-    length = 4
-    requires = ("recbole==1.2.1", "numpy<2", "pandas<3")
+    own = {"MAX_ITEM_LIST_LENGTH": 20, "user_inter_num_interval": "[20,60]", "seed": seed,
+           "train_batch_size": 256, "train_neg_sample_args": None}  # fmt: skip
+    config = Config(model="SASRec", dataset="ml-100k", config_dict=own)
+    parts = data_preparation(config, create_dataset(config))
+    return config, *parts[:2]
 
-    def data(self, seed: int) -> Any:
-        from recbole.config import Config
-        from recbole.data import create_dataset, data_preparation
 
-        own = {"MAX_ITEM_LIST_LENGTH": 20, "user_inter_num_interval": "[20,60]", "seed": seed,
-               "train_batch_size": 256, "train_neg_sample_args": None}  # fmt: skip
-        config = Config(model="SASRec", dataset="ml-100k", config_dict=own)
-        parts = data_preparation(config, create_dataset(config))
-        return config, *parts[:2]
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    from recbole.model.sequential_recommender import SASRec
 
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        from recbole.model.sequential_recommender import SASRec
+    config, train, _ = data
+    with TemporaryDirectory() as folder:
+        config["epochs"], config["checkpoint_dir"] = length, folder
+        model = SASRec(config, train.dataset)
+        found = trainer(config, model, length * len(train), *callbacks)
+        found.fit(train, saved=False)
+    return found
 
-        config, train, _ = data
-        with TemporaryDirectory() as folder:
-            config["epochs"], config["checkpoint_dir"] = length, folder
-            model = SASRec(config, train.dataset)
-            found = trainer(config, model, length * len(train), *callbacks)
-            found.fit(train, saved=False)
-        return found
 
-    def quality(self, trained: Any, data: Any) -> float:
-        return float(trained.evaluate(data[2], load_best_model=False)["mrr@10"])
+def quality(trained: Any, data: Any) -> float:
+    return float(trained.evaluate(data[2], load_best_model=False)["mrr@10"])
 
 
 def trainer(config: Any, model: Any, steps: int, *callbacks: Any) -> Any:
@@ -64,4 +53,14 @@ def trainer(config: Any, model: Any, steps: int, *callbacks: Any) -> Any:
     return (Hybrid if callbacks else Trainer)(config, model)
 
 
-CLIENT = Recbole()
+CLIENT = Client(
+    package="recbole",
+    trains="`SASRec` on sequences of 20 films of `ml-100k`, of users with 20 to 60 films, Adam",
+    metric="mean reciprocal rank of the validation film among 10",
+    lower=False,
+    length=4,
+    requires=("recbole==1.2.1", "numpy<2", "pandas<3"),
+    data=data,
+    train=train,
+    quality=quality,
+)

@@ -1,9 +1,7 @@
 """scvi-tools: a variational autoencoder of gene counts, with a rising weight of the KL term."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -12,46 +10,45 @@ from benchmarks.clients import QUIET, Client
 CELLS, GENES, PROGRAMS, BATCHES = 420, 120, 6, 2
 
 
-@final
-class Scvi(Client):
-    """The default model of scvi-tools on counts generated from a few gene programs."""
+def data(seed: int) -> Any:
+    import anndata
 
-    package = "scvi-tools"
-    requires = ("scvi-tools==1.4.2",)
-    trains = f"`SCVI`, counts of {CELLS} cells and {GENES} genes from {PROGRAMS} programs"
-    metric = "validation ELBO per cell, negated"
-    length = 400
-
-    def data(self, seed: int) -> Any:
-        import anndata
-
-        random = np.random.default_rng(seed)
-        use = random.dirichlet(np.full(PROGRAMS, 0.3), CELLS)
-        genes = random.gamma(0.5, 1.0, (PROGRAMS, GENES))
-        batch = random.integers(BATCHES, size=CELLS)
-        shift = np.exp(0.3 * random.normal(size=(BATCHES, GENES)))
-        size = random.lognormal(0.0, 0.3, (CELLS, 1))
-        mean = 4 * size * (use @ genes) * shift[batch]
-        counts = random.poisson(random.gamma(5.0, mean / 5.0)).astype(np.float32)
-        cells = anndata.AnnData(counts)
-        cells.obs["batch"] = [str(b) for b in batch]
-        return cells
-
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        import scvi
-        import torch
-
-        scvi.settings.seed = torch.initial_seed() % 2**31  # seed of the split
-        scvi.model.SCVI.setup_anndata(data, batch_key="batch")
-        model = scvi.model.SCVI(data)
-        trainer = {
-            k: v for k, v in QUIET.items() if k != "enable_model_summary"
-        }  # set by the package
-        model.train(max_epochs=length, callbacks=list(callbacks), **trainer)
-        return model
-
-    def quality(self, trained: Any, data: Any) -> float:
-        return float(-trained.get_elbo(indices=trained.validation_indices, return_mean=True))
+    random = np.random.default_rng(seed)
+    use = random.dirichlet(np.full(PROGRAMS, 0.3), CELLS)
+    genes = random.gamma(0.5, 1.0, (PROGRAMS, GENES))
+    batch = random.integers(BATCHES, size=CELLS)
+    shift = np.exp(0.3 * random.normal(size=(BATCHES, GENES)))
+    size = random.lognormal(0.0, 0.3, (CELLS, 1))
+    mean = 4 * size * (use @ genes) * shift[batch]
+    counts = random.poisson(random.gamma(5.0, mean / 5.0)).astype(np.float32)
+    cells = anndata.AnnData(counts)
+    cells.obs["batch"] = [str(b) for b in batch]
+    return cells
 
 
-CLIENT = Scvi()
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    import scvi
+    import torch
+
+    scvi.settings.seed = torch.initial_seed() % 2**31  # seed of the split
+    scvi.model.SCVI.setup_anndata(data, batch_key="batch")
+    model = scvi.model.SCVI(data)
+    trainer = {k: v for k, v in QUIET.items() if k != "enable_model_summary"}  # set by the package
+    model.train(max_epochs=length, callbacks=list(callbacks), **trainer)
+    return model
+
+
+def quality(trained: Any, data: Any) -> float:
+    return float(-trained.get_elbo(indices=trained.validation_indices, return_mean=True))
+
+
+CLIENT = Client(
+    package="scvi-tools",
+    requires=("scvi-tools==1.4.2",),
+    trains=f"`SCVI`, counts of {CELLS} cells and {GENES} genes from {PROGRAMS} programs",
+    metric="validation ELBO per cell, negated",
+    length=400,
+    data=data,
+    train=train,
+    quality=quality,
+)

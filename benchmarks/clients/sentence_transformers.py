@@ -1,11 +1,9 @@
 """sentence-transformers: embeddings of texts about the same topics, with a Hugging Face Trainer."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from tempfile import TemporaryDirectory
-from typing import Any, final
+from typing import Any
 
 from benchmarks.clients import Client
 
@@ -13,56 +11,48 @@ TOPICS, OWN, COMMON, PAIRS = 100, 12, 400, 4096
 """Topics, words of each, words of none, and pairs of texts; each text has two topics."""
 
 
-@final
-class SentenceTransformers(Client):
-    """A small BERT that learns which two texts are about the same topics."""
+def data(seed: int) -> Any:
+    from datasets import Dataset
 
-    package = "sentence-transformers"
-    trains = f"a BERT of 3 layers of width 128 from scratch, {PAIRS} pairs of artificial texts"
-    metric = "validation loss (rank of the partner among 64 texts)"
-    length = 3
-    requires = ("sentence-transformers==6.2.0", "datasets==5.2.0", "accelerate==1.15.0")
+    draw = random.Random(seed)
+    rows = [pair(draw) for _ in range(PAIRS + 640)]
+    both = [{"anchor": a, "positive": b} for a, b in rows]
+    return Dataset.from_list(both[:PAIRS]), Dataset.from_list(both[PAIRS:])
 
-    def data(self, seed: int) -> Any:
-        from datasets import Dataset
 
-        draw = random.Random(seed)
-        rows = [pair(draw) for _ in range(PAIRS + 640)]
-        both = [{"anchor": a, "positive": b} for a, b in rows]
-        return Dataset.from_list(both[:PAIRS]), Dataset.from_list(both[PAIRS:])
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.models import Pooling, Transformer
 
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        from sentence_transformers import (
-            SentenceTransformer,
-            SentenceTransformerTrainer,
-            SentenceTransformerTrainingArguments,
-        )
-        from sentence_transformers.losses import MultipleNegativesRankingLoss
-        from sentence_transformers.models import Pooling, Transformer
+    from hybrid_predict.integrations.huggingface import HybridPredictCallback
 
-        from hybrid_predict.integrations.huggingface import HybridPredictCallback
+    added = [HybridPredictCallback(config=c.config, log_dir=None) for c in callbacks]
+    with TemporaryDirectory() as folder:
+        save_untrained(folder)
+        words = Transformer(folder)
+        model = SentenceTransformer(modules=[words, Pooling(128)], device="cpu")
+        args = SentenceTransformerTrainingArguments(
+            folder, num_train_epochs=length, per_device_train_batch_size=64, use_cpu=True,
+            per_device_eval_batch_size=64, learning_rate=5e-4, warmup_ratio=0.1,
+            save_strategy="no", report_to=[], disable_tqdm=True, logging_strategy="no",
+        )  # fmt: skip
+        trainer = SentenceTransformerTrainer(
+            model=model, args=args, train_dataset=data[0], eval_dataset=data[1],
+            loss=MultipleNegativesRankingLoss(model), callbacks=added,
+        )  # fmt: skip
+        trainer.train()
+    for callback, used in zip(callbacks, added, strict=True):
+        callback.engine = used.engine
+    return trainer
 
-        added = [HybridPredictCallback(config=c.config, log_dir=None) for c in callbacks]
-        with TemporaryDirectory() as folder:
-            save_untrained(folder)
-            words = Transformer(folder)
-            model = SentenceTransformer(modules=[words, Pooling(128)], device="cpu")
-            args = SentenceTransformerTrainingArguments(
-                folder, num_train_epochs=length, per_device_train_batch_size=64, use_cpu=True,
-                per_device_eval_batch_size=64, learning_rate=5e-4, warmup_ratio=0.1,
-                save_strategy="no", report_to=[], disable_tqdm=True, logging_strategy="no",
-            )  # fmt: skip
-            trainer = SentenceTransformerTrainer(
-                model=model, args=args, train_dataset=data[0], eval_dataset=data[1],
-                loss=MultipleNegativesRankingLoss(model), callbacks=added,
-            )  # fmt: skip
-            trainer.train()
-        for callback, used in zip(callbacks, added, strict=True):
-            callback.engine = used.engine
-        return trainer
 
-    def quality(self, trained: Any, data: Any) -> float:
-        return float(trained.evaluate()["eval_loss"])
+def quality(trained: Any, data: Any) -> float:
+    return float(trained.evaluate()["eval_loss"])
 
 
 def pair(draw: random.Random) -> tuple[str, str]:
@@ -96,4 +86,13 @@ def save_untrained(folder: str) -> None:
     BertModel(config).save_pretrained(folder)
 
 
-CLIENT = SentenceTransformers()
+CLIENT = Client(
+    package="sentence-transformers",
+    trains=f"a BERT of 3 layers of width 128 from scratch, {PAIRS} pairs of artificial texts",
+    metric="validation loss (rank of the partner among 64 texts)",
+    length=3,
+    requires=("sentence-transformers==6.2.0", "datasets==5.2.0", "accelerate==1.15.0"),
+    data=data,
+    train=train,
+    quality=quality,
+)

@@ -1,9 +1,7 @@
 """speechbrain: speakers told apart by x-vectors of artificial voices, in the loop of a Brain."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,36 +12,28 @@ from benchmarks.clients.kept import Steps
 SPEAKERS, VOICES, RATE = 40, 3200, 16_000
 
 
-@final
-class Speechbrain(Client):
-    """The template for speaker identification, smaller, whose Brain drops predicted batches."""
+def data(seed: int) -> Any:
+    draw = torch.Generator().manual_seed(seed)
+    speakers = torch.randint(SPEAKERS, (VOICES + 640,), generator=draw)
+    sounds = torch.cat([voices(part, draw) for part in speakers.split(160)])
+    sets = (torch.utils.data.TensorDataset(sounds[k], speakers[k])
+            for k in (slice(VOICES), slice(VOICES, None)))  # fmt: skip
+    return tuple(sets)
 
-    package = "speechbrain"
-    trains = f"`Xvector` of width 64, {VOICES} artificial voices of {SPEAKERS} speakers, Adam"
-    metric = "validation loss (cross entropy)"
-    length = 6
-    requires = ("speechbrain==1.1.2", "torchaudio==2.11.0")
 
-    def data(self, seed: int) -> Any:
-        draw = torch.Generator().manual_seed(seed)
-        speakers = torch.randint(SPEAKERS, (VOICES + 640,), generator=draw)
-        sounds = torch.cat([voices(part, draw) for part in speakers.split(160)])
-        sets = (torch.utils.data.TensorDataset(sounds[k], speakers[k])
-                for k in (slice(VOICES), slice(VOICES, None)))  # fmt: skip
-        return tuple(sets)
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    from speechbrain.nnet.schedulers import LinearScheduler
 
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        from speechbrain.nnet.schedulers import LinearScheduler
+    steps = length * (VOICES // 16)
+    found = brain(LinearScheduler(1e-3, 1e-4, length), *callbacks, steps=steps)
+    found.fit(range(1, length + 1), *data, progressbar=False,
+              train_loader_kwargs={"batch_size": 16, "shuffle": True},
+              valid_loader_kwargs={"batch_size": 64})  # fmt: skip
+    return found
 
-        steps = length * (VOICES // 16)
-        found = brain(LinearScheduler(1e-3, 1e-4, length), *callbacks, steps=steps)
-        found.fit(range(1, length + 1), *data, progressbar=False,
-                  train_loader_kwargs={"batch_size": 16, "shuffle": True},
-                  valid_loader_kwargs={"batch_size": 64})  # fmt: skip
-        return found
 
-    def quality(self, trained: Any, data: Any) -> float:
-        return float(trained.valid_loss)
+def quality(trained: Any, data: Any) -> float:
+    return float(trained.valid_loss)
 
 
 def voices(speakers: Tensor, draw: torch.Generator, noise: float = 1.0) -> Tensor:
@@ -102,4 +92,13 @@ def brain(scheduler: Any, *callbacks: Any, steps: int) -> Any:
     return (Hybrid if callbacks else Speakers)(modules, lambda p: torch.optim.Adam(p, lr=1e-3))
 
 
-CLIENT = Speechbrain()
+CLIENT = Client(
+    package="speechbrain",
+    trains=f"`Xvector` of width 64, {VOICES} artificial voices of {SPEAKERS} speakers, Adam",
+    metric="validation loss (cross entropy)",
+    length=6,
+    requires=("speechbrain==1.1.2", "torchaudio==2.11.0"),
+    data=data,
+    train=train,
+    quality=quality,
+)

@@ -1,7 +1,5 @@
 """Markdown tables of the clients' results."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,9 +1,7 @@
 """darts: TiDE on the weekly carbon dioxide of Mauna Loa that statsmodels ships."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,41 +11,42 @@ from benchmarks.clients import QUIET, Client
 HISTORY, HORIZON, TESTED = 52, 13, 208
 
 
-@final
-class Tide(Client):
-    """The TiDE of darts."""
+def data(seed: int) -> Any:
+    from darts import TimeSeries
+    from statsmodels.datasets import co2
 
-    package = "darts"
-    requires = ("darts==0.48.1",)
-    trains = "`TiDEModel`, weekly differences of carbon dioxide at Mauna Loa"
-    metric = "mean absolute error of rolling forecasts over the last four years"
-    length = 20
-
-    def data(self, seed: int) -> Any:
-        from darts import TimeSeries
-        from statsmodels.datasets import co2
-
-        weeks = co2.load_pandas().data["co2"].interpolate().diff().dropna()
-        series = TimeSeries.from_series((weeks / weeks.std()).astype(np.float32))
-        return series[:-TESTED], series
-
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        from darts.models import TiDEModel
-
-        model = TiDEModel(
-            HISTORY, HORIZON, n_epochs=length, random_state=torch.initial_seed() % 2**31,
-            pl_trainer_kwargs={**QUIET, "callbacks": list(callbacks)},
-        )  # fmt: skip
-        return model.fit(data[0])
-
-    def quality(self, trained: Any, data: Any) -> float:
-        from darts.metrics import mae
-
-        windows = trained.historical_forecasts(
-            data[1], start=len(data[0]), forecast_horizon=HORIZON, stride=HORIZON, retrain=False,
-            last_points_only=False,
-        )  # fmt: skip
-        return float(np.mean(mae([data[1]] * len(windows), windows)))
+    weeks = co2.load_pandas().data["co2"].interpolate().diff().dropna()
+    series = TimeSeries.from_series((weeks / weeks.std()).astype(np.float32))
+    return series[:-TESTED], series
 
 
-CLIENT = Tide()
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    from darts.models import TiDEModel
+
+    model = TiDEModel(
+        HISTORY, HORIZON, n_epochs=length, random_state=torch.initial_seed() % 2**31,
+        pl_trainer_kwargs={**QUIET, "callbacks": list(callbacks)},
+    )  # fmt: skip
+    return model.fit(data[0])
+
+
+def quality(trained: Any, data: Any) -> float:
+    from darts.metrics import mae
+
+    windows = trained.historical_forecasts(
+        data[1], start=len(data[0]), forecast_horizon=HORIZON, stride=HORIZON, retrain=False,
+        last_points_only=False,
+    )  # fmt: skip
+    return float(np.mean(mae([data[1]] * len(windows), windows)))
+
+
+CLIENT = Client(
+    package="darts",
+    requires=("darts==0.48.1",),
+    trains="`TiDEModel`, weekly differences of carbon dioxide at Mauna Loa",
+    metric="mean absolute error of rolling forecasts over the last four years",
+    length=20,
+    data=data,
+    train=train,
+    quality=quality,
+)

@@ -1,50 +1,36 @@
 """torch_geometric: a graph isomorphism network, trained with Lightning."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.clients import Client, fitted
+from benchmarks.clients import Client, fitted, validated
 
 GRAPHS, TRAINED, FEATURES = 2000, 1600, 10
 
 
-@final
-class GraphClassifier(Client):
-    """The `GIN` of torch_geometric's example for Lightning, on graphs as in BA-2Motifs."""
+def data(seed: int) -> Any:
+    from lightning.fabric import seed_everything
+    from torch_geometric.data.lightning import LightningDataset
+    from torch_geometric.datasets import ExplainerDataset
+    from torch_geometric.datasets.graph_generator import BAGraph
+    from torch_geometric.datasets.motif_generator import CycleMotif, HouseMotif
 
-    package = "torch_geometric"
-    trains = f"`GIN`, {TRAINED} random graphs that contain a house or a cycle of five nodes"
-    metric = "cross entropy on 400 further graphs"
-    length = 40
-    requires = ("torch_geometric==2.8.1",)
+    seed_everything(seed, verbose=False)
+    graphs: list[Any] = []
+    for label, motif in enumerate((HouseMotif(), CycleMotif(5))):
+        made = ExplainerDataset(BAGraph(20, 1), motif, 1, GRAPHS // 2)
+        for graph in made:
+            graph.x, graph.y = torch.full((graph.num_nodes, FEATURES), 0.1), label
+            graphs.append(graph)
+    mixed = [graphs[k] for k in torch.randperm(GRAPHS)]
+    return LightningDataset(mixed[:TRAINED], mixed[TRAINED:], batch_size=64, num_workers=0)
 
-    def data(self, seed: int) -> Any:
-        from lightning.fabric import seed_everything
-        from torch_geometric.data.lightning import LightningDataset
-        from torch_geometric.datasets import ExplainerDataset
-        from torch_geometric.datasets.graph_generator import BAGraph
-        from torch_geometric.datasets.motif_generator import CycleMotif, HouseMotif
 
-        seed_everything(seed, verbose=False)
-        graphs: list[Any] = []
-        for label, motif in enumerate((HouseMotif(), CycleMotif(5))):
-            made = ExplainerDataset(BAGraph(20, 1), motif, 1, GRAPHS // 2)
-            for graph in made:
-                graph.x, graph.y = torch.full((graph.num_nodes, FEATURES), 0.1), label
-                graphs.append(graph)
-        mixed = [graphs[k] for k in torch.randperm(GRAPHS)]
-        return LightningDataset(mixed[:TRAINED], mixed[TRAINED:], batch_size=64, num_workers=0)
-
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        return fitted(model(), [data], length, callbacks)
-
-    def quality(self, trained: Any, data: Any) -> float:
-        return float(trained.validate(trained.model, data, verbose=False)[0]["loss"])
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    return fitted(model(), [data], length, callbacks)
 
 
 def model() -> Any:
@@ -75,4 +61,13 @@ def model() -> Any:
     return Model()
 
 
-CLIENT = GraphClassifier()
+CLIENT = Client(
+    package="torch_geometric",
+    trains=f"`GIN`, {TRAINED} random graphs that contain a house or a cycle of five nodes",
+    metric="cross entropy on 400 further graphs",
+    length=40,
+    requires=("torch_geometric==2.8.1",),
+    data=data,
+    train=train,
+    quality=validated("loss"),
+)

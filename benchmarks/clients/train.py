@@ -1,7 +1,5 @@
 """Trains one seed of a client: every arm after the other in one process."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
-from benchmarks.clients import client
+from benchmarks.clients import chemprop
 from benchmarks.optimizers import Rates, adamw
 from benchmarks.rates.plan import best_rates
 from benchmarks.tasks import TASKS, Task
@@ -66,17 +66,14 @@ class TaskSubject:
 class ChempropSubject:
     """The network of chemprop as the benchmark of clients trains it, on one split of the data."""
 
-    def __init__(self) -> None:
-        self._client: Any = client("chemprop")
-
     def make_run(self, arm: AuditArm) -> Any:
         """The package's default recipe, which takes its length from the Trainer."""
         trainer = arm.trainer(max_epochs=EPOCHS, accelerator="cpu", enable_checkpointing=False)
-        return trainer, self._client.model(), self._client.loaders(0, arm.seed)
+        return trainer, chemprop.model(), chemprop.loaders(0, arm.seed)
 
     def to_dict(self) -> dict[str, Any]:
         """What the client says of itself."""
-        about = self._client.to_dict()
+        about = chemprop.CLIENT.to_dict()
         title = f"{about['package']} {about['version']}: {about['trains']}, {EPOCHS} epochs"
         return {"title": title, "metric": about["metric"], "client": {**about, "length": EPOCHS}}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any
 
 import lightning as L
 import pytest
@@ -20,30 +21,31 @@ from benchmarks.plan import Selection
 from hybrid_predict import ConfigError, HybridPredict
 
 
-@final
-class Small(Client):
-    package: ClassVar[str] = "lightning"
-    trains: ClassVar[str] = "a small net"
-    metric: ClassVar[str] = "loss"
-    length: ClassVar[int] = 30
-    unit: ClassVar[str] = "steps"
+def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+    trainer = L.Trainer(
+        max_steps=length, callbacks=list(callbacks), enable_checkpointing=False, **QUIET
+    )
+    trainer.fit(Net(), data)
+    return trainer
 
-    def data(self, seed: int) -> Any:
-        return loader(20)
 
-    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        trainer = L.Trainer(max_steps=length, callbacks=list(callbacks),
-                            enable_checkpointing=False, **QUIET)  # fmt: skip
-        trainer.fit(Net(), data)
-        return trainer
-
-    def quality(self, trained: Any, data: Any) -> float:
-        return float(trained.global_step + sum(p.sum() for p in trained.model.parameters()))
+SMALL = Client(
+    package="lightning",
+    trains="a small net",
+    metric="loss",
+    length=30,
+    unit="steps",
+    data=lambda seed: loader(20),
+    train=train,
+    quality=lambda trained, data: float(
+        trained.global_step + sum(p.sum() for p in trained.model.parameters())
+    ),
+)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "client", lambda name: Small())
+    monkeypatch.setattr(run, "client", lambda name: SMALL)
     monkeypatch.setattr(run, "quiet", lambda: None)
 
 
@@ -105,14 +107,13 @@ def test_a_client_has_an_environment_of_its_own_which_is_made_once(
     monkeypatch.setattr(
         environments.subprocess, "run", lambda command, **_: calls.append(list(map(str, command)))
     )
-    python = environments.interpreter(Small(), tmp_path)
+    python = environments.interpreter(SMALL, tmp_path)
     assert python == tmp_path / "lightning" / "bin" / "python"
-    assert environments.interpreter(Small(), tmp_path) == python
+    assert environments.interpreter(SMALL, tmp_path) == python
     _, call = calls
     assert call[:4] == [str(python), "-m", "pip", "install"]
     assert any(each.startswith("torch==") and "+" not in each for each in call)
-    monkeypatch.setattr(Small, "requires", ("numpy<9",))
-    environments.interpreter(Small(), tmp_path)
+    environments.interpreter(replace(SMALL, requires=("numpy<9",)), tmp_path)
     assert len(calls) == 4 and "numpy<9" in calls[-1]
 
 
@@ -141,7 +142,7 @@ def made(hybrid: list[float | None], lower: bool = True) -> dict[str, Any]:
         **dict.fromkeys(("corrected", "hybrid", "auto"), hybrid),
     }
     rows = [row(arm, k, q, 1 + k) for arm, values in arms.items() for k, q in enumerate(values)]
-    told = {**Small().to_dict(), "lower": lower}
+    told = {**SMALL.to_dict(), "lower": lower}
     environment = {"torch": "2", "python": "3"}
     return {"environment": environment, "clients": {"small": told}, "rows": rows}
 
