@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import RESULTS, render
+from benchmarks import RESULTS
+from benchmarks.blocks import fill, names
 from benchmarks.plan import Row, Selection
 from benchmarks.plot import save_figure
 from benchmarks.run import make_runs, stored
@@ -72,12 +73,12 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
     code.
     """
     plan = study.plan(chosen, folder)
-    store = stored(folder, name, plan.key)
+    if not plan.ready({}):
+        raise ConfigError("STUDY", "a study with runs of what is chosen", name)
+    store = stored(folder, name, plan)
     committed = study.read(RESULTS)
     known = study.runs(committed) if committed is not None else ()
     store.start_from(row for row in known if plan.holds(row))
-    if not plan.ready({}):
-        raise ConfigError("STUDY", "a study with runs of what is chosen", name)
     print(f"{PROGRAM}: {name}, kept in {folder}", flush=True)
     try:
         make_runs(plan, store, jobs, lambda row: print(plan.tell(row), flush=True))
@@ -125,11 +126,11 @@ def _fill(name: str, blocks: Blocks) -> None:
         text = Path(name).read_text("utf-8")
     except OSError as error:
         raise ConfigError("--write", "a Markdown page", name, str(error)) from error
-    known = [block for block in render.names(text) if block in blocks]
+    known = [block for block in names(text) if block in blocks]
     if not known:
         remedy = f"Blocks of these results are {', '.join(blocks)}."
         raise ConfigError("--write", "a page with a block of these results", name, remedy)
-    Path(name).write_text(render.fill(text, blocks), encoding="utf-8")
+    Path(name).write_text(fill(text, blocks), encoding="utf-8")
     print(f"{name}: {', '.join(known)}")
 
 
@@ -157,6 +158,12 @@ def _plot(options: Any) -> int:
         raise ConfigError("--output", expected, options.output, str(error)) from error
     print(f"Figure: {options.output}")
     return 0
+
+
+def _pages(options: Any) -> int:
+    from benchmarks import render  # reads all committed files
+
+    return render.main()
 
 
 def _study(name: str) -> Study:
@@ -207,7 +214,7 @@ _COMMANDS: Mapping[str, Command] = {
         "Make the figures and pages of the committed results.",
         "Makes the figures of docs/results, and fills the blocks of README.md and docs/.",
         lambda add: None,
-        lambda options: render.main(),
+        _pages,
     ),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,20 +25,23 @@ K = TypeVar("K")
 OnRow = Callable[[Row], object]
 
 
-def stored(
-    folder: Path, name: str = "runs", key: Callable[[Mapping[str, Any]], Any] = as_cell
-) -> Rows[Any]:
-    """Return the finished runs of a study in a folder; it is created if missing."""
+def stored(folder: Path, name: str = "runs", plan: Plan[Any] | None = None) -> Rows[Any]:
+    """Return the finished runs in a folder, which is created if missing.
+
+    Of a plan they are those that hold: what another state of the code made is made again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    return Rows(folder / f"{name}.jsonl", key)
+    store: Rows[Any] = Rows(folder / f"{name}.jsonl", plan.key if plan else as_cell)
+    if plan is not None:
+        store.done = {key: row for key, row in store.done.items() if plan.holds(row)}
+    return store
 
 
 def make_runs(plan: Plan[K], store: Rows[K], jobs: int = 1, on_row: OnRow = bool) -> dict[K, Row]:
-    """Make the runs that are missing until none is; each row is stored as it is done.
+    """Make the runs that are missing until none is; return the rows of the plan by key.
 
-    Return the rows of the plan by key. Runs that another state of the code made are made again.
+    Each row is stored as it is done.
     """
-    store.done = {key: row for key, row in store.done.items() if plan.holds(row)}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, initializer=start_worker) as pool:
         running: dict[Future[Row], K] = {}

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import across, load, plot, suites, table
+from benchmarks import across, load, plot, search, suites, table
 from benchmarks.clients import plan as clients
 from benchmarks.clients import table as clients_table
 from benchmarks.plan import Plan, Row, Selection
@@ -18,8 +18,6 @@ from benchmarks.rates.plan import RatesPlan
 from benchmarks.scale import plot as scale_plot
 from benchmarks.scale import table as scale_table
 from benchmarks.scale.plan import ScalePlan
-from benchmarks.search import plan as search
-from benchmarks.search import table as search_table
 from benchmarks.suites import SUITES, SuitePlan
 from benchmarks.yardsticks import table as yardsticks_table
 from benchmarks.yardsticks import yardsticks
@@ -71,6 +69,18 @@ def _suite(name: str, about: str, **figures: Callable[[Any], Figure]) -> Study:
     )
 
 
+def _search_plan(chosen: Selection, folder: Path) -> Plan[str]:
+    from benchmarks.search.plan import SearchPlan  # needs Lightning
+
+    return SearchPlan(chosen, folder / "search")
+
+
+def _search_blocks(results: Any) -> Blocks:
+    from benchmarks.search import table as search_table
+
+    return search_table.blocks(results)
+
+
 STUDIES: dict[str, Study] = {
     "core": _suite(
         "core",
@@ -112,8 +122,8 @@ STUDIES: dict[str, Study] = {
     "search": Study(
         "the search of an audit beside a sweep",
         "search.json",
-        lambda chosen, folder: search.SearchPlan(chosen, folder / "search"),
-        search_table.blocks,
+        _search_plan,
+        _search_blocks,
         runs=search.subjects,
         compiled=lambda plan, done, before: search.compiled(done),
     ),

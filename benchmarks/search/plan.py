@@ -13,7 +13,8 @@ from typing import Any, final
 from benchmarks.digests import code_digest
 from benchmarks.measure import without_advice
 from benchmarks.plan import Plan, Row, Selection
-from benchmarks.search.subjects import SUBJECTS, Subject, configured, subject
+from benchmarks.search import SUBJECTS
+from benchmarks.search.subjects import Subject, configured, subject
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditConfig, judge_audit, search
 from hybrid_predict.audit.results import paired
@@ -41,8 +42,6 @@ KEPT = (
     "failure",
 )
 """What the results file holds of a run, beside its speedup."""
-
-SCHEMA = 1
 
 
 class SearchPlan(Plan[str]):
@@ -73,22 +72,6 @@ class SearchPlan(Plan[str]):
     def tell(self, row: Row) -> str:
         """Return the answer of the search."""
         return f"{row['name']}: {row['search']['line']}"
-
-
-def subjects(results: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield the runs of a results file, as a plan has them."""
-    for name, row in results["subjects"].items():
-        yield {"name": name, **row}
-
-
-def compiled(done: Mapping[str, Row]) -> dict[str, Any]:
-    """Return the content of a results file."""
-    found = {
-        name: {field: value for field, value in done[name].items() if field != "name"}
-        for name in SUBJECTS
-        if name in done
-    }
-    return {"schema": SCHEMA, "subjects": found}
 
 
 def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from benchmarks.clients import chemprop
 from benchmarks.optimizers import Rates, adamw
 from benchmarks.rates.plan import best_rates
+from benchmarks.search import TASK_SUBJECTS
 from benchmarks.tasks import TASKS, Task
 from hybrid_predict.audit import AuditArm, AuditConfig
 
@@ -117,9 +118,6 @@ class _Module(pl.LightningModule):
         }
 
 
-TASK_SUBJECTS = ("cnn", "mlp", "pinn", "inr", "lora", "autoencoder", "gpt-0.2m")
-
-SUBJECTS = (*TASK_SUBJECTS, "chemprop")
 Subject = TaskSubject | ChempropSubject
 """A training with a Trainer: trainer, model and data of an arm, and a description."""
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from cases import UNGATED
 
-from benchmarks.search.plan import compare, compiled, judged, subjects
-from benchmarks.search.subjects import SUBJECTS, TaskSubject, configured, subject
+from benchmarks.search import SUBJECTS, compiled, subjects
+from benchmarks.search.plan import compare, judged
+from benchmarks.search.subjects import TaskSubject, configured, subject
 from hybrid_predict.audit import AuditConfig, AuditOutcome
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "search.json"

@@ -14,7 +14,7 @@ import pytest
 
 import hybrid_predict
 from benchmarks import render
-from benchmarks.render import WIDTH
+from benchmarks.blocks import WIDTH
 from hybrid_predict.forecast.predictors import PREDICTORS
 from hybrid_predict.updates import UPDATES
 
