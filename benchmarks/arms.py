@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 
 from benchmarks import optimizers as opt
-from benchmarks.optimizers import Build, adamw
-from benchmarks.peers.around import AroundOptimizers, EMANesterov, ema_readout, lookahead, snoo
+from benchmarks.optimizers import AroundOptimizers, Build, Rates, adamw
+from benchmarks.tasks import Recipe
 from hybrid_predict import (
     FittedPredictor,
     HybridConfig,
     MomentumPredictor,
     SpectralUpdate,
+    UnsupportedSetupError,
 )
 from hybrid_predict.testing.placebos import PLACEBOS
 
@@ -37,7 +39,6 @@ class Arm:
     name: str
     title: str
     build: Build = adamw
-    around: Callable[[Sequence[Optimizer]], Any] = AroundOptimizers
     plugin: Mapping[str, Any] | None = None
     share: float = 1 / SPEEDUP
     scheduled: bool = True
@@ -66,7 +67,7 @@ class Arm:
         """Return the arm as plain data, without its rates and the plug-in."""
         return {
             "build": _described(self.build),
-            "around": _described(self.around),
+            "around": _described(AroundOptimizers),
             "share": self.share,
             "scheduled": self.scheduled,
         }
@@ -77,6 +78,17 @@ def _described(function: Callable[..., Any]) -> str:
     bound = function.keywords if isinstance(function, partial) else {}
     inner = function.func if isinstance(function, partial) else function
     return f"{inner.__qualname__}{signature(inner)} {sorted(bound.items())}"
+
+
+def archived(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """Stand for an optimizer of committed runs that only an earlier commit has.
+
+    Raises:
+        UnsupportedSetupError: Always.
+    """
+    raise UnsupportedSetupError(
+        "arm", "one whose optimizer is here", "an archived one", "Run it at commit 0540831."
+    )
 
 
 def _momentum(coefficient: float) -> MomentumPredictor:
@@ -94,8 +106,6 @@ def _predicted(coefficient: float) -> Arm:
 
 _MUON = (0.5, 1.0, 2.0, 4.0, 8.0)
 _SOAP = (0.25, 0.5, 1.0, 2.0, 4.0)
-_KRON = (0.125, 0.25, 0.5, 1.0, 2.0)
-_ADEMAMIX = (0.25, 0.5, 1.0, 2.0)
 _COEFFICIENTS = tuple(map(_predicted, (0, 0.5, 1)))
 
 
@@ -133,25 +143,25 @@ ARMS: dict[str, Arm] = {
             plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(longest=0)}}),
         Arm(name="fitted-only", title="fitted only",
             plugin={"updates": {}, "predictors": {"hidden": FittedPredictor()}}),
-        Arm(name="nesterov-.3", title="corrected, EMA-Nesterov .3",
-            plugin={"speedup": 1}, around=partial(EMANesterov, factor=0.3)),
+        Arm(name="nesterov-.3", title="corrected, EMA-Nesterov .3", plugin={"speedup": 1},
+            build=archived),
         *_placebos(gated=False),
         *_placebos(gated=True),
         Arm(name="hidden-x2", title="hidden rate x 2", tunes="hidden", factors=(2.0,)),
         Arm(name="hidden-x3", title="hidden rate x 3", tunes="hidden", factors=(3.0,)),
         Arm(name="hidden-x4", title="hidden rate x 4", tunes="hidden", factors=(4.0,)),
         Arm(name="beta1", title="beta1 = 0.95", build=partial(adamw, beta1=0.95)),
-        Arm(name="ema", title="EMA read-out", around=ema_readout),
-        Arm(name="lookahead", title="Lookahead", around=lookahead),
-        Arm(name="snoo", title="SNOO", around=snoo),
+        Arm(name="ema", title="EMA read-out", build=archived),
+        Arm(name="lookahead", title="Lookahead", build=archived),
+        Arm(name="snoo", title="SNOO", build=archived),
         Arm(name="muon", title="Muon", build=opt.muon, tunes="hidden", factors=_MUON),
         Arm(name="normuon", title="NorMuon", build=opt.normuon, tunes="hidden", factors=_MUON),
         Arm(name="soap", title="SOAP", build=opt.soap, tunes="hidden", factors=_SOAP),
         Arm(name="soap-muon", title="SOAP-Muon", build=opt.soap_muon, tunes="hidden",
             factors=_MUON),
-        Arm(name="kron", title="Kron (PSGD)", build=opt.kron, tunes="hidden", factors=_KRON),
-        Arm(name="ademamix", title="AdEMAMix", build=opt.ademamix, factors=_ADEMAMIX),
-        Arm(name="gpa", title="GPA-AdamW", build=opt.gpa, factors=(0.5, 1.0, 2.0)),
+        Arm(name="kron", title="Kron (PSGD)", build=archived),
+        Arm(name="ademamix", title="AdEMAMix", build=archived),
+        Arm(name="gpa", title="GPA-AdamW", build=archived),
         Arm(name="schedule-free", title="Schedule-Free AdamW", build=opt.free, scheduled=False,
             factors=(0.5, 1.0, 2.0)),
         Arm(name="prodigy", title="Prodigy", build=opt.prodigy, share=1.0),
@@ -169,6 +179,9 @@ They resolve speedups from 0.75 to 6 of an arm with T / 1.5 full steps.
 
 UNTUNED = ("auto", "prodigy", "d-adapt", "mechanic", "dowg")
 """Arms of the study of untuned learning rates alone."""
+
+ARCHIVED = tuple(name for name, arm in ARMS.items() if arm.build is archived)
+"""Arms of committed runs that cannot be run here."""
 
 MECHANISMS: dict[str, str | None] = {
     "short": "plain",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,10 +11,26 @@ from torch.optim import AdamW, Optimizer
 
 from benchmarks.peers import libraries
 from benchmarks.peers.dowg import DoWG
-from benchmarks.peers.gpa import GPAAdamW
 from benchmarks.peers.muon import Muon, SOAPMuon
 from benchmarks.tasks import Recipe
 from hybrid_predict.torch.kinds import classify
+
+
+class AroundOptimizers:
+    """Several optimizers as one; committed runs have a digest of its name and arguments."""
+
+    def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
+        self.optimizers = (optimizers,) if isinstance(optimizers, Optimizer) else tuple(optimizers)
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+
+    def step(self) -> None:
+        """Step every optimizer."""
+        for optimizer in self.optimizers:
+            optimizer.step()
 
 
 @dataclass(frozen=True)
@@ -79,28 +95,9 @@ muon = _of_hidden("muon", partial(Muon, adjust_lr_fn="match_rms_adamw"))
 normuon = _of_hidden("normuon", libraries.normuon)
 soap = _of_hidden("soap", libraries.soap)
 soap_muon = _of_hidden("soap_muon", SOAPMuon)
-kron = _of_hidden("kron", libraries.kron)
-gpa = _of_all("gpa", partial(GPAAdamW, fused=True))
 prodigy = _of_all("prodigy", libraries.prodigy)
 d_adapt_adam = _of_all("d_adapt_adam", libraries.d_adapt_adam)
 mechanic = _of_all("mechanic", libraries.mechanic)
-
-
-def ademamix(
-    model: nn.Module,
-    recipe: Recipe,
-    rates: Rates,
-    updates: int,
-    *,
-    alpha: float = 5.0,
-    beta3: float = 0.999,
-) -> list[Optimizer]:
-    """Return AdEMAMix for all parameters; its slow average gains weight over the whole run."""
-    betas = (*recipe.betas, beta3)
-    peer = libraries.ademamix(
-        trainable(model), rates.base, recipe.weight_decay, betas, alpha, updates
-    )
-    return [peer]
 
 
 def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:

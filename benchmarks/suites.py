@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.arms import ARMS, PLAIN, UNTUNED
+from benchmarks.arms import ARCHIVED, ARMS, PLAIN, UNTUNED
 from benchmarks.digests import recipe_digest
 from benchmarks.measure import without_advice
 from benchmarks.memory import set_imports_aside
@@ -55,14 +55,15 @@ class Suite:
 
 _CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only", "corrected-any-cost")
 _WIDE = (*_CONTROLLED, "predict-.5")
-_ALL = tuple(name for name in ARMS if name not in (*PLAIN, *UNTUNED))
+_HERE = tuple(name for name in ARMS if name not in ARCHIVED)
+_ALL = tuple(name for name in _HERE if name not in (*PLAIN, *UNTUNED))
 _PEERS = ("muon", "normuon", "soap", "soap-muon")
 
 SUITES: dict[str, Suite] = {
     "core": Suite(("gpt-0.2m", "cnn", "inr"), {"tuned": _ALL}, 5),
     "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), {"tuned": (*_WIDE, *_PEERS)}, 5),
     "fresh": Suite(tuple(task.name for task in FRESH), {"tuned": (*_CONTROLLED, "muon")}, 5),
-    "smoke": Suite(tuple(TASKS), {"default-decay": tuple(ARMS)}, 1, tiny=True),
+    "smoke": Suite(tuple(TASKS), {"default-decay": _HERE}, 1, tiny=True),
     "gpu": Suite(
         ("gpt-30m",),
         {"default-decay": ("corrected", "hybrid", "hidden-x2", "muon")},
@@ -120,6 +121,19 @@ class SuitePlan(CellPlan):
         for seed in range(self.suite.seeds):
             for task, setting, arm, rates in compared:
                 yield self.cell(task, setting, arm, seed, rates)
+
+    def chosen(self, done: Mapping[Cell, Row]) -> dict[Cell, Row]:
+        """Return the finished runs of this plan; where all arms are compared, archived ones too."""
+        settings = [name for name, arms in self.suite.arms.items() if set(arms) >= set(_ALL)]
+        kept = {
+            cell: row
+            for cell, row in done.items()
+            if cell.arm in ARCHIVED
+            and cell.setting in settings
+            and cell.task in self.tasks
+            and cell.steps == self.tasks[cell.task].steps
+        }
+        return {**super().chosen(done), **kept}
 
     def cell(self, task: str, setting: str, arm: str, seed: int, rates: Rates) -> Cell:
         """Return a cell."""
@@ -221,14 +235,23 @@ def compiled(
     The cost of full steps is measured once all runs are finished; till then it is that of the
     content before.
     """
-    complete = len(done) == len(plan)
+    archived = [cell for cell in done if cell.arm in ARCHIVED]
+    planned = len(plan) + len(archived)
+    complete = len(done) == planned
     steps = plan.measured_steps() if complete else before["steps"] if before else {}
+    arms = {
+        setting: [
+            *plan.arms(setting),
+            *dict.fromkeys(cell.arm for cell in archived if cell.setting == setting),
+        ]
+        for setting in plan.suite.arms
+    }
     return {
         "schema": SCHEMA,
         "suite": name,
         "seeds": plan.suite.seeds,
-        "arms": {setting: list(plan.arms(setting)) for setting in plan.suite.arms},
-        "cells": {"planned": len(plan), "done": len(done)},
+        "arms": arms,
+        "cells": {"planned": planned, "done": len(done)},
         "environment": environment(),
         "code": _codes(done.values()),
         "tasks": {name: task.to_dict() for name, task in plan.tasks.items()},

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from benchmarks.arms import ARMS
 from benchmarks.memory import Memory
+from benchmarks.optimizers import AroundOptimizers
 from benchmarks.plan import Cell
 from benchmarks.tasks import Task
 from hybrid_predict import HybridConfig, HybridEngine
@@ -104,8 +105,7 @@ class Run(Training):
         self._optimizers = arm.build(model, task.recipe, cell.rates, updates)
         decays = cell.decay and arm.scheduled
         factor = task.recipe.factor(updates) if decays else (lambda step: 1.0)
-        self._stepper = arm.around(self._optimizers)
-        self._stepper.plan(updates)
+        self._stepper = AroundOptimizers(self._optimizers)
         factors = [factor] * len(self._optimizers)
         super().__init__(model, self._optimizers, factors, arm.config(cell.steps), updates)
 
@@ -139,7 +139,7 @@ class Run(Training):
 
     def show_final_weights(self) -> None:
         """Load the final weights into the model if the optimizer trained others."""
-        parts = [p for p in (self._stepper, *self._optimizers) if hasattr(p, "eval")]
+        parts = [p for p in self._optimizers if hasattr(p, "eval")]
         for part in parts:
             part.eval()
         if parts:

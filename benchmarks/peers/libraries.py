@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -43,54 +42,6 @@ def soap(params: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> Opti
     """
     options = {"betas": (0.95, 0.95), "precondition_frequency": 10}
     return _made("SOAP", list(params), lr=lr, weight_decay=weight_decay, **options)
-
-
-def ademamix(
-    params: Iterable[Tensor],
-    lr: float,
-    weight_decay: float = 0.0,
-    betas: tuple[float, float, float] = (0.9, 0.999, 0.999),
-    alpha: float = 5.0,
-    updates: int | None = None,
-) -> Optimizer:
-    r"""AdEMAMix: Adam whose step holds a slow average of gradients besides.
-
-    .. math:: w \leftarrow (1 - \eta\lambda) w
-        - \eta \, (\hat m_1 + \alpha m_2) / (\sqrt{\hat v} + \epsilon)
-
-    ``alpha`` and the slow decay rise over ``updates`` steps. The paper's slow decay of 0.9999 is
-    meant for runs of 100,000 steps and more.
-
-    References:
-        Pagliardini et al., The AdEMAMix Optimizer: Better, Faster, Older (2024), arXiv 2409.03137.
-    """
-    return _made(
-        "AdEMAMix", list(params), lr=lr, weight_decay=weight_decay, weight_decouple=True,
-        betas=betas, alpha=alpha, t_alpha_beta3=updates,
-    )  # fmt: skip
-
-
-def kron(params: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> Optimizer:
-    r"""Kron: momentum, preconditioned by a learnt Kronecker-factored matrix (PSGD).
-
-    .. math:: w \leftarrow w - \eta \, (Q_1^T Q_1 \, \hat m \, Q_2^T Q_2 + \lambda w)
-
-    with upper triangular Q, one for every dimension, and the root mean square of the preconditioned
-    momentum limited to 1.1. The preconditioner is learnt in all of the first 500 steps, then less
-    and less often. It draws random numbers from generators of its own, on the CPU.
-
-    References:
-        Li, Preconditioned Stochastic Gradient Descent (2018), arXiv 1512.04202; the form for
-        tensors is Kron of https://github.com/evanatyourservice/kron_torch.
-    """
-    # Without it torch multiplies from left to right: gigabytes for a matrix of 256 rows.
-    if not torch.backends.opt_einsum.is_available():
-        raise MissingExtraError("Kron", "bench")
-    optimizer = _made("Kron", list(params), lr=lr, weight_decay=weight_decay, momentum=0.9)
-    numbers = _OwnNumbers(0)
-    optimizer.register_step_pre_hook(numbers.swap)
-    optimizer.register_step_post_hook(numbers.swap)
-    return optimizer
 
 
 def schedule_free(
@@ -140,21 +91,6 @@ def mechanic(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
     mechanize = _library("mechanic_pytorch", "Mechanic").mechanize
     optimizer: Optimizer = mechanize(torch.optim.AdamW)(list(params), lr=lr, **options)
     return optimizer
-
-
-class _OwnNumbers:
-    """Random numbers for an optimizer that draws them from the global sources."""
-
-    def __init__(self, seed: int) -> None:
-        torch_state = torch.Generator().manual_seed(seed).get_state()
-        self._kept: tuple[Tensor, Any] = (torch_state, np.random.RandomState(seed).get_state())
-
-    def swap(self, *_: object) -> None:
-        """Exchange the kept states and the global ones."""
-        outside = torch.get_rng_state(), np.random.get_state()
-        torch.set_rng_state(self._kept[0])
-        np.random.set_state(self._kept[1])
-        self._kept = outside
 
 
 def _made(name: str, params: list[Any], **options: Any) -> Optimizer:

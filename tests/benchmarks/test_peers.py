@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import torch
 from peer_twins import (
-    BETAS,
     DECAY,
-    EPS,
     MATRICES,
     RATE,
     SQUARES,
@@ -19,82 +17,20 @@ from peer_twins import (
     assert_same,
     gradients,
     start,
-    twin_ema,
-    twin_gpa,
-    twin_nesterov,
-    twin_outer,
     twin_soap_muon,
 )
-from torch.optim import AdamW
 
 from benchmarks import optimizers
 from benchmarks.optimizers import Rates, hidden_and_rest
 from benchmarks.peers import libraries
-from benchmarks.peers.around import EMANesterov, OuterMomentum, ema_readout, lookahead, snoo
 from benchmarks.peers.dowg import DoWG
-from benchmarks.peers.gpa import GPAAdamW
 from benchmarks.peers.muon import Muon, SOAPMuon
 from benchmarks.tasks import TASKS
 from hybrid_predict import MissingExtraError, UnsupportedSetupError
 
 
-def adamw(parameters):
-    return AdamW(parameters, lr=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY)
-
-
-def two_adamw(parameters):
-    return [adamw(parameters[:1]), adamw(parameters[1:])]
-
-
-def gpa(parameters, **options):
-    own = {"lr": RATE, "betas": BETAS, "eps": EPS, "weight_decay": DECAY}
-    return GPAAdamW(parameters, **own, **options)
-
-
 def matched_muon(parameters):
     return Muon(parameters, lr=RATE, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
-
-
-@pytest.mark.parametrize("inner", [adamw, two_adamw])
-@pytest.mark.parametrize(
-    ("wrap", "settings"),
-    [
-        (snoo, (20, 0.7, 0.67)),
-        (lookahead, (5, 0.5, 0.0)),
-        (partial(lookahead, every=6, rate=0.8), (6, 0.8, 0.0)),
-        (partial(OuterMomentum, every=3, rate=1.2, momentum=0.9), (3, 1.2, 0.9)),
-    ],
-)
-def test_outer_loop_follows_its_formulas(wrap, settings, inner):
-    loop = Loop(lambda ps: wrap(inner(ps)))
-    for steps in (STEPS, 2 * STEPS):
-        assert_close(loop.train(STEPS).weights(), twin_outer(steps, *settings))
-
-
-@pytest.mark.parametrize("inner", [adamw, two_adamw])
-def test_nesterov_moves_ahead_in_the_middle_of_the_run(inner):
-    loop = Loop(lambda ps: EMANesterov(inner(ps), factor=0.6, decay=0.9))
-    loop.peer.plan(STEPS)
-    assert_close(loop.train(STEPS).weights(), twin_nesterov(STEPS, 0.6, 0.9))
-
-
-@pytest.mark.parametrize(
-    ("make", "twin"),
-    [
-        (gpa, partial(twin_gpa, mu_x=0.9967, mu_y=0.7)),
-        (partial(gpa, mu_x=0.8, mu_y=0.3), partial(twin_gpa, mu_x=0.8, mu_y=0.3)),
-        (partial(gpa, fused=True), partial(twin_gpa, mu_x=0.9967, mu_y=0.7)),
-        (lambda ps: ema_readout(adamw(ps)), partial(twin_ema, decay=0.99)),
-        (lambda ps: ema_readout(two_adamw(ps), 0.7), partial(twin_ema, decay=0.7)),
-    ],
-    ids=["gpa", "gpa-other", "gpa-fused", "ema", "ema-other"],
-)
-def test_training_and_evaluation_weights_follow_their_formulas(make, twin):
-    loop = Loop(make).train(STEPS)
-    trained, evaluated = twin(STEPS)
-    assert_close(loop.weights(), trained)
-    loop.peer.eval()
-    assert_close(loop.weights(), evaluated)
 
 
 @pytest.mark.parametrize("options", [{}, {"adjust_lr_fn": "match_rms_adamw"}])
@@ -137,7 +73,7 @@ def test_muon_and_what_is_built_on_it_need_a_torch_that_has_it(make, monkeypatch
 
 LIBRARY = {
     name: partial(getattr(libraries, name), lr=RATE, weight_decay=DECAY)
-    for name in ("normuon", "soap", "ademamix", "kron")
+    for name in ("normuon", "soap")
 }
 library = pytest.mark.parametrize("make", LIBRARY.values(), ids=LIBRARY)
 
@@ -160,9 +96,7 @@ def test_a_peer_of_a_library_trains_every_dimension_of_a_kernel(make):
         assert (x != y).all()
 
 
-HIDDEN = {
-    name: getattr(optimizers, name) for name in ("muon", "normuon", "soap", "soap_muon", "kron")
-}
+HIDDEN = {name: getattr(optimizers, name) for name in ("muon", "normuon", "soap", "soap_muon")}
 
 
 @library
@@ -229,9 +163,3 @@ def test_dowg_waits_for_a_gradient():
     weight.grad = torch.zeros(3)
     DoWG([weight]).step()
     assert weight.tolist() == [1.0] * 3
-
-
-def test_kron_needs_a_plan_for_its_products(monkeypatch):
-    monkeypatch.setattr(torch.backends.opt_einsum, "is_available", lambda: False)
-    with pytest.raises(MissingExtraError, match=r"Kron.*hybrid_predict\[bench\]"):
-        Loop(LIBRARY["kron"])

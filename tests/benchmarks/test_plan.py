@@ -112,7 +112,7 @@ def test_a_grid_with_another_rate_keeps_the_runs_it_shares(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "change", [{"build": ARMS["muon"].build}, {"around": ARMS["ema"].around}, {"scheduled": False}]
+    "change", [{"build": ARMS["muon"].build}, {"share": 0.7}, {"scheduled": False}]
 )
 def test_an_arm_that_trains_otherwise_is_another_cell(change):
     arm = ARMS["short"]
@@ -127,8 +127,8 @@ def test_plain_arms_are_tuned_at_their_own_budget():
     best_rate = dict(zip(PLAIN, (0.032, 0.016, 0.008, 0.004, 0.004), strict=True))
     plan = SuitePlan(chosen(SUITES["core"], tasks=["inr"], settings=["tuned"], seeds=1))
     done = finished(plan, outcome)
-    rates = {arm: plan.rates("inr", "tuned", arm, done).base for arm in (*PLAIN, "hybrid", "snoo")}
-    assert rates == {**best_rate, "hybrid": 0.008, "snoo": 0.016}
+    rates = {arm: plan.rates("inr", "tuned", arm, done).base for arm in (*PLAIN, "hybrid", "beta1")}
+    assert rates == {**best_rate, "hybrid": 0.008, "beta1": 0.016}
 
 
 def test_a_run_that_diverged_early_is_charged_its_budget():
@@ -260,3 +260,15 @@ def test_numbers_of_fewer_seeds_than_the_suite_has_say_so():
     assert "seeds" not in plain
     assert corrected.count("(3 seeds)") == 2
     assert "fewer seeds are named" in made["bench core source"]()
+
+
+def test_runs_of_arms_that_are_archived_are_kept_where_all_arms_are_compared(core):
+    plan, done = core
+    cell = replace(next(c for c in done if c.task == "cnn" and c.seed == 0), arm="kron")
+    kept = {**done, cell: {**invented(cell), "arm": "kron"}}
+    assert cell in plan.chosen(kept)
+    results = compiled(plan, kept)
+    assert results["arms"]["tuned"][-1] == "kron"
+    assert results["cells"]["planned"] == results["cells"]["done"] == len(plan) + 1
+    fewer = SuitePlan(chosen(SUITES["core"], arms=["hybrid"]))
+    assert cell not in fewer.chosen(kept)
