@@ -11,7 +11,7 @@ from benchmarks import load
 from benchmarks.figures import Summary
 from benchmarks.plot import CORRECTED_COLOR, HYBRID_COLOR, OTHER_COLOR, PLAIN_COLOR, tidy
 from benchmarks.suites import SETTINGS
-from benchmarks.table import markdown
+from benchmarks.views import markdown
 from hybrid_predict.report.shared import new_figure
 
 if TYPE_CHECKING:

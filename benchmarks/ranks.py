@@ -30,7 +30,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure import Loop, middle, take_turns, without_advice
 from benchmarks.step_cost import WAYS
-from benchmarks.table import markdown
+from benchmarks.views import view
 from hybrid_predict.runs.runtime import environment
 
 COLLECTIVES = ("all_to_all_single", "all_gather_single", "all_gather_into_tensor", "all_reduce")
@@ -227,27 +227,20 @@ def counted(found: Found) -> str:
         small = max(rank["received_bytes"].get("all_reduce", 0) for rank in each)
         busiest = max(rank["operations"] for rank in each) / alone["operations"]
         rows.append(
-            [
-                row["setup"],
-                f"{ranks}",
-                ", ".join(f"{rank['owned']}" for rank in each),
-                f"{large / whole:.3f}",
-                f"{by_formula(row):.3f}",
-                f"{small:,}",
-                f"{busiest * ranks:.3f}",
-            ]
+            {
+                "set-up": row["setup"],
+                "ranks W": f"{ranks}",
+                "matrices of each rank": ", ".join(f"{rank['owned']}" for rank in each),
+                "received by all ranks, in matrices": f"{large / whole:.3f}",
+                "by formula": f"{by_formula(row):.3f}",
+                "reduced besides, bytes": f"{small:,}",
+                "operations of the busiest rank x W / those of one rank alone": (
+                    f"{busiest * ranks:.3f}"
+                ),
+            }
         )
-    titles = [
-        "set-up",
-        "ranks W",
-        "matrices of each rank",
-        "received by all ranks, in matrices",
-        "by formula",
-        "reduced besides, bytes",
-        "operations of the busiest rank x W / those of one rank alone",
-    ]
     source = f"{alone['matrices']} matrices of {4 * alone['elements']:,} bytes together."
-    return f"{source}\n\n{markdown(titles, rows)}"
+    return f"{source}\n\n{view(rows)}"
 
 
 def timed(found: Found) -> str:
@@ -263,26 +256,19 @@ def timed(found: Found) -> str:
         low = min(x["corrected"]["quartiles"][0] for x in ms)
         high = max(x["corrected"]["quartiles"][1] for x in ms)
         rows.append(
-            [
-                row["setup"],
-                f"{row['ranks']}",
-                f"{plain:.0f}",
-                f"{added:.0f} ({low:.0f} to {high:.0f})",
-                f"{added / base:.2f}",
-                f"{added / plain:.2f}",
-                f"{both / plain:.2f}",
-            ]
+            {
+                "set-up": row["setup"],
+                "ranks W": f"{row['ranks']}",
+                "plain full step, ms of a rank": f"{plain:.0f}",
+                "corrections add, ms of a rank (quartiles)": (
+                    f"{added:.0f} ({low:.0f} to {high:.0f})"
+                ),
+                "of what they add on one rank": f"{added / base:.2f}",
+                "corrections add / plain": f"{added / plain:.2f}",
+                "corrections and predicted steps add / plain": f"{both / plain:.2f}",
+            }
         )
-    titles = [
-        "set-up",
-        "ranks W",
-        "plain full step, ms of a rank",
-        "corrections add, ms of a rank (quartiles)",
-        "of what they add on one rank",
-        "corrections add / plain",
-        "corrections and predicted steps add / plain",
-    ]
-    return markdown(titles, rows)
+    return view(rows)
 
 
 def blocks(found: Found) -> dict[str, Callable[[], str]]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.figures import Figures, Overall, Summary
 from benchmarks.step_cost import ADDED, WAYS
+from benchmarks.views import NONE, speedup_text, view
 from hybrid_predict.report.shared import mean_and_sd
-from hybrid_predict.runs.evidence import FEW_SEEDS, Speedup
-
-NONE = "n/a"
+from hybrid_predict.runs.evidence import FEW_SEEDS
 
 
 def main_setting(summary: Summary) -> str:
@@ -28,7 +27,6 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
         f"{suite} source": partial(source, results),
         f"{suite} headline": partial(headline, summary),
         f"{suite} mechanisms": partial(mechanisms_table, summary, results["steps"]),
-        f"{suite} brief": partial(mechanisms_table, summary, results["steps"], BRIEF),
         f"{suite} arms": partial(arms_table, summary),
         f"{suite} losses": partial(losses_table, summary),
         f"{suite} steps": partial(steps_table, results["steps"]),
@@ -77,35 +75,32 @@ def headline(summary: Summary) -> str:
     )
 
 
-BRIEF = ("short", "corrected", "predicted-only", "hybrid")
-"""The arms that tell a newcomer what each mechanism does."""
-
-
-def mechanisms_table(
-    summary: Summary, steps: Mapping[str, Any], arms: Sequence[str] = tuple(MECHANISMS)
-) -> str:
-    """Compare the mechanisms in the main setting, a row per task and arm of ``arms``.
+def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
+    """Compare the mechanisms in the main setting, a row per task and arm.
 
     Seconds are the number of full steps times their cost as `step_cost.measure` finds it.
     """
     rows, setting = [], main_setting(summary)
     for task in summary.tasks:
-        for arm in arms:
-            way = MECHANISMS[arm]
+        for arm, way in MECHANISMS.items():
             if (figures := summary.figures(task, setting, arm)) is None:
                 continue
             seconds = NONE
             if way is not None and task in steps:
                 ratio = 1.0 if way == "plain" else steps[task][way]["ratio"]
                 seconds = f"{figures.full_steps * ratio * steps[task]['plain_ms'] / 1e3:.1f}"
-            rows.append([
-                f"`{task}`", ARMS[arm].title, f"{figures.full_steps:,.0f}",
-                _predicted(figures), seconds, _loss(summary, figures),
-                _cell(summary, task, setting, arm),
-            ])  # fmt: skip
-    titles = ["task", "arm", "full steps", "predicted steps (length)", "seconds",
-              "final loss, mean ± sd", "speedup at equal quality"]  # fmt: skip
-    return markdown(titles, rows)
+            rows.append(
+                {
+                    "task": f"`{task}`",
+                    "arm": ARMS[arm].title,
+                    "full steps": f"{figures.full_steps:,.0f}",
+                    "predicted steps (length)": _predicted(figures),
+                    "seconds": seconds,
+                    "final loss, mean ± sd": _loss(summary, figures),
+                    "speedup at equal quality": _cell(summary, task, setting, arm),
+                }
+            )
+    return view(rows)
 
 
 def _predicted(figures: Figures) -> str:
@@ -116,14 +111,17 @@ def _predicted(figures: Figures) -> str:
 
 def arms_table(summary: Summary) -> str:
     """List the speedup of every arm in the main setting, a row per arm, a column per task."""
-    rows, setting = [], main_setting(summary)
-    for arm in summary.settings[setting]:
-        if arm not in PLAIN:
-            total = summary.overall(setting, arm)
-            cells = [_cell(summary, task, setting, arm) for task in summary.tasks]
-            rows.append([ARMS[arm].title, *cells, _mean(total), _worst(total)])
-    tasks = [f"`{task}`" for task in summary.tasks]
-    return markdown(["arm", *tasks, "geometric mean", "worst task"], rows)
+    setting = main_setting(summary)
+    return view(
+        {
+            "arm": ARMS[arm].title,
+            **{f"`{task}`": _cell(summary, task, setting, arm) for task in summary.tasks},
+            "geometric mean": _mean(summary.overall(setting, arm)),
+            "worst task": _worst(summary.overall(setting, arm)),
+        }
+        for arm in summary.settings[setting]
+        if arm not in PLAIN
+    )
 
 
 def losses_table(summary: Summary) -> str:
@@ -134,34 +132,42 @@ def losses_table(summary: Summary) -> str:
             for arm in arms:
                 if (figures := summary.figures(task, setting, arm)) is None:
                     continue
-                rate = f"{figures.rate:g}" + (
-                    f" x {figures.hidden:g}" if figures.hidden != 1 else ""
+                hidden = f" x {figures.hidden:g}" if figures.hidden != 1 else ""
+                rows.append(
+                    {
+                        "task": f"`{task}`",
+                        "setting": setting,
+                        "arm": ARMS[arm].title,
+                        "rate (x hidden)": f"{figures.rate:g}{hidden}",
+                        "full steps": f"{figures.full_steps:,.0f}",
+                        "predicted steps": f"{figures.predicted_steps:,.0f}",
+                        "final loss, mean ± sd": _loss(summary, figures),
+                        "seconds": f"{figures.seconds:.1f}",
+                        "memory, MiB": f"{figures.memory / 2**20:,.1f}",
+                    }
                 )
-                rows.append([
-                    f"`{task}`", setting, ARMS[arm].title, rate, f"{figures.full_steps:,.0f}",
-                    f"{figures.predicted_steps:,.0f}", _loss(summary, figures),
-                    f"{figures.seconds:.1f}", f"{figures.memory / 2**20:,.1f}",
-                ])  # fmt: skip
-    titles = ["task", "setting", "arm", "rate (x hidden)", "full steps", "predicted steps",
-              "final loss, mean ± sd", "seconds", "memory, MiB"]  # fmt: skip
-    return markdown(titles, rows)
+    return view(rows)
 
 
 def steps_table(steps: Mapping[str, Any]) -> str:
     """List the cost of the plug-in in a full step, a row per task."""
-    rows, waits = [], any("waits" in cost[way] for cost in steps.values() for way in ADDED)
-    for task, cost in steps.items():
-        ratios = [(cost[way]["ratio"], *cost[way]["quartiles"]) for way in ADDED]
-        rows.append([
-            f"`{task}`", f"{cost['parameters']:,}", f"{cost['plain_ms']:.1f}",
-            *(f"{middle:.3f} [{low:.3f}, {high:.3f}]" for middle, low, high in ratios),
-            *(f"{cost[way]['memory'] / 2**20:,.1f}" for way in WAYS),
-            *([cost[way]["waits"] or "none" for way in ADDED] if waits else []),
-        ])  # fmt: skip
-    titles = ["task", "parameters", "plain full step, ms", *(f"{way} / plain" for way in ADDED),
-              *(f"MiB, {way}" for way in WAYS),
-              *(f"waits of the host, {way}" for way in ADDED if waits)]  # fmt: skip
-    return markdown(titles, rows)
+    waits = any("waits" in cost[way] for cost in steps.values() for way in ADDED)
+    return view(
+        {
+            "task": f"`{task}`",
+            "parameters": f"{cost['parameters']:,}",
+            "plain full step, ms": f"{cost['plain_ms']:.1f}",
+            **{f"{way} / plain": _ratio(cost[way]) for way in ADDED},
+            **{f"MiB, {way}": f"{cost[way]['memory'] / 2**20:,.1f}" for way in WAYS},
+            **{f"waits of the host, {way}": cost[way]["waits"] or "none" for way in ADDED if waits},
+        }
+        for task, cost in steps.items()
+    )
+
+
+def _ratio(cost: Mapping[str, Any]) -> str:
+    low, high = cost["quartiles"]
+    return f"{cost['ratio']:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _loss(summary: Summary, figures: Figures) -> str:
@@ -182,21 +188,9 @@ def _cell(summary: Summary, task: str, setting: str, arm: str) -> str:
     return speedup_text(figures.speedup) + _fewer(summary, figures.speedup.seeds)
 
 
-def speedup_text(speedup: Speedup) -> str:
-    """Format a speedup with its interval."""
-    interval = "" if speedup.low is None else f" [{speedup.low:.2f}, {speedup.high:.2f}]"
-    return f"{speedup.bound}{speedup.value:.2f}{interval}"
-
-
 def _mean(total: Overall | None) -> str:
     return NONE if total is None else f"**{total.bound}{total.value:.2f}**"
 
 
 def _worst(total: Overall | None) -> str:
     return NONE if total is None else f"`{total.worst}` {total.worst_value:.2f}"
-
-
-def markdown(titles: list[str], rows: list[list[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from time import perf_counter, process_time
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from benchmarks.arms import ARMS
@@ -18,7 +17,7 @@ from benchmarks.memory import Memory
 from benchmarks.optimizers import AroundOptimizers
 from benchmarks.plan import Cell
 from benchmarks.tasks import Task
-from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict import HybridEngine
 
 _CHECK_EVERY = 50
 
@@ -47,33 +46,46 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
     return {**run.result(), "seconds": seconds, "memory": used}
 
 
-class Training:
-    """Full steps with schedules to the end of a run; ``engine`` is None without the plug-in."""
+class Run:
+    """The training of one cell; ``engine`` is None without the plug-in."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizers: Sequence[Optimizer],
-        factors: Iterable[Callable[[int], float]],
-        config: HybridConfig | None,
-        budget: int,
-    ) -> None:
-        self.model, self.full_steps, self._budget = model, 0, budget
-        pairs = zip(optimizers, factors, strict=True)
-        self._schedulers = [LambdaLR(optimizer, factor) for optimizer, factor in pairs]
-        self.engine = None if config is None else HybridEngine(model, optimizers, config)
+    def __init__(self, cell: Cell, task: Task) -> None:
+        arm = ARMS[cell.arm]
+        self.model = task.model(cell.seed)
+        self.full_steps = 0
+        self.finite = True
+        self._task = task
+        self._batches = task.batches(cell.seed)
+        self._budget = arm.schedule(cell.steps)
+        self._optimizers = arm.build(self.model, task.recipe, cell.rates, self._budget)
+        self._stepper = AroundOptimizers(self._optimizers)
+        decays = cell.decay and arm.scheduled
+        factor = task.recipe.factor(self._budget) if decays else (lambda step: 1.0)
+        self._schedulers = [LambdaLR(optimizer, factor) for optimizer in self._optimizers]
+        config = arm.config(cell.steps)
+        self.engine = config and HybridEngine(self.model, self._optimizers, config)
 
     @property
     def done(self) -> bool:
-        """Whether all steps are made."""
-        return self.engine.done if self.engine is not None else self.full_steps >= self._budget
+        """Whether all steps are made, or a weight was not finite."""
+        spent = self.engine.done if self.engine else self.full_steps >= self._budget
+        return spent or not self.finite
 
-    def step(self, full_step: Callable[[], Tensor]) -> None:
+    def train(self) -> None:
+        """Train to the end of the schedule."""
+        while not self.done:
+            self.step()
+            if self.full_steps % _CHECK_EVERY == 0:
+                self.finite = all(bool(p.isfinite().all()) for p in self.model.parameters())
+        if self.engine:
+            self.engine.detach()
+
+    def step(self) -> None:
         """Take one full step, after the predicted steps that are due."""
-        if self.engine is not None:
+        if self.engine:
             self.engine.before_step()
-        loss = full_step()
-        ticks = 1 if self.engine is None else self.engine.after_step(loss).ticks
+        loss = self._task.full_step(self.model, next(self._batches), self._stepper)
+        ticks = self.engine.after_step(loss).ticks if self.engine else 1
         self.full_steps += 1
         for _ in range(ticks):
             for scheduler in self._schedulers:
@@ -88,40 +100,6 @@ class Training:
             "undone_steps": ledger.undone_steps if ledger else 0,
         }
 
-    def close(self) -> None:
-        """Detach the engine from the model."""
-        if self.engine is not None:
-            self.engine.detach()
-
-
-class Run(Training):
-    """The training of one cell."""
-
-    def __init__(self, cell: Cell, task: Task) -> None:
-        arm, model = ARMS[cell.arm], task.model(cell.seed)
-        self.finite = True
-        self._task, self._batches = task, task.batches(cell.seed)
-        updates = arm.schedule(cell.steps)
-        self._optimizers = arm.build(model, task.recipe, cell.rates, updates)
-        decays = cell.decay and arm.scheduled
-        factor = task.recipe.factor(updates) if decays else (lambda step: 1.0)
-        self._stepper = AroundOptimizers(self._optimizers)
-        factors = [factor] * len(self._optimizers)
-        super().__init__(model, self._optimizers, factors, arm.config(cell.steps), updates)
-
-    @property
-    def done(self) -> bool:
-        """Whether all steps are made, or a weight was not finite."""
-        return not self.finite or super().done
-
-    def train(self) -> None:
-        """Train to the end of the schedule."""
-        while not self.done:
-            self.step(self._full_step)
-            if self.full_steps % _CHECK_EVERY == 0:
-                self.finite = all(bool(p.isfinite().all()) for p in self.model.parameters())
-        self.close()
-
     def result(self) -> dict[str, Any]:
         """Evaluate the trained model; return the loss, None if the run diverged, and counts."""
         self.show_final_weights()
@@ -133,9 +111,6 @@ class Run(Training):
             "mean_length": ledger.mean_length if ledger else None,
             "advance": ledger.advanced / self.full_steps if ledger else None,
         }
-
-    def _full_step(self) -> Tensor:
-        return self._task.full_step(self.model, next(self._batches), self._stepper)
 
     def show_final_weights(self) -> None:
         """Load the final weights into the model if the optimizer trained others."""

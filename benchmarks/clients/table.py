@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from benchmarks.table import NONE, markdown
+from benchmarks.views import NONE, view
 from hybrid_predict.runs.evidence import FEW_SEEDS, bounds, spread
 
 LEVEL = 0.95
@@ -43,18 +43,28 @@ def headline(results: Mapping[str, Any]) -> str:
 
 def qualities(results: Mapping[str, Any]) -> str:
     """List quality by arm, and paired differences from the full run, a row per client."""
+    titles = {
+        "full": "full",
+        "short": "short (2/3 of the steps)",
+        "corrected": "corrected (2/3)",
+        "hybrid": "hybrid (default)",
+        "auto": "auto",
+    }
     rows = []
     for name, about in results["clients"].items():
         by_arm = arms(results, name)
-        rows.append([
-            f"`{name}`", "lower" if about["lower"] else "higher",
-            *(_spread(by_arm[arm], "quality") for arm in SHOWN),
-            *(difference(_worse(by_arm, arm, about)) for arm in ("hybrid", "auto")),
-        ])  # fmt: skip
-    titles = ["client", "better is", "full", "short (2/3 of the steps)", "corrected (2/3)",
-              "hybrid (default)", "auto", "hybrid - full, lower is better",
-              "auto - full, lower is better"]  # fmt: skip
-    return markdown(titles, rows)
+        rows.append(
+            {
+                "client": f"`{name}`",
+                "better is": "lower" if about["lower"] else "higher",
+                **{title: _spread(by_arm[arm], "quality") for arm, title in titles.items()},
+                **{
+                    f"{arm} - full, lower is better": difference(_worse(by_arm, arm, about))
+                    for arm in ("hybrid", "auto")
+                },
+            }
+        )
+    return view(rows)
 
 
 def costs(results: Mapping[str, Any]) -> str:
@@ -63,16 +73,15 @@ def costs(results: Mapping[str, Any]) -> str:
     for name in results["clients"]:
         by_arm = arms(results, name)
         seconds = statistics.median(row["seconds"] for row in by_arm["full"])
-        rows.append([
-            f"`{name}`",
-            *(f"{_mean(by_arm[arm], 'full_steps'):,.0f}" for arm in SHOWN),
-            f"{seconds:.1f}",
-            *(_ratios(by_arm[arm]) for arm in SHOWN[1:]),
-        ])  # fmt: skip
-    titles = ["client", *(f"full steps, {arm}" for arm in SHOWN),
-              "full run, processor seconds",
-              *(f"{arm} / full" for arm in SHOWN[1:])]  # fmt: skip
-    return markdown(titles, rows)
+        rows.append(
+            {
+                "client": f"`{name}`",
+                **{f"full steps, {arm}": _mean(by_arm[arm], "full_steps") for arm in SHOWN},
+                "full run, processor seconds": f"{seconds:.1f}",
+                **{f"{arm} / full": _ratios(by_arm[arm]) for arm in SHOWN[1:]},
+            }
+        )
+    return view(rows)
 
 
 def subjects(results: Mapping[str, Any]) -> str:
@@ -141,8 +150,8 @@ def _worse(
     return [sign * (a - b) for a, b in pairs if None not in (a, b)]
 
 
-def _mean(rows: list[dict[str, Any]], field: str) -> float:
-    return statistics.fmean(row[field] for row in rows)
+def _mean(rows: list[dict[str, Any]], field: str) -> str:
+    return f"{statistics.fmean(row[field] for row in rows):,.0f}"
 
 
 def _spread(rows: list[dict[str, Any]], field: str) -> str:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from benchmarks.arms import ARMS
 from benchmarks.plan import Row, number
 from benchmarks.rates.plan import GUESSED, RATES, UNTUNED, best_rates, nearest
-from benchmarks.table import NONE
 from benchmarks.tasks import TASKS
+from benchmarks.views import NONE
 from hybrid_predict.runs.evidence import EXACT, plain_steps_to_reach
 
 Losses = dict[int, list[float]]
@@ -46,6 +46,10 @@ class Point:
     gain: Ratio
     beside_corrected: Ratio
     beside_tuned: Ratio
+
+    def predicted_per_full(self) -> float:
+        """Return predicted steps per full step."""
+        return self.predicted_steps / self.full_steps
 
 
 def points(rows: Iterable[Row], length: float = 1.0, setting: str = RATES) -> list[Point]:

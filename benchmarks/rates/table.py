@@ -6,12 +6,23 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from itertools import product
+from operator import attrgetter
 
 import numpy as np
 
 from benchmarks.arms import ARMS
 from benchmarks.plan import Row, number
-from benchmarks.rates.gains import BOTH, COMPARED, mean, mean_value, points, untuned_ratios, worst
+from benchmarks.rates.gains import (
+    BOTH,
+    COMPARED,
+    Point,
+    mean,
+    mean_value,
+    points,
+    untuned_ratios,
+    worst,
+)
 from benchmarks.rates.plan import (
     DEVELOPMENT,
     RATES,
@@ -21,8 +32,8 @@ from benchmarks.rates.plan import (
     best_rates,
     nearest,
 )
-from benchmarks.table import NONE, markdown
 from benchmarks.tasks import TASKS
+from benchmarks.views import NONE, view
 from hybrid_predict.ledger import LEAST_FACTOR
 from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST
 
@@ -55,65 +66,80 @@ def share_text(share: float) -> str:
 
 def overall(rows: Iterable[Row], setting: str = RATES) -> str:
     """Return geometric means over tasks, by learning rate."""
-    lines = []
     everything = points(rows, setting=setting)
-    for share in SHARES:
-        for arm in COMPARED:
-            mine = [p for p in everything if (p.share, p.arm) == (share, arm)]
-            if mine:
-                lines.append([
-                    share_text(share), arm, f"{len(mine)}", mean(p.gain for p in mine),
-                    worst({p.task: p.gain for p in mine}) if arm != "plain" else NONE,
-                    mean(p.beside_corrected for p in mine) if arm == "auto" else NONE,
-                    mean(p.beside_tuned for p in mine),
-                    f"{statistics.fmean(p.predicted_steps / p.full_steps for p in mine):.2f}",
-                ])  # fmt: skip
-    titles = ["rate / best rate", "arm", "tasks", "gain", "worst task", "beside corrected",
-              "beside plain at its best rate", "predicted steps per full step"]  # fmt: skip
-    return markdown(titles, lines)
+    groups = [
+        (share, arm, [p for p in everything if (p.share, p.arm) == (share, arm)])
+        for share, arm in product(SHARES, COMPARED)
+    ]
+    return view(
+        {
+            "rate / best rate": share_text(share),
+            "arm": arm,
+            "tasks": f"{len(mine)}",
+            "gain": mean(p.gain for p in mine),
+            "worst task": NONE if arm == "plain" else worst({p.task: p.gain for p in mine}),
+            "beside corrected": mean(p.beside_corrected for p in mine) if arm == "auto" else NONE,
+            "beside plain at its best rate": mean(p.beside_tuned for p in mine),
+            "predicted steps per full step": f"{_mean(mine, Point.predicted_per_full):.2f}",
+        }
+        for share, arm, mine in groups
+        if mine
+    )
 
 
 def untuned(rows: Iterable[Row]) -> str:
     """Return geometric means over tasks of arms whose rates know nothing of the task."""
     found = untuned_ratios(rows)
-    lines = [
-        [ARMS[arm].title, f"{rate:g}", f"{len(tasks)}", mean(tasks.values()), worst(tasks)]
+    return view(
+        {
+            "arm": ARMS[arm].title,
+            "learning rate": f"{rate:g}",
+            "tasks": f"{len(tasks)}",
+            "beside plain at its best rate": mean(tasks.values()),
+            "worst task": worst(tasks),
+        }
         for (arm, rate), tasks in sorted(found.items(), key=lambda g: -mean_value(g[1].values()))
-    ]
-    titles = ["arm", "learning rate", "tasks", "beside plain at its best rate", "worst task"]
-    return markdown(titles, lines)
+    )
 
 
 def each(rows: Iterable[Row]) -> str:
     """Return every task at every rate with ``auto``."""
-    lines = [
-        [
-            f"`{p.task}`", share_text(p.share), f"{p.full_steps:.0f}", f"{p.predicted_steps:.0f}",
-            f"{p.loss:.4f}", mean([p.gain]), mean([p.beside_corrected]), mean([p.beside_tuned]),
-        ]
-        for p in points(rows) if p.arm == "auto"
-    ]  # fmt: skip
-    titles = ["task", "rate / best rate", "full steps", "predicted steps", "loss", "gain",
-              "beside corrected", "beside plain at its best rate"]  # fmt: skip
-    return markdown(titles, lines)
+    return view(
+        {
+            "task": f"`{p.task}`",
+            "rate / best rate": share_text(p.share),
+            "full steps": f"{p.full_steps:.0f}",
+            "predicted steps": f"{p.predicted_steps:.0f}",
+            "loss": f"{p.loss:.4f}",
+            "gain": mean([p.gain]),
+            "beside corrected": mean([p.beside_corrected]),
+            "beside plain at its best rate": mean([p.beside_tuned]),
+        }
+        for p in points(rows)
+        if p.arm == "auto"
+    )
 
 
 def short(rows: Iterable[Row]) -> str:
     """Return geometric means over tasks of runs of T / 4 steps, by learning rate."""
-    lines, everything = [], points(rows, SHORT)
-    for share in SHARES:
-        mine = [p for p in everything if (p.share, p.arm) == (share, "auto")]
-        if mine:
-            lines.append([
-                share_text(share), f"{len(mine)}",
-                f"{statistics.fmean(p.full_steps for p in mine):.0f}",
-                f"{statistics.fmean(p.predicted_steps for p in mine):.0f}",
-                mean(p.beside_corrected for p in mine),
-                worst({p.task: p.beside_corrected for p in mine}),
-            ])  # fmt: skip
-    titles = ["rate / best rate", "tasks", "full steps", "predicted steps", "beside corrected",
-              "worst task"]  # fmt: skip
-    return markdown(titles, lines)
+    everything = [p for p in points(rows, SHORT) if p.arm == "auto"]
+    groups = [(share, [p for p in everything if p.share == share]) for share in SHARES]
+    return view(
+        {
+            "rate / best rate": share_text(share),
+            "tasks": f"{len(mine)}",
+            "full steps": f"{_mean(mine, attrgetter('full_steps')):.0f}",
+            "predicted steps": f"{_mean(mine, attrgetter('predicted_steps')):.0f}",
+            "beside corrected": mean(p.beside_corrected for p in mine),
+            "worst task": worst({p.task: p.beside_corrected for p in mine}),
+        }
+        for share, mine in groups
+        if mine
+    )
+
+
+def _mean(points: Iterable[Point], value: Callable[[Point], float]) -> float:
+    return statistics.fmean(map(value, points))
 
 
 def factor(row: Row) -> float:
@@ -128,7 +154,8 @@ def hints(rows: Iterable[Row]) -> str:
     study, linearly over the logarithm of the rate; nothing is extrapolated. Runs at constant rates
     are left out.
     """
-    best, lines = best_rates(), []
+    best = best_rates()
+    lines = []
     kept = [row for row in rows if row["decay"]]
     plain = _plain(kept)
     for share in SHARES:
@@ -144,9 +171,16 @@ def hints(rows: Iterable[Row]) -> str:
         better = f"{sum(there < here for here, there in known)} of {len(known)}"
         factors = [factor(row) for row in said]
         ends = dict.fromkeys(f"{end(factors):.1f}" for end in (min, max)) if said else [NONE]
-        lines.append([share_text(share), f"{len(runs)}", f"{len(said)}", " to ".join(ends), better])
-    titles = ["rate / best rate", "runs", "hinted", "at factors of", "plain training gained by it"]
-    return markdown(titles, [line for line in lines if line[1] != "0"])
+        lines.append(
+            {
+                "rate / best rate": share_text(share),
+                "runs": f"{len(runs)}",
+                "hinted": f"{len(said)}",
+                "at factors of": " to ".join(ends),
+                "plain training gained by it": better,
+            }
+        )
+    return view(line for line in lines if line["runs"] != "0")
 
 
 def _plain(rows: Iterable[Row]) -> dict[str, dict[float, float]]:

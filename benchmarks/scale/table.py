@@ -13,7 +13,7 @@ from benchmarks.digests import states
 from benchmarks.figures import of_runs
 from benchmarks.plan import TUNING, TUNING_SEED, Row, number
 from benchmarks.scale.plan import CASES, PLAIN
-from benchmarks.table import NONE, markdown, speedup_text
+from benchmarks.views import speedup_text, view
 from hybrid_predict.runs.evidence import Speedup
 
 Runs = dict[int, Row]
@@ -111,28 +111,39 @@ def source(rows: list[Row]) -> str:
 
 def plain_table(rows: list[Row]) -> str:
     """The plain runs, a row per width and length."""
-    lines = [
-        [str(p.width), f"{p.parameters:,}", f"{p.mean('full_steps'):,.0f}", f"{p.tokens:.2g}",
-         _rate(p), _loss(p), str(len(p.rows))]
-        for p in points(rows) if p.arm == PLAIN
-    ]  # fmt: skip
-    titles = ["width", "parameters", "full steps", "bytes per parameter", "rate",
-              "final loss, mean", "seeds"]  # fmt: skip
-    return markdown(titles, lines)
+    return view(
+        {
+            "width": str(p.width),
+            "parameters": f"{p.parameters:,}",
+            "full steps": f"{p.mean('full_steps'):,.0f}",
+            "bytes per parameter": f"{p.tokens:.2g}",
+            "rate": _rate(p),
+            "final loss, mean": _loss(p),
+            "seeds": str(len(p.rows)),
+        }
+        for p in points(rows)
+        if p.arm == PLAIN
+    )
 
 
 def speedups_table(rows: list[Row]) -> str:
     """The arms beside plain training, a row per width, length and arm."""
-    lines = [
-        [str(p.width), f"{p.steps:,}", ARMS[p.arm].title, f"{p.mean('full_steps'):,.0f}",
-         f"{p.mean('predicted_steps'):,.0f}", f"{p.tokens:.2g}", _rate(p), _loss(p),
-         NONE if p.speedup is None else speedup_text(p.speedup), str(len(p.rows))]
-        for p in points(rows) if p.arm != PLAIN
-    ]  # fmt: skip
-    titles = ["width", "T", "arm", "full steps", "predicted steps", "bytes per parameter",
-              "rate (x hidden)", "final loss, mean", "speedup at equal quality",
-              "seeds"]  # fmt: skip
-    return markdown(titles, lines)
+    return view(
+        {
+            "width": str(p.width),
+            "T": f"{p.steps:,}",
+            "arm": ARMS[p.arm].title,
+            "full steps": f"{p.mean('full_steps'):,.0f}",
+            "predicted steps": f"{p.mean('predicted_steps'):,.0f}",
+            "bytes per parameter": f"{p.tokens:.2g}",
+            "rate (x hidden)": _rate(p),
+            "final loss, mean": _loss(p),
+            "speedup at equal quality": speedup_text(p.speedup),
+            "seeds": str(len(p.rows)),
+        }
+        for p in points(rows)
+        if p.arm != PLAIN
+    )
 
 
 def _rate(point: Point) -> str:

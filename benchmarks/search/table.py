@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from benchmarks.table import NONE, markdown
+from benchmarks.views import NONE, markdown, view
 from hybrid_predict import HybridConfig
 from hybrid_predict.audit import AuditOutcome
 from hybrid_predict.audit.searching import FINDINGS, WAYS
@@ -72,14 +72,19 @@ def candidates(subjects: Found) -> str:
         asked = {(t["arm"], t["speedup"]): t["finding"] for t in subject["search"]["tried"]}
         for verdict in subject["sweep"]:
             key = (verdict["arm"], verdict["speedup"])
-            rows.append([
-                f"`{name}`", key[0], f"{key[1]:g}", percent(verdict["saving"]),
-                _quality(subject, "short", key[1]), _quality(subject, *key),
-                FINDINGS[AuditOutcome(verdict["outcome"])], asked.get(key, "not asked for"),
-            ])  # fmt: skip
-    titles = ["training", "arm", "speedup", "fewer full steps", "quality of short", "its quality",
-              "sweep", "search"]  # fmt: skip
-    return markdown(titles, rows)
+            rows.append(
+                {
+                    "training": f"`{name}`",
+                    "arm": key[0],
+                    "speedup": f"{key[1]:g}",
+                    "fewer full steps": percent(verdict["saving"]),
+                    "quality of short": _quality(subject, "short", key[1]),
+                    "its quality": _quality(subject, *key),
+                    "sweep": FINDINGS[AuditOutcome(verdict["outcome"])],
+                    "search": asked.get(key, "not asked for"),
+                }
+            )
+    return view(rows)
 
 
 def largest(subject: Found, arm: str) -> float | None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter, process_time
 from typing import Any
-
-from torch import Tensor
 
 from benchmarks.arms import ARMS
 from benchmarks.digests import code_digest, recipe_digest
@@ -121,9 +119,9 @@ class Watched(Run):
         spent = self.full_steps >= self._case.task.steps
         return self.hit is not None or spent or super().done
 
-    def step(self, full_step: Callable[[], Tensor]) -> None:
+    def step(self) -> None:
         """Take one full step, and look at the metric if it is time."""
-        super().step(full_step)
+        super().step()
         looked = self.full_steps % self._case.every == 0
         if looked and self._case.task.final_loss(self.model) <= self._target:
             self.hit = self.full_steps

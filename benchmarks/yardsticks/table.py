@@ -10,7 +10,7 @@ from benchmarks.arms import ARMS, PLAIN
 from benchmarks.digests import states
 from benchmarks.figures import of_arm
 from benchmarks.plan import Row
-from benchmarks.table import NONE, markdown, speedup_text
+from benchmarks.views import NONE, markdown, speedup_text, view
 from benchmarks.yardsticks import NAMES, yardsticks
 from hybrid_predict.report.shared import mean_and_sd
 from hybrid_predict.runs.evidence import FEW_SEEDS, spread
@@ -66,26 +66,34 @@ def headline(rows: Collection[Row]) -> str:
 def qualities(rows: Collection[Row], name: str) -> str:
     """Compare final losses after each arm's full steps, a row per task and arm."""
     known = yardsticks()[name]
-    lines = [
-        [f"`{task}`", ARMS[arm].title, str(len(runs)), *_counts(runs.values()),
-         _losses(runs.values()), _speedup(arms, arm),
-         known.published(task) if arm == BASE else "", *times(runs.values())]
-        for task, arms in grouped(rows).items() for arm, runs in arms.items()
-    ]  # fmt: skip
-    titles = ["task", "arm", "seeds", "full steps", "predicted steps", "final loss, mean ± sd",
-              "speedup at equal quality", "for comparison", "processor seconds",
-              "seconds"]  # fmt: skip
-    return markdown(titles, lines)
+    return view(
+        {
+            "task": f"`{task}`",
+            "arm": ARMS[arm].title,
+            "seeds": str(len(runs)),
+            "full steps": _mean(runs, "full_steps"),
+            "predicted steps": _mean(runs, "predicted_steps"),
+            "final loss, mean ± sd": _losses(runs.values()),
+            "speedup at equal quality": _speedup(arms, arm),
+            "for comparison": known.published(task) if arm == BASE else "",
+            "processor seconds": _median(runs, "seconds"),
+            "seconds": _median(runs, "elapsed"),
+        }
+        for task, arms in grouped(rows).items()
+        for arm, runs in arms.items()
+    )
 
 
 def _speedup(arms: Mapping[str, Runs], arm: str) -> str:
-    found = of_arm(arms, [name for name in PLAIN if name in arms], arm)
-    return NONE if found is None else speedup_text(found)
+    return speedup_text(of_arm(arms, [name for name in PLAIN if name in arms], arm))
 
 
-def _counts(rows: Collection[Row]) -> list[str]:
-    fields = ("full_steps", "predicted_steps")
-    return [f"{statistics.fmean(row[field] for row in rows):,.0f}" for field in fields]
+def _mean(runs: Runs, field: str) -> str:
+    return f"{statistics.fmean(row[field] for row in runs.values()):,.0f}"
+
+
+def _median(runs: Runs, field: str) -> str:
+    return f"{statistics.median(row[field] for row in runs.values()):.1f}"
 
 
 def _losses(rows: Collection[Row]) -> str:
@@ -96,22 +104,31 @@ def _losses(rows: Collection[Row]) -> str:
 
 def traps(rows: Collection[Row]) -> str:
     """Compare the full steps until the target, a row per problem with runs of every arm."""
-    known, compared = yardsticks()["lightbench"], ("corrected", "hybrid", "auto")
+    known = yardsticks()["lightbench"]
+    compared = ("corrected", "hybrid", "auto")
     lines = []
     for task, arms in grouped(rows).items():
         if arms.keys() < {BASE, *compared}:
             continue
-        case, plain = known.case(task), arms[BASE]
-        cells = [f"{_steps(arms[arm])}{_verdict(plain, arms[arm])}" for arm in compared]
-        lines.append([
-            f"`{task}`", f"{case.target:g}", f"{case.task.recipe.learning_rate:g}", case.published,
-            str(len(plain)), _steps(plain), *cells, _milliseconds(plain),
-            _milliseconds(arms["hybrid"]),
-        ])  # fmt: skip
-    titles = ["problem", "target", "rate", "AdamW in LightBench", "seeds", "plain",
-              *(ARMS[arm].title for arm in compared), "ms per full step, plain",
-              "ms, hybrid"]  # fmt: skip
-    return markdown(titles, lines)
+        case = known.case(task)
+        plain = arms[BASE]
+        lines.append(
+            {
+                "problem": f"`{task}`",
+                "target": f"{case.target:g}",
+                "rate": f"{case.task.recipe.learning_rate:g}",
+                "AdamW in LightBench": case.published,
+                "seeds": str(len(plain)),
+                "plain": _steps(plain),
+                **{
+                    ARMS[arm].title: f"{_steps(arms[arm])}{_verdict(plain, arms[arm])}"
+                    for arm in compared
+                },
+                "ms per full step, plain": _milliseconds(plain),
+                "ms, hybrid": _milliseconds(arms["hybrid"]),
+            }
+        )
+    return view(lines)
 
 
 def never_worse(rows: Collection[Row]) -> str:
@@ -157,8 +174,3 @@ def _milliseconds(runs: Runs) -> str:
     """Return processor time per full step, the median over seeds."""
     times = [1e3 * row["seconds"] / row["full_steps"] for row in runs.values()]
     return f"{statistics.median(times):.2f}"
-
-
-def times(rows: Collection[Row]) -> list[str]:
-    """Return seconds of the processor and of the clock, medians over seeds."""
-    return [f"{statistics.median(row[f] for row in rows):.1f}" for f in ("seconds", "elapsed")]

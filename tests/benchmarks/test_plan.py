@@ -239,7 +239,7 @@ def test_the_worst_task_is_named():
 def test_tables_name_every_task_setting_and_arm(core):
     plan, done = core
     made = {name: make() for name, make in blocks(compiled(plan, done)).items()}
-    wanted = ("source", "headline", "mechanisms", "brief", "arms", "losses", "steps")
+    wanted = ("source", "headline", "mechanisms", "arms", "losses", "steps")
     assert list(made) == [f"bench core {name}" for name in wanted]
     assert all(f"`{task}`" in made["bench core arms"] for task in plan.tasks)
     others = plan.arms("tuned")[len(PLAIN) :]
