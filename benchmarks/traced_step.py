@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hybrid_predict
 from benchmarks.tasks.byte_gpt import ByteGPT
-from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor
+from hybrid_predict import HybridConfig, HybridEngine
 
 PACKAGE = hybrid_predict.__name__
 PRODUCT = Path(hybrid_predict.__file__).parents[1]
@@ -31,18 +31,15 @@ FOLDERS = tuple(str(PRODUCT / name) for name in (PACKAGE, "integrations"))
 WARM, COUNTED = 60, 20
 """Full steps before anything is counted, and those that are counted."""
 
-RATE = 1e-5
-"""So small that forecasts go downhill all the time."""
-
 
 class Loop:
-    """A plain loop, with the engine if there is a speedup; predicted steps need no skill."""
+    """A plain loop, with the engine and its defaults if there is a speedup."""
 
     def __init__(self, speedup: float | None) -> None:
         torch.manual_seed(0)
         self.model = ByteGPT(layers=3, heads=2, width=64, context=64)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
-        self.batches = cycle(torch.randint(256, (16, 4, 65)))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.batches = cycle(torch.randint(256, (16, 16, 65)))
         self.engine: HybridEngine | None = None
         if speedup is not None:
             config = HybridConfig(
@@ -50,8 +47,6 @@ class Loop:
                 total_steps=10**6,
                 warmup_steps=10,
                 cooldown_steps=0,
-                max_overhead=1e9,
-                predictors={"hidden": MomentumPredictor(gated=False)},
             )
             self.engine = HybridEngine(self.model, self.optimizer, config)
 
@@ -70,10 +65,9 @@ class Loop:
 
 
 class Tracer:
-    """Notes which code of the package runs while it is the profiler of its thread.
+    """Counts all calls, and notes which code of the package runs, as profiler of its thread.
 
-    ``classes`` have a method that was called. Comprehensions and generators that go on are no
-    calls.
+    Calls are those of functions in Python and in C. ``classes`` have a method that was called.
     """
 
     def __init__(self) -> None:
@@ -83,13 +77,11 @@ class Tracer:
 
     def note(self, frame: FrameType, event: str, _: object) -> None:
         """Note a call; for ``sys.setprofile``."""
+        self.calls += event in ("call", "c_call")
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(FOLDERS):
             return
         self.files.add(code.co_filename)
-        if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"):
-            return
-        self.calls += 1
         if code.co_argcount and (first := code.co_varnames[0]) in ("self", "cls"):
             owner = frame.f_locals.get(first)
             cls = owner if isinstance(owner, type) else type(owner)
@@ -116,18 +108,19 @@ def is_product(cls: type) -> bool:
 
 
 def holders(before: list[tuple[Any, Any]]) -> list[str]:
-    """Return the class of each holder of state, an object that a step has changed.
+    """Return the classes of holders of state, objects that a step has changed.
 
     A holder is an object of a class of the package that exists before and after the step, with an
     attribute that differs: another number, text or object, a standard container with other content,
     or a tensor that was written to.
     """
     after = {id(held): state for held, state in snapshot()}
-    return sorted(
+    changed = {
         type(held).__qualname__
         for held, state in before
         if id(held) in after and after[id(held)] != state
-    )
+    }
+    return sorted(changed)
 
 
 def snapshot() -> list[tuple[Any, Any]]:
@@ -169,11 +162,17 @@ class _Same:
         return isinstance(other, _Same) and self.value is other.value
 
 
-def operations(speedup: float | None) -> float:
-    """Return the operations on tensors per full step."""
+def warm(speedup: float | None) -> Loop:
+    """Return a loop that has taken some steps."""
     loop = Loop(speedup)
     for _ in range(WARM):
         loop.step()
+    return loop
+
+
+def operations(speedup: float | None) -> float:
+    """Return the operations on tensors per full step."""
+    loop = warm(speedup)
     counted = Operations()
     with counted:
         for _ in range(COUNTED):
@@ -181,25 +180,32 @@ def operations(speedup: float | None) -> float:
     return counted.count / COUNTED
 
 
-def trace(speedup: float) -> dict[str, Any]:
-    """Trace full steps; calls and operations are those of the package per full step."""
-    loop = Loop(speedup)
-    for _ in range(WARM):
-        loop.step()
-    before = snapshot()
-    loop.step()
-    changed = holders(before)
+def calls(speedup: float | None) -> Tracer:
+    """Return what a profiler sees in full steps."""
+    loop = warm(speedup)
     tracer = Tracer()
     sys.setprofile(tracer.note)
     for _ in range(COUNTED):
         loop.step()
     sys.setprofile(None)
+    return tracer
+
+
+def trace(speedup: float) -> dict[str, Any]:
+    """Trace full steps; own calls and operations are those beside a plain loop's, per full step."""
+    loop = warm(speedup)
+    changed = []
+    for _ in range(9):  # steps differ: some close a window of forecasts
+        before = snapshot()
+        loop.step()
+        changed.append(holders(before))
+    tracer = calls(speedup)
     modules = [m for name, m in sys.modules.items() if name.partition(".")[0] == PACKAGE]
     return {
         "files": sorted(Path(name).relative_to(PRODUCT).as_posix() for name in tracer.files),
         "classes": sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in tracer.classes),
-        "holders": changed,
-        "calls": round(tracer.calls / COUNTED),
+        "holders": sorted(changed, key=len)[len(changed) // 2],
+        "calls": round((tracer.calls - calls(None).calls) / COUNTED),
         "operations": round(operations(speedup) - operations(None)),
         "loaded": sorted(module.__file__ for module in modules if module.__file__),
     }
