@@ -31,7 +31,7 @@ def grouped(rows: Iterable[Row]) -> dict[str, dict[str, Runs]]:
 
 def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
     """Return what makes the blocks of the page, by name."""
-    kept = list(rows)
+    kept = [row for row in rows if row["setting"] in NAMES]
     mine = {name: [row for row in kept if row["setting"] == name] for name in NAMES}
     return {
         "yardsticks source": partial(source, kept),

@@ -9,6 +9,7 @@ from PIL import Image
 
 from benchmarks.arms import ARMS, PLAIN
 from benchmarks.digests import recipe_digest
+from benchmarks.studies import STUDIES
 from benchmarks.tasks import TASKS
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -27,11 +28,7 @@ def test_committed_plain_runs_are_those_that_would_be_made(name):
 
 @pytest.mark.parametrize(
     ("figure", "data"),
-    [
-        ("bench-core.png", "bench-core.json"),
-        ("first.png", "bench-core.json"),
-        ("scale.png", "scale.jsonl"),
-    ],
+    [(figure, study.file) for study in STUDIES.values() for figure in study.figures],
 )
 def test_committed_figures_were_drawn_from_the_committed_data(figure, data):
     with Image.open(RESULTS / figure) as picture:
