@@ -131,7 +131,7 @@ class HybridConfig:
     predictors: Described | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
     watch_loss: bool = True
-    max_overhead: float = 1.0
+    max_overhead: float = 0.5
     history_dtype: str = "float32"
     lag: int | None = None
 
