@@ -1,0 +1,1 @@
+"""Programs of decisions; they are removed once their rows are committed."""
