@@ -1,6 +1,6 @@
 """Fills the blocks of README.md and of the pages in docs/.
 
-Numbers come from the files in docs/results/. The tables of closed decisions do not change.
+Numbers come from the files in docs/results/.
 
 Run with: python -m benchmarks.render
 """
@@ -21,7 +21,6 @@ from benchmarks.figures import Summary
 from benchmarks.gpu import table as gpu
 from benchmarks.plan import Row, as_cell
 from benchmarks.ranks import table as ranks
-from benchmarks.rates import learned, signals
 from benchmarks.rates import table as rates
 from benchmarks.scale import sizes_table
 from benchmarks.scale import table as scale
@@ -174,14 +173,11 @@ def rows(name: str, key: Callable[[Row], Any]) -> list[Row]:
     return list(Rows(RESULTS / name, key).done.values())
 
 
-STUDY = rows("rates.jsonl", as_cell)
-
 BLOCKS: dict[str, Callable[[], str]] = {
     **clients.blocks(load("clients.json")),
     **scale.blocks(rows("scale.jsonl", as_cell), load("scale-cost.json")),
     "scale sizes": lambda: sizes_table.table(rows("sizes.jsonl", as_cell)),
-    **rates.blocks(STUDY),
-    "pace rules": lambda: learned.rules(rows(signals.FILE, signals.key_of), STUDY),
+    **rates.blocks(rows("rates.jsonl", as_cell)),
     "yardsticks small": lambda: small_table.table(rows(small.FILE, small.key_of)),
     **yardsticks.blocks(rows(YARDSTICKS, as_cell)),
     "below corrected": below_corrected,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,6 @@ from benchmarks.optimizers import Rates
 from benchmarks.plan import Cell, Row, recipe_digest
 from benchmarks.run import OnRow, make_rows, trained
 from benchmarks.tasks import TASKS
-from hybrid_predict.cli.program import positive
 from hybrid_predict.runs.rows import Rows
 
 K = TypeVar("K")
@@ -128,20 +126,3 @@ def make_missing(
     store, asked = Rows(path, key), list(wanted)
     make_rows(store, lambda: asked, work, jobs, on_row)
     return store
-
-
-def main(
-    file: str,
-    key: Callable[[Row], K],
-    keys: Callable[[int], Iterable[K]],
-    work: Callable[[K], Row],
-    on_row: OnRow,
-    seeds: int = 1,
-) -> None:
-    """Read the arguments, and make the runs that a results file lacks."""
-    parser = argparse.ArgumentParser(description="Make the runs that the results file lacks.")
-    parser.add_argument("--seeds", type=positive, default=seeds)
-    parser.add_argument("--jobs", type=positive, default=1)
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
-    asked = parser.parse_args()
-    make_missing(asked.folder / file, key, keys(asked.seeds), work, asked.jobs, on_row)
