@@ -1,8 +1,8 @@
-"""Limits of lengths that fall with the learning rate, for decision 40, and runs at other rates.
+"""Limits of lengths that fall with the learning rate, for decision 12, and runs at other rates.
 
 Variants with a limit are patches of commit f7c9542: run them in a checkout of it, with this file
 beside its benchmarks. The others need no patch.
-python -m benchmarks.decisions.falling_0040 ROWS JOBS TASKS:FACTORS:SEEDS:VARIANTS...
+python -m benchmarks.decisions.falling_0012 ROWS JOBS TASKS:FACTORS:SEEDS:VARIANTS...
 with names separated by commas; factors are on the best rate of plain training.
 """
 
