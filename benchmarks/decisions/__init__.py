@@ -1,1 +1,0 @@
-"""Programs of decisions; they are removed once their rows are committed."""
