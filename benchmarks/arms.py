@@ -13,13 +13,13 @@ from torch.optim import Optimizer
 from benchmarks import optimizers as opt
 from benchmarks.optimizers import Build, adamw
 from benchmarks.peers.around import AroundOptimizers, EMANesterov, ema_readout, lookahead, snoo
+from benchmarks.placebos import PLACEBOS
 from hybrid_predict import (
     FittedPredictor,
     HybridConfig,
     MomentumPredictor,
     SpectralUpdate,
 )
-from hybrid_predict.testing.placebos import PLACEBOS
 
 SPEEDUP = 1.5
 """Every arm except the plain ones takes T / 1.5 full steps."""

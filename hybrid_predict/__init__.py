@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine as HybridEngine
     from hybrid_predict.errors import CheckpointError as CheckpointError
     from hybrid_predict.errors import ConfigError as ConfigError
-    from hybrid_predict.errors import ContractError as ContractError
     from hybrid_predict.errors import HybridPredictError as HybridPredictError
     from hybrid_predict.errors import MissingExtraError as MissingExtraError
     from hybrid_predict.errors import PredictorError as PredictorError
@@ -44,7 +43,6 @@ _NAMES = {
     "errors": (
         "CheckpointError",
         "ConfigError",
-        "ContractError",
         "HybridPredictError",
         "MissingExtraError",
         "PredictorError",
@@ -74,7 +72,6 @@ __all__ = [
     "AuditConfig",
     "CheckpointError",
     "ConfigError",
-    "ContractError",
     "FittedPredictor",
     "GradientInfo",
     "HybridConfig",

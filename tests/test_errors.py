@@ -13,7 +13,6 @@ MADE = {
     errors.MissingExtraError("The audit", "cli"): ImportError,
     errors.UsageError("two steps without an update"): RuntimeError,
     errors.CheckpointError("another model"): ValueError,
-    errors.ContractError("Mine", "a pure forecast"): AssertionError,
     errors.PredictorError("Mine.forecast", "a WeightDelta", None): TypeError,
 }
 

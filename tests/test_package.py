@@ -173,7 +173,6 @@ LAYERS = (
     ("audit",),
     ("demo",),
     ("cli",),
-    ("testing",),
     (house.PACKAGE, house.UNKNOWN),
     ("__init__",),
 )
@@ -224,7 +223,6 @@ VIOLATIONS = {
     "inside a function": "def f():\n    from hybrid_predict.engine import HybridEngine",
     "inside a method": "class A:\n    def f(self):\n        import hybrid_predict.engine",
     "inside try": "try:\n    import hybrid_predict.engine\nexcept ImportError:\n    pass",
-    "of the checks": "from hybrid_predict.testing import check_predictor",
     "of integrations": "from hybrid_predict.integrations.lightning import HybridPredict",
 }
 

@@ -29,7 +29,6 @@ PUBLIC = (
     "hybrid_predict.audit",
     "hybrid_predict.forecast.predictors",
     "hybrid_predict.functional",
-    "hybrid_predict.testing",
     "hybrid_predict.updates",
 )
 DIRECTIVE = re.compile(r"^\.\. auto(?:class|function|data):: (\S+)$", re.M)

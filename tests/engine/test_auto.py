@@ -23,17 +23,17 @@ from loops import (
 )
 from own_optimizers import Lion
 
-from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Phase
-from hybrid_predict.config import KINDS, MOST_PREDICTED
-from hybrid_predict.rules.gate import NOT_LASTING, TOO_FEW
-from hybrid_predict.rules.pace import BEGUN_ANEW
-from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence
-from hybrid_predict.testing.placebos import (
+from benchmarks.placebos import (
     NegatedForecast,
     RandomForecast,
     ShuffledForecast,
     StaleForecast,
 )
+from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Phase
+from hybrid_predict.config import KINDS, MOST_PREDICTED
+from hybrid_predict.rules.gate import NOT_LASTING, TOO_FEW
+from hybrid_predict.rules.pace import BEGUN_ANEW
+from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence
 
 SMALL, GOOD = 1e-5, 1e-2
 """Learning rates."""

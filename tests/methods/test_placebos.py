@@ -1,24 +1,16 @@
 """Placebo forecasts: as long as the real ones, in directions that mean nothing."""
 
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 import torch
 from cases import PREDICTOR_CASES
+from contract import PREDICTED, History, check_predictor, same, steps
+from loops import full_step, net
 
-from hybrid_predict import ConfigError, ContractError, FittedPredictor, MomentumPredictor
-from hybrid_predict.forecast.predictors import AbstractPredictor, PredictorState
-from hybrid_predict.testing import check_placebos, check_predictor
-from hybrid_predict.testing.contract import same, steps
-from hybrid_predict.testing.placebos import (
-    PLACEBOS,
-    RandomForecast,
-    ShuffledForecast,
-    StaleForecast,
-)
-from hybrid_predict.testing.predictors import SHAPES, History
-from hybrid_predict.torch.deltas import WeightDelta
+from benchmarks.placebos import PLACEBOS, RandomForecast, StaleForecast
+from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine
 
 WIDE = {"matrix": (60, 40), "kernel": (20, 10, 3, 3)}
 
@@ -33,7 +25,7 @@ def test_a_placebo_has_history_and_length_of_the_inner_predictor(placebo, inner)
     predictor = PREDICTOR_CASES[inner]
     check_predictor(PLACEBOS[placebo](inner=predictor))
     wrong, right = History(PLACEBOS[placebo](inner=predictor)), History(predictor)
-    for displacement in steps(SHAPES, count=20):
+    for displacement in steps(PREDICTED, count=20):
         wrong.observe(displacement)
         right.observe(displacement)
     for name, arrays in right.state.arrays.items():
@@ -83,44 +75,44 @@ def test_random_directions_follow_from_the_seed_alone():
         assert abs(cosine(left[0], different[0])) < 0.15
 
 
-@pytest.mark.parametrize(("argument", "least"), [("seed", 0), ("hold", 1)])
-def test_bad_arguments_are_refused(argument, least):
-    with pytest.raises(ConfigError, match=rf"^{argument}: expected an integer, at least {least}"):
-        RandomForecast(**{argument: least - 1})
+class Outcome(NamedTuple):
+    """Predicted steps of a run, its last skill, and the last and highest lower bound of skill."""
+
+    made: int
+    skill: float
+    lower: float
+    highest: float
 
 
-@dataclass(frozen=True)
-class Constant(AbstractPredictor):
-    """Forecasts the same movement in every step."""
+def trained(predictor, steps):
+    """Train a small net on noisy targets."""
+    model = net(16, 48, 48, 48, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    config = HybridConfig(total_steps=steps, max_overhead=1e9, predictors={"hidden": predictor})
+    engine = HybridEngine(model, optimizer, config)
+    bounds = [-1.0]
 
-    def init(self, names, like, history):
-        return PredictorState(tuple(names), {"same": [torch.ones_like(x) for x in like]})
+    def loss():
+        inputs = torch.randn(32, 16)
+        noise = 0.3 * torch.randn(32, 1)
+        return (model(inputs) - inputs.sum(1, keepdim=True).sin() - noise).square().mean()
 
-    def observe(self, state, displacement):
-        state.count += 1
-
-    def forecast(self, state, rates):
-        return WeightDelta(state.names, tuple(state.arrays["same"]), tuple(1.0 * r for r in rates))
-
-
-NOTHING_KNOWN = {
-    "shuffled": ShuffledForecast(),
-    "stale": StaleForecast(),
-    "constant": Constant(),
-}
-
-
-@pytest.mark.parametrize("predictor", NOTHING_KNOWN.values(), ids=NOTHING_KNOWN.keys())
-def test_a_predictor_that_cannot_be_told_from_its_placebos_fails(predictor):
-    with pytest.raises(ContractError, match="skill of its own, which placebos do not have"):
-        check_placebos(predictor, steps=200)
+    while not engine.done:
+        full_step(engine, [optimizer], loss)
+        if "hidden" in engine.ledger.skills:
+            bounds.append(engine.ledger.skills["hidden"]["lower"])
+    ledger = engine.ledger
+    return Outcome(ledger.predicted_steps, ledger.skill or 0.0, bounds[-1], max(bounds))
 
 
-def test_a_real_predictor_passes():
-    check_placebos(FittedPredictor(), steps=100)
+def test_a_predictor_has_skill_and_its_placebos_have_none():
+    fresh = trained(FittedPredictor(gated=False), 120)
+    assert fresh.lower > 0
+    assert trained(StaleForecast(inner=FittedPredictor(), gated=False), 120).skill < fresh.skill
 
 
-def test_a_gate_that_lets_every_placebo_through_is_found(monkeypatch):
-    monkeypatch.setattr("hybrid_predict.groups.gate.enough", lambda skill: True)
-    with pytest.raises(ContractError, match="placebo"):
-        check_placebos(MomentumPredictor(), steps=120)
+@pytest.mark.parametrize("placebo", PLACEBOS)
+def test_a_placebo_gains_no_skill_and_makes_no_predicted_step(placebo):
+    make = PLACEBOS[placebo]
+    assert trained(make(inner=FittedPredictor(), gated=False), 120).highest <= 0
+    assert trained(make(inner=FittedPredictor()), 120).made == 0
