@@ -5,13 +5,14 @@ import inspect
 import json
 import math
 import re
+from functools import partial
 
 import pytest
 from loops import Bench
 
 from hybrid_predict import AuditConfig, ConfigError, HybridConfig, HybridEngine, SpectralUpdate
 from hybrid_predict.config import KINDS
-from hybrid_predict.objects import configuration
+from hybrid_predict.integrations.configuration import configuration
 
 INF, NAN = math.inf, math.nan
 
@@ -80,11 +81,20 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("given", "told"), UNKNOWN)
-def test_an_unknown_name_is_refused_with_the_known_ones_or_the_nearest(given, told):
+def engine(**given):
     bench = Bench()
+    return HybridEngine(bench.model, bench.optimizer, HybridConfig(total_steps=10, **given))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [engine, partial(configuration, None), lambda **given: AuditConfig(hybrid=given)],
+    ids=["engine", "callback", "audit"],
+)
+@pytest.mark.parametrize(("given", "told"), UNKNOWN)
+def test_an_unknown_name_is_refused_with_the_known_ones_or_the_nearest(given, told, made):
     with pytest.raises(ConfigError, match=told):
-        HybridEngine(bench.model, bench.optimizer, HybridConfig(total_steps=10, **given))
+        made(**given)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ LAYERS = (
     ("runs",),
     ("torch",),
     ("updates", "forecast", "record"),
-    ("measurement", "objects"),
+    ("measurement",),
     ("groups",),
     ("step",),
     ("state",),

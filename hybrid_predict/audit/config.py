@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from hybrid_predict.config import Described, HybridConfig, Speedup, check_names, is_number
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.objects import OBJECTS, with_objects
+from hybrid_predict.integrations.configuration import checked
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.updates import make_update
 
@@ -29,16 +29,12 @@ def direction_name(direction: Any) -> str:
     """Return the name of a corrected update, or its class with the arguments that were given."""
     if isinstance(direction, str):
         return direction
-    if isinstance(direction, Mapping):
-        given = direction.get("init_args") or {}
-        name = str(direction.get("class_path", "")).rpartition(".")[2]
-    else:
-        name, given = type(direction).__name__, {}
-        if is_dataclass(direction):
-            every = {f.name: (getattr(direction, f.name), f.default) for f in fields(direction)}
-            given = {name: value for name, (value, default) in every.items() if value != default}
+    given = {}
+    if is_dataclass(direction):
+        every = {f.name: (getattr(direction, f.name), f.default) for f in fields(direction)}
+        given = {name: value for name, (value, default) in every.items() if value != default}
     arguments = ", ".join(f"{argument}={value!r}" for argument, value in given.items())
-    return f"{name}({arguments})"
+    return f"{type(direction).__name__}({arguments})"
 
 
 def speedup_text(speedup: Speedup) -> str:
@@ -164,9 +160,7 @@ class AuditConfig:
             raise ConfigError("hybrid", "a mapping", self.hybrid)
         allowed = HybridConfig.__dataclass_fields__.keys() - _SET_BY_THE_AUDIT
         check_names("hybrid", self.hybrid, allowed)
-        config = HybridConfig(speedup=self.speedup, **self.hybrid)
-        # The defaults need no check, which would import torch.
-        config = with_objects(config, [k for k in OBJECTS if k in self.hybrid], "hybrid.")
+        config = checked(HybridConfig(speedup=self.speedup, **self.hybrid))
         if not (chosen := config.chosen_predictors):
             remedy = "Without predicted steps the hybrid arm saves no full step."
             raise ConfigError("hybrid", "a predictor of some kind", chosen, remedy)

@@ -13,7 +13,7 @@ from hybrid_predict.audit.searching import Searching, number_of_tests
 from hybrid_predict.runs.runtime import Observer
 
 NO_ROOT = SpectralUpdate(longest=0)
-OWN_LENGTH = {"class_path": "hybrid_predict.SpectralUpdate", "init_args": {"bound": 1.0}}
+OWN_LENGTH = SpectralUpdate(bound=1.0)
 NAMES = ("spectral", "SpectralUpdate(longest=0)", "SpectralUpdate(bound=1.0)")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -12,6 +13,8 @@ from lightning.pytorch.cli import LightningCLI
 from lightning_models import Net
 
 from hybrid_predict import ConfigError, HybridConfig, HybridPredict, SpectralUpdate
+from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.updates import AbstractUpdate
 
 OTHERS = {"config", "log_dir", "skip_data"}
 
@@ -21,8 +24,14 @@ def test_the_callback_takes_every_field_of_the_configuration_by_name() -> None:
     names = [f.name for f in fields(HybridConfig)]
     assert [name for name in parameters if name not in OTHERS] == names
     assert parameters.keys() - names == OTHERS
-    wanted = get_type_hints(HybridConfig)
-    hints = get_type_hints(HybridPredict.__init__)
+    methods = {"AbstractUpdate": AbstractUpdate, "AbstractPredictor": AbstractPredictor}
+    hints = get_type_hints(HybridPredict.__init__, localns=methods)
+    wanted = {
+        **get_type_hints(HybridConfig),
+        # Lightning's command line makes the objects that a file describes by these types.
+        "updates": Mapping[str, str | AbstractUpdate],
+        "predictors": Mapping[str, str | AbstractPredictor],
+    }
     for name in names:
         assert hints[name] == wanted[name] | None
         assert parameters[name].default is None
