@@ -27,9 +27,9 @@ from benchmarks.run import (
     run_plan,
     stored,
 )
-from hybrid_predict import ConfigError
 from hybrid_predict.cli.program import INTERRUPTED, Command, need, run_program
 from hybrid_predict.cli.screen import Screen
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.runtime import (
     environment,
     finite,

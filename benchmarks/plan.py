@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.arms import ARMS, PLAIN, UNTUNED, Arm
 from benchmarks.optimizers import Rates
 from benchmarks.tasks import FRESH, TASKS, Task
-from hybrid_predict import ConfigError
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.updates import make_update
 

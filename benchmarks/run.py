@@ -22,7 +22,7 @@ from benchmarks.plan import TUNING, Cell, Plan, Row, as_cell, to_row
 from benchmarks.step_cost import measure
 from benchmarks.tasks import Task
 from benchmarks.train import train
-from hybrid_predict import ConfigError, UnsupportedSetupError
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import threads
 

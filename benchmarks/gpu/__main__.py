@@ -22,8 +22,8 @@ from benchmarks.run import trained
 from benchmarks.step_cost import WAYS, TaskLoop, memory, times
 from benchmarks.tasks import Task
 from benchmarks.tasks.gpt import GPT_124M
-from hybrid_predict import ConfigError, UnsupportedSetupError
 from hybrid_predict.cli.program import Command, run_program
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.runtime import environment, write_json
 
 PROGRAM = "python -m benchmarks.gpu"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybrid_predict import ConfigError
+from hybrid_predict.errors import ConfigError
 
 MAGIC, VERSION, HEADER = 20240520, 1, 256
 """First two numbers of the header, and how many it has."""

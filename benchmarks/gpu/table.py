@@ -15,7 +15,7 @@ from benchmarks.plan import number
 from benchmarks.ranks import table as ranks
 from benchmarks.step_cost import ADDED, WAYS
 from benchmarks.table import NONE, markdown, speedup_text
-from hybrid_predict import ConfigError
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import Speedup, speedup
 
 Found = Mapping[str, Any]

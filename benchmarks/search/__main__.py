@@ -19,13 +19,13 @@ from benchmarks.arguments import one_of
 from benchmarks.measure import without_advice
 from benchmarks.run import code_digest
 from benchmarks.search.subjects import SUBJECTS, Subject, configured, subject
-from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditConfig, judge_audit, search
 from hybrid_predict.audit.results import paired
 from hybrid_predict.audit.run import ArmRuns
 from hybrid_predict.audit.searching import WAYS, number_of_tests
 from hybrid_predict.audit.store import RunStore
 from hybrid_predict.cli.program import positive
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, SHORT
 from hybrid_predict.runs.runtime import (
     Observer,
