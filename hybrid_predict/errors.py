@@ -100,7 +100,6 @@ class PredictorError(HybridPredictError, TypeError):
     def __init__(self, subject: str, expected: str, got: object) -> None:
         remedy = "The docstring of its base class says what it has to return."
         super().__init__(f"{subject}: expected {expected}, got {got!r}. {remedy}")
-        self.subject = subject
 
 
 def install_line(extra: str) -> str:
@@ -122,4 +121,3 @@ class MissingExtraError(HybridPredictError, ImportError):
             f"{feature} needs packages that are not installed. "
             f"Install them with: {install_line(extra)}"
         )
-        self.extra = extra

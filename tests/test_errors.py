@@ -47,4 +47,3 @@ def test_message_names_argument_expectation_finding_and_remedy(cls):
 def test_missing_extra_says_how_to_install_it():
     error = errors.MissingExtraError("A figure", "cli")
     assert 'pip install "path/to/hybrid_predict[cli]", with the path to your checkout' in str(error)
-    assert error.extra == "cli"
