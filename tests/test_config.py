@@ -10,8 +10,10 @@ from functools import partial
 import pytest
 from loops import Bench
 
-from hybrid_predict import AuditConfig, ConfigError, HybridConfig, HybridEngine, SpectralUpdate
+from hybrid_predict import HybridConfig, HybridEngine, SpectralUpdate
+from hybrid_predict.audit import AuditConfig
 from hybrid_predict.config import KINDS
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.configuration import configuration
 
 INF, NAN = math.inf, math.nan

@@ -5,7 +5,8 @@ import pickle
 
 import pytest
 
-from hybrid_predict import HybridPredictError, errors
+from hybrid_predict import errors
+from hybrid_predict.errors import HybridPredictError
 
 MADE = {
     errors.ConfigError("metric", "a name", 3, "Give one."): ValueError,

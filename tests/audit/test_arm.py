@@ -16,12 +16,13 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning_models import Net, loader
 
-from hybrid_predict import ConfigError, HybridPredict, UnsupportedSetupError
+from hybrid_predict import HybridPredict
 from hybrid_predict.audit import audit, plan_audit
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import Meter
 from hybrid_predict.audit.training import train_arm
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
 

@@ -5,11 +5,12 @@ import json
 import pytest
 from audit_task import Task, config
 
-from hybrid_predict import ConfigError, SpectralUpdate
+from hybrid_predict import SpectralUpdate
 from hybrid_predict.audit import plan_search, search
 from hybrid_predict.audit.directions import COMPARED
 from hybrid_predict.audit.plan import most_runs
 from hybrid_predict.audit.searching import Searching, number_of_tests
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.runtime import Observer
 
 NO_ROOT = SpectralUpdate(longest=0)

@@ -6,9 +6,9 @@ import yaml
 from audit_task import STEPS, Task, config, keep, kept
 from lightning_models import Net, loader
 
-from hybrid_predict import ConfigError
 from hybrid_predict.audit import audit, plan_audit
 from hybrid_predict.audit.store import RunStore
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import locked
 

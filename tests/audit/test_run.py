@@ -16,9 +16,9 @@ import torch
 from audit_task import STEPS, Interrupting, Task, config, keep, kept
 from lightning_models import Net, loader
 
-from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, meter, plan_audit
 from hybrid_predict.audit.results import make_results, sentences
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations import reporter
 from hybrid_predict.report import pages
 from hybrid_predict.report.audit_figures import curves_figure

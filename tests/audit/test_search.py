@@ -5,10 +5,10 @@ import json
 import pytest
 from audit_task import STEPS, Task, config, kept
 
-from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_search, search
 from hybrid_predict.audit.plan import most_runs
 from hybrid_predict.audit.searching import Searching
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.runtime import Observer
 
 SPEEDUPS = (1.5, 2.0, 3.0)

@@ -35,7 +35,7 @@ from benchmarks.peers.dowg import DoWG
 from benchmarks.peers.gpa import GPAAdamW
 from benchmarks.peers.muon import Muon, SOAPMuon
 from benchmarks.tasks import TASKS
-from hybrid_predict import MissingExtraError, UnsupportedSetupError
+from hybrid_predict.errors import MissingExtraError, UnsupportedSetupError
 
 
 def adamw(parameters):

@@ -26,7 +26,7 @@ from benchmarks.tasks.photograph import (
 )
 from benchmarks.tasks.schedules import SCHEDULES
 from benchmarks.tasks.text import GRU
-from hybrid_predict import ConfigError
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.torch.graph import GraphFindings
 from hybrid_predict.torch.kinds import classify, matrix_index, resolve
 

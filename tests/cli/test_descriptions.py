@@ -8,8 +8,9 @@ from audit_file import with_audit, write
 from lightning.pytorch.cli import LightningCLI
 from lightning_models import Net
 
-from hybrid_predict import ConfigError, HybridPredict, SpectralUpdate, cli
+from hybrid_predict import HybridPredict, SpectralUpdate, cli
 from hybrid_predict.audit.file import importable, read_audit
+from hybrid_predict.errors import ConfigError
 
 FOREIGN = {"class_path": "os.mkdir", "init_args": {"path": "called"}}
 

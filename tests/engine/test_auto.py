@@ -29,8 +29,10 @@ from benchmarks.placebos import (
     ShuffledForecast,
     StaleForecast,
 )
-from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Phase
+from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine
 from hybrid_predict.config import KINDS, MOST_PREDICTED
+from hybrid_predict.errors import CheckpointError
+from hybrid_predict.record import Phase
 from hybrid_predict.rules.gate import NOT_LASTING, TOO_FEW
 from hybrid_predict.rules.pace import BEGUN_ANEW
 from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence

@@ -6,7 +6,9 @@ from cases import UNGATED
 from loops import Run, full_step, make_config, net, normal, same_bits, weights
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine, Phase, UnsupportedSetupError, UsageError
+from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict.errors import UnsupportedSetupError, UsageError
+from hybrid_predict.record import Phase
 
 WIDTHS = 6, 16, 16, 16, 1
 

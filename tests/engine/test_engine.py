@@ -10,7 +10,9 @@ from cases import MODELS
 from loops import Bench, Run, make_config, net, normal, same_bits, weights
 from torch import nn
 
-from hybrid_predict import ConfigError, HybridConfig, HybridEngine, Phase, UsageError, Verdict
+from hybrid_predict import HybridConfig, HybridEngine, Verdict
+from hybrid_predict.errors import ConfigError, UsageError
+from hybrid_predict.record import Phase
 from hybrid_predict.report.overview import overview
 
 PREDICTING = 7

@@ -6,7 +6,8 @@ from cases import OPTIMIZERS, UNGATED
 from loops import Bench, Run, full_step, load, make_config, net, normal, same_bits, save
 from torch.optim.lr_scheduler import LambdaLR
 
-from hybrid_predict import HybridConfig, MomentumPredictor, Phase
+from hybrid_predict import HybridConfig, MomentumPredictor
+from hybrid_predict.record import Phase
 
 DECAY, COEFFICIENT = 0.9, 0.5
 

@@ -17,7 +17,9 @@ from loops import (
 )
 from torch import nn
 
-from hybrid_predict import HybridEngine, Phase, SpectralUpdate, UsageError
+from hybrid_predict import HybridEngine, SpectralUpdate
+from hybrid_predict.errors import UsageError
+from hybrid_predict.record import Phase
 
 SHORT = {"total_steps": 24}
 SCENARIOS = {

@@ -6,13 +6,8 @@ from loops import INF, NAN, Bench, make_config, same_bits, weights
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from hybrid_predict import (
-    ConfigError,
-    HybridTrainer,
-    OptimizerWrapper,
-    TorchModel,
-    Verdict,
-)
+from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel, Verdict
+from hybrid_predict.errors import ConfigError
 
 
 class Workshop:

@@ -21,7 +21,8 @@ from torch import nn
 from verifying import EVERY_OPTIMIZER, kept
 from verifying import run as verifying
 
-from hybrid_predict import HybridEngine, UsageError, Verdict
+from hybrid_predict import HybridEngine, Verdict
+from hybrid_predict.errors import UsageError
 
 BAD_GRADIENT = [name for name in SPOILERS if "only" not in name]
 

@@ -5,7 +5,8 @@ import torch
 from loops import NAN, Bench, make_config, same_bits, weights
 from verifying import kept, run
 
-from hybrid_predict import Phase, Verdict
+from hybrid_predict import Verdict
+from hybrid_predict.record import Phase
 from hybrid_predict.rules.limits import IDLE
 
 

@@ -19,8 +19,9 @@ from run_logs import ROWS, written
 from benchmarks.plan import Cell
 from benchmarks.run import stored
 from faulty import Log, check_consistent, check_goes_on, state
-from hybrid_predict import CheckpointError, ConfigError, HybridTrainer, OptimizerWrapper, TorchModel
+from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel
 from hybrid_predict.audit.file import read_audit
+from hybrid_predict.errors import CheckpointError, ConfigError
 from hybrid_predict.integrations.loggers import Loggers
 from hybrid_predict.report.run_log import find_log, read_log
 from hybrid_predict.runs.runtime import writable_folder, write_json

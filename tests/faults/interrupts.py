@@ -6,7 +6,7 @@ import torch
 from loops import Bench, make_config, same_bits
 
 from faulty import Interrupt, check_consistent, state
-from hybrid_predict import UsageError
+from hybrid_predict.errors import UsageError
 from hybrid_predict.rules.schedule import due
 
 

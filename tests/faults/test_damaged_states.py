@@ -17,7 +17,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning_models import Net, Ungated, fit
 from loops import Bench, make_config, same_bits
 
-from hybrid_predict import CheckpointError, FittedPredictor, HybridPredict
+from hybrid_predict import FittedPredictor, HybridPredict
+from hybrid_predict.errors import CheckpointError
 from hybrid_predict.integrations.lightning_start import KEY
 
 CONFIG = make_config(

@@ -6,8 +6,9 @@ from loops import Bench, Run, hurry, make_config, net
 from torch import nn
 
 from benchmarks.placebos import NegatedForecast
-from hybrid_predict import MomentumPredictor, Phase
+from hybrid_predict import MomentumPredictor
 from hybrid_predict.config import KINDS
+from hybrid_predict.record import Phase
 from hybrid_predict.rules.pace import Pace
 from hybrid_predict.rules.skill import SHORTEST, Skill
 

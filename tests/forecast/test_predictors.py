@@ -10,13 +10,8 @@ from contract import PREDICTED, History, steps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_predict import (
-    ConfigError,
-    FittedPredictor,
-    MomentumPredictor,
-    PredictorError,
-    WeightDelta,
-)
+from hybrid_predict import FittedPredictor, MomentumPredictor, WeightDelta
+from hybrid_predict.errors import ConfigError, PredictorError
 from hybrid_predict.forecast.drift import START
 from hybrid_predict.forecast.movement import check_delta
 from hybrid_predict.forecast.predictors import PREDICTORS, make_predictor

@@ -12,7 +12,8 @@ import pytest
 from lightning.pytorch.cli import LightningCLI
 from lightning_models import Net
 
-from hybrid_predict import ConfigError, HybridConfig, HybridPredict, SpectralUpdate
+from hybrid_predict import HybridConfig, HybridPredict, SpectralUpdate
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.updates import AbstractUpdate
 

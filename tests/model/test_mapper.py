@@ -6,12 +6,8 @@ from cases import MODELS
 from loops import same_bits, weights
 from torch import nn
 
-from hybrid_predict import (
-    ConfigError,
-    ParameterMapper,
-    UnsupportedSetupError,
-    WeightDelta,
-)
+from hybrid_predict import ParameterMapper, WeightDelta
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 
 
 @pytest.fixture

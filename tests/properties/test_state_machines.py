@@ -17,7 +17,9 @@ from hypothesis.stateful import (
 )
 from loops import NAN, Bench, hurry, make_config, same_bits, spoil_with, weights
 
-from hybrid_predict import CheckpointError, Phase, UsageError, Verdict
+from hybrid_predict import Verdict
+from hybrid_predict.errors import CheckpointError, UsageError
+from hybrid_predict.record import Phase
 
 STEPS = 20
 

@@ -25,14 +25,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from faulty import Log
-from hybrid_predict import (
-    HybridConfig,
-    HybridEngine,
-    MomentumPredictor,
-    SpectralUpdate,
-    StepRecord,
-    UnsupportedSetupError,
-)
+from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate, StepRecord
+from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.torch import ranks, shards
 from hybrid_predict.torch.fsdp1 import named_parameters
 from hybrid_predict.updates import AbstractUpdate, UpdateState

@@ -25,7 +25,7 @@ from distributed_loops import (
     tensor_parallel,
 )
 from faulty import Log
-from hybrid_predict import CheckpointError
+from hybrid_predict.errors import CheckpointError
 from hybrid_predict.torch import ranks, shards
 from hybrid_predict.torch.fsdp1 import named_parameters
 

@@ -13,7 +13,8 @@ from torch import distributed as dist
 import distributed_fsdp1
 from distributed_loops import GRADIENTS, LOSSES, SETUPS, STEPS, Loop, outcome
 from distributed_resume import save_single
-from hybrid_predict import Phase, Verdict
+from hybrid_predict import Verdict
+from hybrid_predict.record import Phase
 from launcher import launch, same
 
 pytestmark = [

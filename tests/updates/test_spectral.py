@@ -10,7 +10,8 @@ from naive import Naive
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from hybrid_predict import ConfigError, HybridConfig, HybridEngine, SpectralUpdate
+from hybrid_predict import HybridConfig, HybridEngine, SpectralUpdate
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.rules.budget import as_matrix
 from hybrid_predict.rules.length import usual_length
 from hybrid_predict.updates import UPDATES, make_update
