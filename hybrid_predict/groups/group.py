@@ -168,9 +168,7 @@ class Group:
         average, counts = [memory.average[k] for k in members], self._counts(chosen)
         corrects = correct and treatment.update is not None
         turn = [at for at, k in enumerate(members) if corrects and self._due(k)]
-        for k in members:
-            self._seen[k] += 1
-            self._peaks[k] = lists.largest([self._peaks[k], settings[k].rate])
+        self._count(members, settings)
         if turn:
             norms, cosines = lists.angles(gradients, average, counts)
         else:
@@ -194,6 +192,12 @@ class Group:
             )
         before = [v.clone() for v in values]
         return OpenUpdate(self, members, before, usable, still, corrected, corrects)
+
+    def _count(self, members: Sequence[int], options: Sequence[Options]) -> None:
+        """Count an update of these tensors, and note the learning rate if it is the largest."""
+        for k in members:
+            self._seen[k] += 1
+            self._peaks[k] = lists.largest([self._peaks[k], options[k].rate])
 
     def _due(self, k: int) -> bool:
         """Return whether it is a tensor's turn to be corrected, by its updates so far.
