@@ -172,7 +172,7 @@ class HybridEngine(Uncopied):
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
         if self._watching:
-            self._operations.start(self._model)
+            self._operations.start(self._model, self._state.kinds.follower)
 
     def observe_loss(self, loss: Tensor | float) -> None:
         """Pass the loss, which the verdict may need, before an update that is given no closure.
@@ -186,7 +186,7 @@ class HybridEngine(Uncopied):
             self.observe_graph(loss)
 
     def observe_graph(self, loss: Tensor | float) -> None:
-        """Pass a loss whose autograd graph shows the kinds of parameters, before the first update.
+        """Pass a loss that shows the kinds of parameters, before the first update.
 
         Its backward pass may come before or after.
         """

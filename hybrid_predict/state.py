@@ -36,7 +36,7 @@ RENEWED = "epochs or limits are not what they were, so the run's length was coun
 """Event of the ledger: the run's length has changed on the way."""
 
 PATIENCE = 32
-"""Number of full steps in which graphs are walked for optimizers that have not updated."""
+"""Number of full steps in which losses are observed for optimizers that have not updated."""
 
 
 @final
@@ -178,15 +178,15 @@ class State:
 
         Args:
             step: The open full step.
-            loss: Its loss; the graph is used if it has one.
+            loss: Its loss; it is used if it is a tensor with a gradient.
             index: Number of the optimizer that is about to update. None at the end of the step,
-                when kinds that no graph has shown are decided by names and shapes.
+                when kinds that no loss has shown are decided by names and shapes.
         """
         late, kinds = index is None, self.kinds
         if kinds.logged and not kinds.pending:
             return
         kinds.observe(loss)
-        known = "the loss's graph does not tell" if kinds.seen else "no loss was passed to tell"
+        known = "the loss does not tell" if kinds.seen else "no loss was passed to tell"
         due = sorted(kinds.pending & (set(step.calls) if index is None else {index}))
         for owner in due:
             changed, unseen = kinds.decide(owner, step.with_gradient, late=late)

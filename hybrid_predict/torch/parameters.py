@@ -13,11 +13,10 @@ from torch.nn.parameter import is_lazy
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.torch import fsdp1, shards
 from hybrid_predict.torch.deltas import Movement, WeightDelta
-from hybrid_predict.torch.graph import GraphFindings
 from hybrid_predict.torch.kinds import classify, resolve
-from hybrid_predict.torch.nodes import MatrixIndex
 from hybrid_predict.torch.reading import VerifiedReads
 from hybrid_predict.torch.shards import form
+from hybrid_predict.torch.uses import Findings, MatrixIndex
 
 
 @final
@@ -82,7 +81,7 @@ class ParameterMapper:
     def resolve(
         self,
         keys: Collection[int],
-        seen: GraphFindings,
+        seen: Findings,
         index: MatrixIndex,
         with_gradient: Collection[int],
     ) -> tuple[dict[str, str], list[str]]:

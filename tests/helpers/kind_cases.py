@@ -1,4 +1,4 @@
-"""Networks with a loss, and the kinds of their matrices as the graph of the loss shows them."""
+"""Networks with a loss, and the kinds of their matrices as the loss shows them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from cases import TiedLM
 from torch import Tensor, nn
 
-from hybrid_predict.torch.graph import GraphFindings
+from hybrid_predict.torch.cost import Watching
 from hybrid_predict.torch.kinds import classify, matrix_index, resolve
+from hybrid_predict.torch.uses import MatrixUses
 
 Loss = Callable[[Any], Tensor]
 
@@ -198,7 +199,7 @@ def of_teacher(model: Any) -> Tensor:
 
 
 class Twice(torch.autograd.Function):
-    """What the graph shows of it is its name."""
+    """A function of one's own, element by element."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -239,6 +240,34 @@ class Custom(nn.Module):
         return Twice.apply((x @ self.first).tanh() @ self.last)
 
 
+class Kernel(torch.autograd.Function):
+    """A product in a kernel that is no operation of torch."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        result = torch.empty_like(x)
+        result.numpy()[:] = x.detach().numpy() @ weight.detach().numpy()
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return gradient @ weight.T, x.T @ gradient
+
+
+class InKernel(nn.Module):
+    """A layer between two others is a kernel of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.inner = nn.Linear(6, 8), nn.Parameter(rows(8, 8))
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(Kernel.apply(self.stem(x), self.inner).tanh())
+
+
 class Experts(nn.Module):
     """Every sample goes through matrices of its own, out of a stack; a table is looked up in."""
 
@@ -261,87 +290,88 @@ def frozen(module: nn.Module) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class GraphCase:
+class KindCase:
     """A network, its loss, the names of all trained matrices that are not hidden, by kind."""
 
     build: Callable[[], nn.Module]
     head: list[str]
     loss: Loss = square
     embedding: list[str] = field(default_factory=list)
-    unseen: list[str] = field(default_factory=list)
 
 
 CASES = {
-    "count decoder": GraphCase(CountDecoder, ["px_r", "px_scale_decoder.0.weight"]),
-    "attention": GraphCase(Attending, ["out.weight", "value.weight"], of_words, ["embed.weight"]),
-    "tied": GraphCase(TiedLM, [], of_words, ["embedding.weight"]),
-    "transposed convolutions": GraphCase(
+    "count decoder": KindCase(CountDecoder, ["px_r", "px_scale_decoder.0.weight"]),
+    "attention": KindCase(Attending, ["out.weight", "value.weight"], of_words, ["embed.weight"]),
+    "tied": KindCase(TiedLM, [], of_words, ["embedding.weight"]),
+    "transposed convolutions": KindCase(
         unet, ["5.weight"], lambda net: net(rows(8, 8)[None, None]).square().mean()
     ),
-    "lstm": GraphCase(Recurrent, ["out.weight"]),
-    "cell": GraphCase(Cell, ["out.weight"]),
-    "autoencoder": GraphCase(Autoencoder, ["out.weight"], lambda net: net.loss(rows())),
-    "adapters": GraphCase(lambda: adapted(nn.Linear(8, 3)), ["4.weight"]),
-    "adapters, frozen head": GraphCase(lambda: adapted(frozen(nn.Linear(8, 3))), []),
-    "merged adapters": GraphCase(lambda: adapted(nn.Linear(8, 3), merged=True), ["4.weight"]),
-    "adapters of every layer": GraphCase(lambda: adapted(LowRank(8, 3, False)), ["4.up"]),
-    "merged adapters of every layer": GraphCase(
+    "lstm": KindCase(Recurrent, ["out.weight"]),
+    "cell": KindCase(Cell, ["out.weight"]),
+    "autoencoder": KindCase(Autoencoder, ["out.weight"], lambda net: net.loss(rows())),
+    "adapters": KindCase(lambda: adapted(nn.Linear(8, 3)), ["4.weight"]),
+    "adapters, frozen head": KindCase(lambda: adapted(frozen(nn.Linear(8, 3))), []),
+    "merged adapters": KindCase(lambda: adapted(nn.Linear(8, 3), merged=True), ["4.weight"]),
+    "adapters of every layer": KindCase(lambda: adapted(LowRank(8, 3, False)), ["4.up"]),
+    "merged adapters of every layer": KindCase(
         lambda: adapted(LowRank(8, 3, True), merged=True), ["4.down", "4.up"]
     ),
-    "normed weights": GraphCase(normed, ["4.parametrizations.weight.original1"]),
-    "half precision": GraphCase(lambda: mlp(6, 8, 8, 3), ["4.weight"], of_half_precision),
-    "penalties": GraphCase(lambda: mlp(6, 8, 8, 3), ["4.weight"], with_penalties),
-    "checkpointing": GraphCase(lambda: Recomputed(False), ["out.weight"]),
-    "reentrant checkpointing": GraphCase(
-        lambda: Recomputed(True), ["out.weight"], unseen=["inner.0.weight", "inner.2.weight"]
-    ),
-    "policy and value": GraphCase(
+    "normed weights": KindCase(normed, ["4.parametrizations.weight.original1"]),
+    "half precision": KindCase(lambda: mlp(6, 8, 8, 3), ["4.weight"], of_half_precision),
+    "penalties": KindCase(lambda: mlp(6, 8, 8, 3), ["4.weight"], with_penalties),
+    "checkpointing": KindCase(lambda: Recomputed(False), ["out.weight"]),
+    "reentrant checkpointing": KindCase(lambda: Recomputed(True), ["out.weight"]),
+    "policy and value": KindCase(
         lambda: two_outputs(nn.Linear(8, 4), nn.Linear(8, 1)),
         ["first.weight", "second.weight"],
         of_outputs("first", "second"),
     ),
-    "heads of two layers": GraphCase(
+    "heads of two layers": KindCase(
         lambda: two_outputs(mlp(8, 8, 4), mlp(8, 5, 2)),
         ["first.2.weight", "second.2.weight"],
         of_outputs("first", "second"),
     ),
-    "a head whose task comes later": GraphCase(
+    "a head whose task comes later": KindCase(
         lambda: two_outputs(nn.Linear(8, 4), nn.Linear(8, 3)),
         ["first.weight", "second.weight"],
         of_outputs("first"),
     ),
-    "frozen head": GraphCase(lambda: chain(net=mlp(6, 8, 8), head=frozen(nn.Linear(8, 3))), []),
-    "frozen head after a flattening": GraphCase(
+    "frozen head": KindCase(lambda: chain(net=mlp(6, 8, 8), head=frozen(nn.Linear(8, 3))), []),
+    "frozen head after a flattening": KindCase(
         lambda: chain(net=nn.Conv2d(1, 4, 3), flat=nn.Flatten(), head=frozen(nn.Linear(144, 3))),
         [],
         lambda net: net(rows(8, 8)[None, None]).square().mean(),
     ),
-    "frozen stem": GraphCase(
+    "frozen stem": KindCase(
         lambda: chain(stem=frozen(mlp(6, 8)), net=mlp(8, 8), head=nn.Linear(8, 3)), ["head.weight"]
     ),
-    "teacher": GraphCase(
+    "teacher": KindCase(
         lambda: nn.ModuleDict({"net": mlp(6, 8, 3), "teacher": frozen(mlp(6, 8, 3))}),
         ["net.2.weight"],
         of_teacher,
     ),
-    "one matrix": GraphCase(lambda: nn.Linear(6, 3), []),
-    "functions in place of layers": GraphCase(lambda: Custom("layers"), ["last"]),
-    "functions of weights": GraphCase(lambda: Custom("weights"), ["last"]),
-    "functions of outputs": GraphCase(lambda: Custom("outputs"), ["last"], unseen=["last"]),
-    "experts": GraphCase(Experts, ["out.weight"], of_words, ["table"]),
+    "one matrix": KindCase(lambda: nn.Linear(6, 3), []),
+    "functions in place of layers": KindCase(lambda: Custom("layers"), ["last"]),
+    "functions of weights": KindCase(lambda: Custom("weights"), ["last"]),
+    "functions of outputs": KindCase(lambda: Custom("outputs"), ["last"]),
+    "experts": KindCase(Experts, ["out.weight"], of_words, ["table"]),
 }
 
 
-def resolved(
-    model: nn.Module, loss: Tensor, after: bool = True
-) -> tuple[dict[str, str], list[str]]:
-    """Kinds of the trained matrices by name, and what was not seen."""
-    findings, index = GraphFindings(), matrix_index(model)
-    loss.backward() if after else None
-    findings.add(loss, index)
-    loss.backward() if not after else None
+def resolved(model: nn.Module, loss: Loss, after: bool = True) -> tuple[dict[str, str], list[str]]:
+    """Kinds of the trained matrices by name, and what was not seen.
+
+    The loss is observed before or after its backward pass.
+    """
+    index = matrix_index(model)
+    uses = MatrixUses(model, index)
+    with Watching(uses.see):
+        value = loss(model)
+        value.backward() if after else None
+        uses.add(value)
+        value.backward() if not after else None
     with_gradient = {id(p) for p in model.parameters() if p.grad is not None}
-    kinds, unseen = resolve(model, classify(model), findings, index, with_gradient)
+    kinds, unseen = resolve(model, classify(model), uses.findings, index, with_gradient)
     named = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
     by_name = {name: kinds[key] for key, name in named.items() if kinds[key] != "vector"}
     return by_name, sorted(named[key] for key in unseen)
