@@ -21,7 +21,7 @@ from benchmarks.run import code_digest
 from benchmarks.search.subjects import SUBJECTS, Subject, configured, subject
 from hybrid_predict.audit import AuditConfig, judge_audit, search
 from hybrid_predict.audit.results import paired
-from hybrid_predict.audit.run import ArmRuns
+from hybrid_predict.audit.run import Runs
 from hybrid_predict.audit.searching import WAYS, number_of_tests
 from hybrid_predict.audit.store import RunStore
 from hybrid_predict.cli.program import positive
@@ -52,14 +52,14 @@ def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any
     with locked(place), quiet(), without_advice():
         trained = _Told(config)
         store = RunStore(place, config, source)
-        runs = ArmRuns(chosen.make_run, config, config.speedups, store, trained)
+        runs = Runs(chosen.make_run, store, config.speedups, trained)
         rows = [
             {"speedup": speedup, **{name: run[name] for name in KEPT}}
             for seed in range(config.seeds)
             for speedup in config.speedups
             for name in (FULL, SHORT, *WAYS)
             if name != FULL or speedup == config.speedups[0]
-            for run in [runs.get(name, speedup, seed)]
+            for run in [runs.get(replace(config, speedup=speedup), name, seed)]
         ]
     used = _Told(config)
     with without_advice():

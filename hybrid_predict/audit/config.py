@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -21,8 +22,13 @@ AUTO: Literal["auto"] = "auto"
 """Speedup of a hybrid arm that decides itself; short arms take as many full steps as it did."""
 
 _SET_BY_THE_AUDIT = {
-    "speedup", "full_steps", "predict_steps", "total_steps", "enabled", "shadow",
-}  # fmt: skip
+    "speedup",
+    "full_steps",
+    "predict_steps",
+    "total_steps",
+    "enabled",
+    "shadow",
+}
 
 
 def direction_name(direction: Any) -> str:
@@ -166,10 +172,23 @@ class AuditConfig:
             raise ConfigError("hybrid", "a predictor of some kind", chosen, remedy)
         return config
 
+    @property
+    def update(self) -> str:
+        """The corrected update of hidden matrices, as text that tells it from others."""
+        described = self.hybrid_config().to_dict()["updates"].get("hidden", "")
+        return described if isinstance(described, str) else json.dumps(described, sort_keys=True)
+
     def training(self) -> dict[str, Any]:
-        """Return the options that all finished runs depend on, as plain data."""
+        """Return the options that all finished runs depend on, as plain data.
+
+        Without the corrected update of hidden matrices, on which only some of them depend.
+        """
         values = self.to_dict()
-        return {name: values[name] for name in ("metric", "mode", "hybrid", "scaled")}
+        hybrid = dict(values["hybrid"])
+        updates = hybrid.pop("updates", {})
+        if further := {kind: update for kind, update in updates.items() if kind != "hidden"}:
+            hybrid["updates"] = further
+        return {**{name: values[name] for name in ("metric", "mode", "scaled")}, "hybrid": hybrid}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data."""

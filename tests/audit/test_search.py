@@ -21,7 +21,8 @@ class Untrained:
         self.metric, self.failure = metric, failure
         self.asked = []
 
-    def run(self, name, speedup, seed):
+    def run(self, config, name, seed):
+        speedup = config.speedup
         self.asked.append((name, speedup, seed))
         value = self.metric(name, speedup, seed)
         speedup = 2.5 if speedup == "auto" else speedup
@@ -59,7 +60,7 @@ def searched(metric, folder, failure="diverged", **options):
     """A search over made runs: its result, what it asked for, and what it told."""
     runs, lines = Untrained(metric, failure), Lines()
     chosen = config(**{"speedups": SPEEDUPS, "seeds": 5, "hybrid": {}, **options})
-    return Searching({"": runs.run}, chosen, folder, lines).result(), runs, lines
+    return Searching(runs.run, chosen, folder, lines).result(), runs, lines
 
 
 def metric(borders):
