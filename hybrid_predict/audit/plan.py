@@ -75,14 +75,16 @@ class AuditPlan:
                 f"done, at most {self.left} to be trained; fewer if candidates are given up early."
             ]
         else:
-            arms, seeds = f"{len(self.full_steps)} arms", counted_seeds(self.seeds)
+            arms = f"{len(self.full_steps)} arms"
+            seeds = counted_seeds(self.seeds)
             steps = [f"{arm} {self._limits(arm, n)}" for arm, n in self.full_steps.items()]
             runs = [
                 f"{self.runs} runs: {arms}, {seeds}; {self.done} done.",
                 f"Full steps per run: {', '.join(steps)}.",
                 f"Hybrid arm: {self.shortfall}." * bool(self.shortfall),
             ]
-        least, most = duration(self.seconds), duration(self.most_seconds)
+        least = duration(self.seconds)
+        most = duration(self.most_seconds)
         span = most if self.tests or least == most else f"{least} to {most}"
         lines = [
             *runs,
@@ -112,12 +114,12 @@ def plan_audit(
     *,
     source: Mapping[str, Any] | None = None,
 ) -> AuditPlan:
-    """Estimate the length of an audit from a few full steps of the full arm.
+    """Estimate the length of an audit from a few full steps.
 
     Trains in a temporary folder and writes nothing anywhere else.
 
     Args:
-        make_run: As for :func:`audit`; called twice.
+        make_run: As for :func:`audit`; called once.
         config: As for :func:`audit`.
         folder: The audit's folder, whose finished runs count as done; None counts none.
         source: As for :func:`audit`.
@@ -127,11 +129,7 @@ def plan_audit(
         UnsupportedSetupError: As :func:`audit` does.
     """
     done = _finished(config, folder, source)
-    plan, trial = _plan([set(cells(config, config.arms))], make_run, config, done)
-    speedup = config.speedup
-    steps = {arm: trial.steps(arm, speedup) for arm in config.arms}
-    shortfall = trial.schedule(speedup).shortfall
-    return replace(plan, full_steps=steps, shortfall=shortfall, auto=speedup == AUTO)
+    return _plan([set(cells(config, config.arms))], make_run, config, done)
 
 
 def plan_search(
@@ -143,8 +141,7 @@ def plan_search(
 ) -> AuditPlan:
     """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit."""
     done = _finished(config, folder, source)
-    plan, _ = _plan(_paths(config, done), make_run, config, done)
-    return replace(plan, tests=number_of_tests(config))
+    return _plan(_paths(config, done), make_run, config, done, number_of_tests(config))
 
 
 def most_runs(config: AuditConfig) -> int:
@@ -195,77 +192,83 @@ def _plan(
     make_run: MakeRun,
     config: AuditConfig,
     finished: Mapping[Cell, FinishedRun],
-) -> tuple[AuditPlan, _Trial]:
-    """Return the plan for the longest of several sets of cells, and the trial that it is from."""
+    tests: int = 0,
+) -> AuditPlan:
+    """Return the plan for the longest of several sets of cells."""
     trial = _Trial(make_run, config)
-    each = trial.meter.seconds_per_step
-    done = finished.keys() & set().union(*paths)
+    every = set[Cell]().union(*paths)
+    done = finished.keys() & every
     left = [path - done for path in paths]
-    least = max(sum(trial.steps(c.arm, c.speedup) for c in path) for path in left)
-    most = max(sum(trial.steps(c.arm, c.speedup, most=True) for c in path) for path in left)
-    plan = AuditPlan(
+    least = {(c.arm, c.speedup): trial.steps(c.arm, c.speedup) for c in every}
+    most = {key: trial.meter.total_steps if key[0] == HYBRID else n for key, n in least.items()}
+
+    def seconds(steps: Mapping[tuple[str, Speedup | None], int]) -> float:
+        longest = max(sum(steps[c.arm, c.speedup] for c in path) for path in left)
+        return trial.meter.seconds_per_step * longest
+
+    return AuditPlan(
         seeds=config.seeds,
-        full_steps={},
+        full_steps={} if tests else {arm: least[cell(config, arm, 0)[:2]] for arm in config.arms},
         done=len(done),
         runs=max(map(len, paths)),
         left=max(map(len, left)),
-        seconds_per_step=each,
-        seconds=each * least,
-        most_seconds=each * most,
-        left_out=trial.left_out,
-        too_dear=_too_dear(make_run, config),
+        seconds_per_step=trial.meter.seconds_per_step,
+        seconds=seconds(least),
+        most_seconds=seconds(most),
+        shortfall="" if tests else trial.schedule(config.speedup).shortfall,
+        tests=tests,
+        auto=config.speedup == AUTO,
+        left_out=tuple(trial.arm.left_out),
+        too_dear=trial.too_dear,
     )
-    return plan, trial
-
-
-def _too_dear(make_run: MakeRun, config: AuditConfig) -> str:
-    """Return what the hybrid arm says of its budget, after one full step in a temporary folder."""
-    meter = Meter(config.metric, 0, limit=1)
-    with quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
-        arm = AuditArm(HYBRID, 0, config, Path(folder), meter)
-        fit_arm(arm, make_run, meter)
-    assert arm.hybrid is not None  # this arm has it
-    ledger = arm.hybrid.ledger
-    if ledger.fell_back:
-        return f"The hybrid arm would be plain training: {ledger.fell_back.removeprefix(FELL_BACK)}"
-    told = (event["reason"] for event in ledger.events if NONE_FIT in event["reason"])
-    return next((f"Hybrid arm: {reason}" for reason in told), "")
 
 
 class _Trial:
-    """A few full steps of the full arm in a temporary folder, and the arms' lengths they show."""
+    """A few full steps of the hybrid arm in a temporary folder: one as it is, then plain ones.
+
+    ``too_dear`` is what the arm says of its budget after the first one.
+    """
 
     def __init__(self, make_run: MakeRun, config: AuditConfig) -> None:
         self.config = config
-        self.meter = Meter(config.metric, limit=TRIED_STEPS)
+        self.meter = Meter(config.metric, on_step=self._stepped, limit=TRIED_STEPS)
         self.meter.on_start = self._started
-        with quiet(), tempfile.TemporaryDirectory() as folder:
-            self._arm = AuditArm(FULL, 0, config, Path(folder), self.meter)
-            fit_arm(self._arm, make_run, self.meter)
+        self.too_dear = ""
+        with quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
+            self.arm = AuditArm(HYBRID, 0, config, Path(folder), self.meter)
+            fit_arm(self.arm, make_run, self.meter)
 
     def _started(self, trainer: Any) -> None:
-        self._arm.settle_callbacks(trainer)
-        chosen = self.config.hybrid_config().with_length(self.meter.total_steps)
-        with HybridEngine(trainer.lightning_module, trainer.optimizers, chosen) as engine:
-            self._until_skill = steps_until_skill(engine)
+        self.arm.settle_callbacks(trainer)
+        self._until_skill = steps_until_skill(self._engine)
+
+    def _stepped(self, steps: int, loss: float) -> None:
+        if self.meter.full_steps > 1:
+            return
+        ledger = self._engine.ledger
+        if reason := ledger.fell_back.removeprefix(FELL_BACK):
+            self.too_dear = f"The hybrid arm would be plain training: {reason}"
+        for event in ledger.events:
+            if NONE_FIT in event["reason"] and not self.too_dear:
+                self.too_dear = f"Hybrid arm: {event['reason']}"
+        self._engine.detach()
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """What of the user's Trainer is not used, in sentences."""
-        return tuple(self._arm.left_out)
+    def _engine(self) -> HybridEngine:
+        assert self.arm.hybrid is not None  # this arm has it
+        assert self.arm.hybrid.engine is not None  # since training has started
+        return self.arm.hybrid.engine
 
     def schedule(self, speedup: Speedup) -> Schedule:
         """Return the schedule of the hybrid arm, which has its predicted steps."""
         chosen = replace(self.config, speedup=speedup).hybrid_config()
         return schedule(chosen.with_length(self.meter.total_steps), self._until_skill)
 
-    def steps(self, arm: str, speedup: Speedup | None, *, most: bool = False) -> int:
+    def steps(self, arm: str, speedup: Speedup | None) -> int:
         """Return an arm's full steps; of the hybrid arm the fewest, with ``"auto"`` the most."""
         total = self.meter.total_steps
-        if most and arm == HYBRID:
+        if speedup is None:
             return total
-        if speedup is not None and (speedup == AUTO or arm in SHORTENED):
-            return short_steps(total, self._arm.lengths, speedup)
-        if speedup is not None and arm == HYBRID:
-            return total - self.schedule(speedup).planned
-        return total
+        if speedup == AUTO or arm in SHORTENED:
+            return short_steps(total, self.arm.lengths, speedup)
+        return total - self.schedule(speedup).planned

@@ -58,7 +58,7 @@ class Candidate:
     arm: str
     speedup: Speedup
     verdict: AuditVerdict
-    given_up: bool = False
+    finding: str
 
     @property
     def passed(self) -> bool:
@@ -76,11 +76,6 @@ class Candidate:
         if not isinstance(self.speedup, str):
             return self.speedup
         return 1.0 / (1.0 - (self.verdict.saving or 0.0))
-
-    @property
-    def finding(self) -> str:
-        """The finding in a few words."""
-        return self.verdict.headline if self.given_up else FINDINGS[self.verdict.outcome]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the candidate as plain data."""
@@ -102,20 +97,28 @@ class SearchResult:
 
     Args:
         tried: The candidates, in the order in which they were tested.
-        best: By arm, the largest speedup that keeps quality, and for ``auto``, if it is a
-            candidate, the mean of what it arrived at; None if none was shown to keep quality.
-        line: Python source that builds the Trainer.
         results: Content of ``search.json``.
         folder: Folder of that file.
         directions: The compared directions, that of the answer first.
     """
 
     tried: tuple[Candidate, ...]
-    best: Mapping[str, float | None]
-    line: str
     results: Mapping[str, Any]
     folder: Path
     directions: tuple[Direction, ...] = ()
+
+    @property
+    def best(self) -> Mapping[str, float | None]:
+        """By arm, the largest speedup that keeps quality; None if none was shown to.
+
+        For ``auto``, if it is a candidate, the mean of what it arrived at.
+        """
+        return dict(self.results["best"])
+
+    @property
+    def line(self) -> str:
+        """Python source that builds the Trainer; empty if nothing was trained."""
+        return str(self.results["line"])
 
     @property
     def outcome(self) -> AuditOutcome:
@@ -292,7 +295,8 @@ class Searching:
             if len(seeds) < config.seeds and _inferior(judge_audit(seeds, config, arm), config):
                 reason = f"inferior on {len(seeds)} seeds"
                 return _given_up(arm, config, seeds, reason, fault=True)
-        return Candidate(arm, speedup, judge_audit(seeds, config, arm))
+        verdict = judge_audit(seeds, config, arm)
+        return Candidate(arm, speedup, verdict, FINDINGS[verdict.outcome])
 
     def _written(self, *, partial: bool) -> SearchResult:
         """Write the results file, and return its content."""
@@ -302,7 +306,6 @@ class Searching:
         for each in self._tried:
             if each.passed:
                 best[each.way] = max(each.shortening, best[each.way] or 0.0)
-        line = trainer_line(self._config, self._tried, self._lengths) if self._lengths else ""
         results: dict[str, Any] = finite(
             {
                 "schema": SCHEMA,
@@ -313,12 +316,11 @@ class Searching:
                 "directions": [d._asdict() for d in self._directions if d.name],
                 "tried": [each.to_dict() for each in self._tried],
                 "best": best,
-                "line": line,
+                "line": trainer_line(self._config, self._tried, self._lengths),
             }
         )
         write_json(results, self._folder / SEARCH)
-        directions = tuple(self._directions)
-        return SearchResult(tuple(self._tried), best, line, results, self._folder, directions)
+        return SearchResult(tuple(self._tried), results, self._folder, tuple(self._directions))
 
 
 def _given_up(
@@ -327,17 +329,16 @@ def _given_up(
     """Return a candidate that cannot pass any more; ``fault`` is whether its arm is the cause."""
     no_saving = fault and config.seeds >= FEW_SEEDS
     outcome = AuditOutcome.NO_SAVING if no_saving else AuditOutcome.UNDECIDED
-    headline = f"given up: {reason}"
-    verdict = replace(judge_audit(seeds, config, arm), outcome=outcome, headline=headline)
-    return Candidate(arm, config.speedup, verdict, given_up=True)
+    finding = f"given up: {reason}"
+    verdict = replace(judge_audit(seeds, config, arm), outcome=outcome, headline=finding)
+    return Candidate(arm, config.speedup, verdict, finding)
 
 
 def _inferior(verdict: AuditVerdict, config: AuditConfig) -> bool:
     """Whether the candidate cannot pass, and plain training as short cannot be as good either."""
-    contrast, worth = verdict.contrast, verdict.worth
-    if verdict.seeds < FUTILE or contrast is None or worth is None:
+    if verdict.seeds < FUTILE or verdict.contrast is None or verdict.worth is None:
         return False
-    return contrast.lower > 0 and worth.lower > (config.margin or 0.0)
+    return verdict.contrast.lower > 0 and verdict.worth.lower > (config.margin or 0.0)
 
 
 def plain_suffices(verdict: AuditVerdict, config: AuditConfig) -> bool:
@@ -353,8 +354,11 @@ def trainer_line(
 ) -> str:
     """Return the Python source of the Trainer of the candidate that saves most full steps.
 
-    The lengths are ``max_steps`` and ``max_epochs`` of the full arm, as far as given.
+    The lengths are ``max_steps`` and ``max_epochs`` of the full arm, as far as given. Empty if
+    they are not known, because nothing was trained.
     """
+    if not lengths:
+        return ""
     lines: dict[float, str] = {}  # by the share of full steps that is saved
     options = [f"{name}={value!r}" for name, value in config.hybrid.items()]
     note = "with a schedule as short as the run"

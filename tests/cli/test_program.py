@@ -24,6 +24,7 @@ from hybrid_predict.cli.program import Command, run_program, with_seeds
         ("audit file.yaml", "audit file.yaml --seeds 5"),
         ("audit --seeds 2 file.yaml", "audit file.yaml --seeds 5"),
         ("audit file.yaml --seeds=2 --overwrite", "audit file.yaml --seeds 5"),
+        ("demo --seeds=1 --threads 1", "demo --threads 1 --seeds 5"),
         ("demo --full --output-dir 'a b'", "demo --full --output-dir 'a b' --seeds 5"),
     ],
 )
