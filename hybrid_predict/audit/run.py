@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,27 +77,21 @@ class Runs:
             hybrid = self.get(config, HYBRID, asked.seed)
             scale = hybrid["total_steps"] / (hybrid["total_steps"] - hybrid["predicted_steps"])
         tracking = self._tracking
-        tracked = None
-        if tracking is not None:
-            tags = {"arm": asked.arm, "seed": str(asked.seed)}
-            tracked = tracking.logger(f"{asked.arm}, seed {asked.seed}", tags)
+        title = f"{asked.arm}, seed {asked.seed}"
+        tags = {"arm": asked.arm, "seed": str(asked.seed)}
+        with nullcontext() if tracking is None else tracking.run(title, tags) as tracked:
 
-        def begun(run: FinishedRun) -> None:
-            self._check(run)
-            if tracked is not None:
-                tracked.log_hyperparams(_parameters(run))
+            def begun(run: FinishedRun) -> None:
+                self._check(run)
+                if tracked is not None:
+                    tracked.log_hyperparams(_parameters(run))
 
-        place = self._store.place(asked)
-        try:
+            place = self._store.place(asked)
             run = train_arm(
                 self._make_run, config, asked, place, self._observer, tracked, begun, scale
             )
-        except BaseException as error:
-            if tracking is not None and tracked is not None:
-                tracking.failed(tracked, error)
-            raise
         self._store.save(run)
-        if tracking is not None and tracked is not None:
+        if tracking is not None:
             tracking.log_metrics({f"audit/{name}": run[name] for name in _TRACKED}, tracked)
 
     def _check(self, run: FinishedRun) -> None:
