@@ -165,9 +165,10 @@ class AuditArm:
             remedy = "Set Trainer(devices=1) for the audit."
             raise UnsupportedSetupError("Trainer", "a single device", f"{number}", remedy)
         if not model.automatic_optimization:
-            expected, got = "automatic optimization", "manual optimization"
             remedy = "Without it, the audit cannot shorten the arms alike."
-            raise UnsupportedSetupError("model", expected, got, remedy)
+            raise UnsupportedSetupError(
+                "model", "automatic optimization", "manual optimization", remedy
+            )
         return trainer, model, _data(data)
 
     def settle_callbacks(self, trainer: pl.Trainer) -> None:
@@ -183,8 +184,8 @@ class AuditArm:
         for callback in callbacks:
             for kind, remedy in _REFUSED.items():
                 if isinstance(callback, kind) and callback is not self.hybrid:
-                    name, given = kind.__name__, type(callback).__name__
-                    raise ConfigError("callbacks", f"callbacks other than {name}", given, remedy)
+                    expected = f"callbacks other than {kind.__name__}"
+                    raise ConfigError("callbacks", expected, type(callback).__name__, remedy)
         allowed = [c for c in callbacks if not isinstance(c, EarlyStopping)]
         if len(allowed) < len(callbacks) and _STOPPING not in self.left_out:
             self.left_out.append(_STOPPING)

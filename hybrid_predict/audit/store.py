@@ -130,7 +130,9 @@ class RunStore:
                 _check_seed(run, other)
 
     def _check_conditions(self, row: Mapping[str, Any], config: AuditConfig) -> None:
-        now, before, run = self.depends_on, row["depends_on"], row["run"]
+        now = self.depends_on
+        before = row["depends_on"]
+        run = row["run"]
         if before.get("schema") != SCHEMA:
             expected = f"finished runs that this version wrote (schema {SCHEMA})"
             self._refuse(expected, f"runs of another version (schema {before.get('schema')})")

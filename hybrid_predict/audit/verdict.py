@@ -173,7 +173,8 @@ def _compare(
     seeds: Sequence[PairedSeed], saving: float, config: AuditConfig, arm: str
 ) -> AuditVerdict:
     """Return the verdict on arms that all have a finite metric."""
-    n, sign = len(seeds), config.sign
+    n = len(seeds)
+    sign = config.sign
     lost = [sign * (s.hybrid - s.full) for s in seeds]
     worth = [sign * (s.control - s.full) for s in seeds]
     gain = [sign * (s.control - s.hybrid) for s in seeds]
@@ -215,7 +216,8 @@ def _decide(
 ) -> tuple[AuditOutcome, str]:
     """Return the outcome and, unless it is verified, the headline."""
     contrast, gain, worth = limits
-    none, undecided = AuditOutcome.NO_SAVING, AuditOutcome.UNDECIDED
+    none = AuditOutcome.NO_SAVING
+    undecided = AuditOutcome.UNDECIDED
     few = "not enough seeds to tell"
     control = "the short arm" if way < LEAST_SAVING else "plain training of as many full steps"
     if saving < LEAST_SAVING:
