@@ -50,7 +50,7 @@ class AuditPlan:
         tests: Largest number of candidates that a search tests; 0 for an audit.
         auto: Whether the hybrid arm decides how many full steps it and the short arms take.
         left_out: What of the user's Trainer is not used, in sentences.
-        too_dear: That corrections do not fit into the budget, and what to type, or empty.
+        too_dear: Why corrections do not fit ``max_overhead`` and what to set, or empty.
     """
 
     seeds: int

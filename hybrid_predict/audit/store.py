@@ -110,7 +110,7 @@ class RunStore:
         words = [cell.arm]
         if cell.speedup is not None:
             words.append(speedup_text(cell.speedup))
-        if cell.update not in ("", HybridConfig().updates["hidden"]):
+        if cell.arm in (CORRECTED, HYBRID) and cell.update != HybridConfig().updates["hidden"]:
             words.append(sha256(cell.update.encode()).hexdigest()[:8])
         return self.folder / "runs" / "-".join([*words, f"seed{cell.seed}"])
 

@@ -182,16 +182,14 @@ def _compare(
     given_up = 1.0 - config.retain
     line = given_up * fmean(worth) if config.margin is None else config.margin
     difference = signed(sign * fmean(lost))
-    headline = f"saving {percent(saving)} at a difference of {difference}"
-    measured = AuditVerdict(AuditOutcome.UNDECIDED, headline, "", n, saving, line, way)
     if n < 2:
-        return measured
+        headline = f"saving {percent(saving)} at a difference of {difference}"
+        return AuditVerdict(AuditOutcome.UNDECIDED, headline, "", n, saving, line, way)
     contrast = [
         d - (given_up * w if config.margin is None else config.margin)
         for d, w in zip(lost, worth, strict=True)
     ]
     limits = [bounds(values, config.alpha) for values in (contrast, gain, worth)]
-    measured = replace(measured, contrast=limits[0], gain=limits[1], worth=limits[2])
     outcome, headline = _decide(saving, way, limits, config, arm)
     if outcome is AuditOutcome.VERIFIED:
         spread = f"{difference} ± {stdev(lost):.2g}, n = {n}"
@@ -208,7 +206,7 @@ def _compare(
         f"The {arm} arm took {percent(saving)} fewer full steps than the full arm. Its control is "
         f"{control}. {_explain(limits, config, arm)}"
     )
-    return replace(measured, outcome=outcome, headline=headline, text=text)
+    return AuditVerdict(outcome, headline, text, n, saving, line, way, *limits)
 
 
 def _decide(

@@ -11,6 +11,7 @@ from hybrid_predict.audit import audit, plan_search, search
 from hybrid_predict.audit.config import direction_name
 from hybrid_predict.audit.plan import most_runs
 from hybrid_predict.audit.searching import COMPARED, Searching, number_of_tests
+from hybrid_predict.audit.store import RunStore, cell
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.runtime import Observer
 
@@ -100,6 +101,13 @@ def test_directions_share_plain_runs_and_a_search_goes_on(tmp_path):
     anew = Task()
     assert not search(anew, chosen, tmp_path, overwrite=True).partial
     assert sorted(anew.calls) == sorted(task.calls)
+
+
+def test_runs_with_other_updates_have_folders_of_their_own(tmp_path):
+    updates = ({}, {"hidden": "spectral"}, {"hidden": NO_ROOT})
+    configs = [config(hybrid={"updates": each}) for each in updates]
+    store = RunStore(tmp_path, configs[0])
+    assert len({store.place(cell(each, "corrected", 0)) for each in configs}) == 3
 
 
 def test_lengths_are_refused_before_directions_are_compared(tmp_path):
