@@ -64,8 +64,9 @@ class HybridPredict(TrainerCallback):
     updates.
 
     Args:
-        speedup: See :class:`HybridConfig`, also for all arguments up to ``lag``; None uses the
-            value in ``config``, or else the default, so write ``updates={}`` to correct nothing.
+        speedup: See :class:`HybridConfig`, also for all arguments up to ``history_dtype``; None
+            uses the value in ``config``, or else the default, so write ``updates={}`` to correct
+            nothing.
             ``total_steps`` is only used if the Trainer does not determine the run's length.
         config: A configuration, or its fields by name; the arguments above override it.
         skip_data: How to treat the batches of predicted steps: ``draw`` loads and discards them,
@@ -107,7 +108,6 @@ class HybridPredict(TrainerCallback):
         watch_loss: bool | None = None,
         max_overhead: float | None = None,
         history_dtype: str | None = None,
-        lag: int | None = None,
         config: HybridConfig | Described | None = None,
         skip_data: SkipData = "auto",
         log_dir: str | None = "auto",

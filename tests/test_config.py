@@ -31,7 +31,6 @@ BAD = {
     "cooldown_steps": [-0.1, 1.0, -1, NAN, None],
     "history_dtype": ["float16", None, 32],
     "max_overhead": [-0.1, NAN, INF, "low"],
-    "lag": [-1, 0.5, True],
     "full_steps": [0, 1.5, True],
     "predict_steps": [0, "1"],
 }
@@ -128,7 +127,7 @@ def test_compression_is_what_the_configuration_asks_for(given, compression):
 
 
 def test_extremes_are_accepted():
-    config = HybridConfig(speedup=1, total_steps=1, warmup_steps=0, cooldown_steps=0.99, lag=0)
+    config = HybridConfig(speedup=1, total_steps=1, warmup_steps=0, cooldown_steps=0.99)
     assert config.speedup == 1
 
 

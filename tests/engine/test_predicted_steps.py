@@ -153,7 +153,7 @@ def test_predicted_steps_of_unknown_length_do_not_change_the_mean_length():
     assert 0 < min(known) <= bench.engine.ledger.mean_length <= max(known)
 
 
-@pytest.mark.parametrize("changes", [{}, {"speedup": 1}, {"enabled": False}, {"lag": 3}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"speedup": 1}, {"enabled": False}], ids=str)
 def test_full_steps_after_the_last_step_are_plain_training_and_tick_nothing(changes):
     bench = Bench(make_config(**changes))
     assert sum(record.ticks for record in bench.finish()) == 30

@@ -182,7 +182,7 @@ def damaged_log(tmp_path, monkeypatch):
 
 def refused(change, words):
     def prove(tmp_path, monkeypatch):
-        bench = Bench(make_config(lag=1))
+        bench = Bench(make_config())
         bench.train(8)
         kept, engine = state(bench), bench.engine.state_dict()
         for spoiled in change(copy.deepcopy(engine)):
