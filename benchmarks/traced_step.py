@@ -1,10 +1,7 @@
-"""One step of the engine, traced, and the processor time that the plug-in adds to a step.
+"""One full step of a GPT of three blocks, traced: what runs of the package, and what it changes.
 
-The loop is plain torch: a perceptron of four layers of width 64, AdamW, and predicted steps by an
-ungated average, one before each full step. Prints the numbers of the `hybrid_predict` that Python
-finds, as JSON; only its public names are used, so that any state of the code can be measured.
-
-Run with: python -m benchmarks.traced_step
+Only public names of the package are used, so that any state of the code can be traced. It is run
+by :mod:`benchmarks.house` with a speedup as its argument, and prints what it finds as JSON.
 """
 
 from __future__ import annotations
@@ -16,75 +13,83 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import hybrid_predict
-from benchmarks.measure import Loop, take_turns
-from hybrid_predict import MomentumPredictor
+from benchmarks.tasks.byte_gpt import ByteGPT
+from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor
 
-PRODUCT = Path(hybrid_predict.__file__).parent
+PACKAGE = hybrid_predict.__name__
+PRODUCT = Path(hybrid_predict.__file__).parents[1]
+FOLDERS = tuple(str(PRODUCT / name) for name in (PACKAGE, "integrations"))
 
-WIDTH, BATCH, RATE, WARM = 64, 128, 1e-5, 60
-"""Width of a layer, rows of a batch, learning rate, and full steps before anything is measured.
+WARM, COUNTED = 60, 20
+"""Full steps before anything is counted, and those that are counted."""
 
-The rate is so small that forecasts go downhill for as long as the loop is timed.
-"""
-
-_LONG = {"total_steps": 10**6, "warmup_steps": 10, "cooldown_steps": 0}
-_PREDICTED = {"speedup": 2, "predictors": {"hidden": MomentumPredictor(gated=False)}}
-
-WAYS: dict[str, dict[str, Any]] = {
-    "corrected": {**_LONG, "speedup": 1},
-    "predicted": {**_LONG, **_PREDICTED},
-}
+RATE = 1e-5
+"""So small that forecasts go downhill all the time."""
 
 
-class PerceptronLoop(Loop):
-    """A training loop on random rows."""
+class Loop:
+    """A plain loop, with the engine if there is a speedup; predicted steps need no skill."""
 
-    def __init__(self, options: dict[str, Any] | None) -> None:
+    def __init__(self, speedup: float | None) -> None:
         torch.manual_seed(0)
-        hidden = [layer for _ in range(3) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
-        self.model = nn.Sequential(*hidden, nn.Linear(WIDTH, 1))
+        self.model = ByteGPT(layers=3, heads=2, width=64, context=64)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
-        self.batches = cycle(torch.randn(16, BATCH, WIDTH))
-        super().__init__(self.model, self.optimizer, options, torch.device("cpu"))
+        self.batches = cycle(torch.randint(256, (16, 4, 65)))
+        self.engine: HybridEngine | None = None
+        if speedup is not None:
+            config = HybridConfig(
+                speedup=speedup,
+                total_steps=10**6,
+                warmup_steps=10,
+                cooldown_steps=0,
+                max_overhead=1e9,
+                predictors={"hidden": MomentumPredictor(gated=False)},
+            )
+            self.engine = HybridEngine(self.model, self.optimizer, config)
 
-    def full_step(self) -> torch.Tensor:
-        """Learn the sum of each row."""
-        x = next(self.batches)
-        loss: torch.Tensor = (self.model(x) - x.sum(1, keepdim=True)).square().mean()
+    def step(self) -> None:
+        """Take one full step, after the predicted steps that are due."""
+        if self.engine is not None:
+            self.engine.before_step()
+        tokens = next(self.batches)
+        logits = self.model(tokens[:, :-1]).flatten(0, 1)
+        loss = nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return loss
+        if self.engine is not None:
+            self.engine.after_step(loss)
 
 
 class Tracer:
-    """Notes which code of the product runs while it is the profiler of its thread.
+    """Notes which code of the package runs while it is the profiler of its thread.
 
-    ``files`` are those of each call in order; resuming a generator is a call. ``classes`` have a
-    method that was called. Comprehensions are no functions.
+    ``classes`` have a method that was called. Comprehensions and generators that go on are no
+    calls.
     """
 
     def __init__(self) -> None:
-        self.functions: set[CodeType] = set()
+        self.calls = 0
+        self.files: set[str] = set()
         self.classes: set[type] = set()
-        self.files: list[str] = []
 
     def note(self, frame: FrameType, event: str, _: object) -> None:
         """Note a call; for ``sys.setprofile``."""
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(str(PRODUCT)):
+        if event != "call" or not code.co_filename.startswith(FOLDERS):
             return
-        self.files.append(code.co_filename)
+        self.files.add(code.co_filename)
         if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"):
             return
-        self.functions.add(code)
+        self.calls += 1
         if code.co_argcount and (first := code.co_varnames[0]) in ("self", "cls"):
             owner = frame.f_locals.get(first)
             cls = owner if isinstance(owner, type) else type(owner)
@@ -92,18 +97,30 @@ class Tracer:
                 self.classes.add(cls)
 
 
+class Operations(TorchDispatchMode):
+    """Counts operations on tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count one, and run it."""
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
 def is_product(cls: type) -> bool:
-    """Return whether a class is defined in the product."""
-    return str(cls.__module__).partition(".")[0] == hybrid_predict.__name__
+    """Return whether a class is defined in the package."""
+    return str(cls.__module__).partition(".")[0] == PACKAGE
 
 
 def holders(before: list[tuple[Any, Any]]) -> list[str]:
     """Return the class of each holder of state, an object that a step has changed.
 
-    A holder is an object of a product class that exists before and after the step, with an
+    A holder is an object of a class of the package that exists before and after the step, with an
     attribute that differs: another number, text or object, a standard container with other content,
-    or a tensor that was written to. Variables of closures and of suspended generators are not
-    counted.
+    or a tensor that was written to.
     """
     after = {id(held): state for held, state in snapshot()}
     return sorted(
@@ -114,7 +131,7 @@ def holders(before: list[tuple[Any, Any]]) -> list[str]:
 
 
 def snapshot() -> list[tuple[Any, Any]]:
-    """Return every live object of a product class, with what its attributes hold."""
+    """Return every live object of a class of the package, with what its attributes hold."""
     gc.collect()
     objects = [held for held in gc.get_objects() if is_product(type(held))]
     return [
@@ -152,53 +169,42 @@ class _Same:
         return isinstance(other, _Same) and self.value is other.value
 
 
-def trace() -> dict[str, Any]:
-    """Trace one full step that has one predicted step before it."""
-    loop = PerceptronLoop(WAYS["predicted"])
-    loop.run(WARM)
-    for _ in range(20):
-        before, tracer = snapshot(), Tracer()
-        sys.setprofile(tracer.note)
-        ticks = loop.step()
-        sys.setprofile(None)
-        if ticks == 2:
-            break
-    else:
-        raise RuntimeError("no full step had a predicted step before it")
+def operations(speedup: float | None) -> float:
+    """Return the operations on tensors per full step."""
+    loop = Loop(speedup)
+    for _ in range(WARM):
+        loop.step()
+    counted = Operations()
+    with counted:
+        for _ in range(COUNTED):
+            loop.step()
+    return counted.count / COUNTED
+
+
+def trace(speedup: float) -> dict[str, Any]:
+    """Trace full steps; calls and operations are those of the package per full step."""
+    loop = Loop(speedup)
+    for _ in range(WARM):
+        loop.step()
+    before = snapshot()
+    loop.step()
+    changed = holders(before)
+    tracer = Tracer()
+    sys.setprofile(tracer.note)
+    for _ in range(COUNTED):
+        loop.step()
+    sys.setprofile(None)
+    modules = [m for name, m in sys.modules.items() if name.partition(".")[0] == PACKAGE]
     return {
-        "files": sorted({_inside(name) for name in tracer.files}),
+        "files": sorted(Path(name).relative_to(PRODUCT).as_posix() for name in tracer.files),
         "classes": sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in tracer.classes),
-        "functions": sorted(
-            f"{_inside(code.co_filename)}:{code.co_firstlineno} {code.co_name}"
-            for code in tracer.functions
-        ),
-        "holders": holders(before),
-        "changes_of_file": sum(
-            one != other for one, other in zip(tracer.files, tracer.files[1:], strict=False)
-        ),
+        "holders": changed,
+        "calls": round(tracer.calls / COUNTED),
+        "operations": round(operations(speedup) - operations(None)),
+        "loaded": sorted(module.__file__ for module in modules if module.__file__),
     }
 
 
-def _inside(name: str) -> str:
-    return Path(name).relative_to(PRODUCT).as_posix()
-
-
-def added(rounds: int = 40, length: int = 50) -> dict[str, Any]:
-    """Measure the processor time that the plug-in adds to a full step, on one thread.
-
-    Microseconds per full step from the fastest block of each loop: ``plain``, and what the loop of
-    each of :data:`WAYS` takes more. ``ticks`` of the last step are 2 unless predicted steps ended.
-    """
-    torch.set_num_threads(1)
-    loops = {way: PerceptronLoop(options) for way, options in {"plain": None, **WAYS}.items()}
-    for loop in loops.values():
-        loop.run(WARM)
-    blocks = take_turns(loops, rounds, length)
-    least = {way: 1e6 * min(block[way] for block in blocks) / length for way in loops}
-    times = {way: round(least[way] - least["plain"], 1) for way in WAYS}
-    ticks = loops["predicted"].step()
-    return {"plain": round(least["plain"], 1), **times, "ticks": ticks}
-
-
 if __name__ == "__main__":
-    print(json.dumps({"step": trace(), "microseconds": added()}))
+    torch.set_num_threads(1)
+    print(json.dumps(trace(float(sys.argv[1]))))

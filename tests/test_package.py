@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hybrid_predict
-from benchmarks import house
+import imported
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(
@@ -180,7 +180,7 @@ LAYERS = (
     ("audit",),
     ("demo",),
     ("cli",),
-    (house.PACKAGE, house.UNKNOWN),
+    (imported.PACKAGE, imported.UNKNOWN),
     ("__init__",),
 )
 """Folders and files from the bottom up; one imports only itself and what stands below its layer."""
@@ -191,12 +191,12 @@ HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 def imports_from_above(text, module):
     """What a file imports although it does not stand below the file."""
     place = module.split(".")[1]
-    others = house.folders(house.imports(ast.parse(text), module)) - {"__version__", place}
+    others = imported.folders(imported.imports(ast.parse(text), module)) - {"__version__", place}
     return {name for name in others if HEIGHT.get(name, len(LAYERS)) >= HEIGHT[place]}
 
 
 def test_a_layer_imports_nothing_from_above():
-    found = {path: imports_from_above(TEXTS[path], house.module_name(path)) for path in TREES}
+    found = {path: imports_from_above(TEXTS[path], imported.module_name(path)) for path in TREES}
     assert {path: names for path, names in found.items() if names} == {}
 
 
@@ -262,5 +262,5 @@ def test_every_folder_and_every_file_has_a_layer():
     package = ROOT / "hybrid_predict"
     folders = {path.parent.name for path in package.glob("*/__init__.py")}
     files = {path.stem for path in package.glob("*.py")} - {"__init__"}
-    others = {"integrations", "__init__", house.PACKAGE, house.UNKNOWN}
+    others = {"integrations", "__init__", imported.PACKAGE, imported.UNKNOWN}
     assert folders | files | others == HEIGHT.keys()
