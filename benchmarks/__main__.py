@@ -16,8 +16,8 @@ from benchmarks.plan import Row, Selection
 from benchmarks.plot import save_figure
 from benchmarks.run import make_runs, stored
 from benchmarks.studies import STUDIES, Blocks, Study
-from hybrid_predict import ConfigError
 from hybrid_predict.cli.program import Command, need, positive, run_program
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.files import writing
 from hybrid_predict.runs.runtime import finite, locked, writable_folder, write_json
 

@@ -13,15 +13,10 @@ from torch.optim import Optimizer
 
 from benchmarks import optimizers as opt
 from benchmarks.optimizers import AroundOptimizers, Build, Rates, adamw
+from benchmarks.placebos import PLACEBOS
 from benchmarks.tasks import Recipe
-from hybrid_predict import (
-    FittedPredictor,
-    HybridConfig,
-    MomentumPredictor,
-    SpectralUpdate,
-    UnsupportedSetupError,
-)
-from hybrid_predict.testing.placebos import PLACEBOS
+from hybrid_predict import FittedPredictor, HybridConfig, MomentumPredictor, SpectralUpdate
+from hybrid_predict.errors import UnsupportedSetupError
 
 SPEEDUP = 1.5
 """Every arm except the plain ones takes T / 1.5 full steps."""

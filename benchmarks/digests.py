@@ -22,7 +22,7 @@ _TRAINING = ("tasks", "peers", "optimizers.py", "train.py")
 """Code of the benchmark that a result depends on."""
 
 _ASIDE = {
-    "audit", "cli", "demo", "functional", "integrations", "report", "runs", "testing",
+    "audit", "cli", "demo", "functional", "integrations", "report", "runs",
     "errors.py", "html.py", "refusals.py",
 }  # fmt: skip
 """Folders and files of the package that no result depends on."""

@@ -18,7 +18,7 @@ from benchmarks.plan import TUNING, TUNING_SEED, Cell, Row, Selection, best
 from benchmarks.run import CellPlan
 from benchmarks.step_cost import measure
 from benchmarks.tasks import FRESH, TASKS, Task
-from hybrid_predict import ConfigError, UnsupportedSetupError
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.runtime import environment, threads
 
 SCHEMA = 2

@@ -123,9 +123,8 @@ def resolve(
         return None
     domain, parts = env.get_domain("py"), node["reftarget"].split(".")
     for tail in (parts[-1:], parts[-2:]):
-        for public in ("hybrid_predict", "hybrid_predict.testing", "hybrid_predict.audit",
-                       "hybrid_predict.updates", "hybrid_predict.forecast.predictors"):  # fmt: skip
-            name = ".".join([public, *tail])
+        for module in ("", ".audit", ".errors", ".forecast.predictors", ".record", ".updates"):
+            name = ".".join([f"hybrid_predict{module}", *tail])
             if name in domain.objects:  # type: ignore[attr-defined]
                 return domain.resolve_xref(
                     env, node["refdoc"], app.builder, "obj", name, node, said

@@ -6,24 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hybrid_predict.audit import AuditConfig as AuditConfig
-    from hybrid_predict.audit import plan_audit as plan_audit
     from hybrid_predict.config import HybridConfig as HybridConfig
     from hybrid_predict.engine import HybridEngine as HybridEngine
-    from hybrid_predict.errors import CheckpointError as CheckpointError
-    from hybrid_predict.errors import ConfigError as ConfigError
-    from hybrid_predict.errors import ContractError as ContractError
-    from hybrid_predict.errors import HybridPredictError as HybridPredictError
-    from hybrid_predict.errors import MissingExtraError as MissingExtraError
-    from hybrid_predict.errors import PredictorError as PredictorError
-    from hybrid_predict.errors import UnsupportedSetupError as UnsupportedSetupError
-    from hybrid_predict.errors import UsageError as UsageError
     from hybrid_predict.forecast.predictors import FittedPredictor as FittedPredictor
     from hybrid_predict.forecast.predictors import MomentumPredictor as MomentumPredictor
     from hybrid_predict.integrations.lightning import HybridPredict as HybridPredict
     from hybrid_predict.ledger import SavingsLedger as SavingsLedger
     from hybrid_predict.record import StepRecord as StepRecord
-    from hybrid_predict.rules.schedule import Phase as Phase
     from hybrid_predict.rules.verdict import Verdict as Verdict
     from hybrid_predict.torch.deltas import WeightDelta as WeightDelta
     from hybrid_predict.torch.gradients import GradientInfo as GradientInfo
@@ -37,77 +26,53 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0.dev0"
 
-_NAMES = {
-    "audit": ("AuditConfig", "plan_audit"),
-    "config": ("HybridConfig",),
-    "engine": ("HybridEngine",),
-    "errors": (
-        "CheckpointError",
-        "ConfigError",
-        "ContractError",
-        "HybridPredictError",
-        "MissingExtraError",
-        "PredictorError",
-        "UnsupportedSetupError",
-        "UsageError",
-    ),
-    "forecast.predictors": ("FittedPredictor", "MomentumPredictor"),
-    "integrations.lightning": ("HybridPredict",),
-    "ledger": ("SavingsLedger",),
-    "record": ("StepRecord",),
-    "rules.schedule": ("Phase",),
-    "rules.verdict": ("Verdict",),
-    "torch.deltas": ("WeightDelta",),
-    "torch.gradients": ("GradientInfo",),
-    "torch.optimizer": ("OptimizerWrapper",),
-    "torch.parameters": ("ParameterMapper",),
-    "trainer": ("HybridTrainer", "StepResult", "TorchModel", "TrainableModel"),
-    "updates": ("SpectralUpdate",),
+_HOMES = {
+    "FittedPredictor": "forecast.predictors",
+    "GradientInfo": "torch.gradients",
+    "HybridConfig": "config",
+    "HybridEngine": "engine",
+    "HybridPredict": "integrations.lightning",
+    "HybridTrainer": "trainer",
+    "MomentumPredictor": "forecast.predictors",
+    "OptimizerWrapper": "torch.optimizer",
+    "ParameterMapper": "torch.parameters",
+    "SavingsLedger": "ledger",
+    "SpectralUpdate": "updates",
+    "StepRecord": "record",
+    "StepResult": "trainer",
+    "TorchModel": "trainer",
+    "TrainableModel": "trainer",
+    "Verdict": "rules.verdict",
+    "WeightDelta": "torch.deltas",
 }
-"""Public names by the module that defines them; it is imported on first access, since torch is
-slow."""
+"""Public names and their modules, which are imported on first access: those of the functional form
+need no torch, and runs with ``speedup=1`` no forecasts."""
 
-_HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
+_FORMER = {
+    "AuditConfig": "audit",
+    "plan_audit": "audit",
+    "CheckpointError": "errors",
+    "ConfigError": "errors",
+    "HybridPredictError": "errors",
+    "MissingExtraError": "errors",
+    "PredictorError": "errors",
+    "UnsupportedSetupError": "errors",
+    "UsageError": "errors",
+    "Phase": "record",
+}
+"""Names that used to be public here; programs of earlier versions still find them."""
 
 # Without HybridPredict, for which an import of everything would need Lightning.
-__all__ = [
-    "AuditConfig",
-    "CheckpointError",
-    "ConfigError",
-    "ContractError",
-    "FittedPredictor",
-    "GradientInfo",
-    "HybridConfig",
-    "HybridEngine",
-    "HybridPredictError",
-    "HybridTrainer",
-    "MissingExtraError",
-    "MomentumPredictor",
-    "OptimizerWrapper",
-    "ParameterMapper",
-    "Phase",
-    "PredictorError",
-    "SavingsLedger",
-    "SpectralUpdate",
-    "StepRecord",
-    "StepResult",
-    "TorchModel",
-    "TrainableModel",
-    "UnsupportedSetupError",
-    "UsageError",
-    "Verdict",
-    "WeightDelta",
-    "__version__",
-    "plan_audit",
-]
+__all__ = ["__version__", *(name for name in _HOMES if name != "HybridPredict")]
 
 if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         """Import a public name, or a module that defines one, on first access."""
-        if name in _HOMES:
-            return getattr(import_module(_HOMES[name]), name)
-        if name in {home.split(".")[0] for home in _NAMES}:
+        modules = _HOMES | _FORMER
+        if name in modules:
+            return getattr(import_module(f"{__name__}.{modules[name]}"), name)
+        if name in {module.partition(".")[0] for module in modules.values()}:
             return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -112,8 +112,6 @@ class HybridConfig:
             skill are not taken. 1e9 means no limit.
         history_dtype: Dtype in which averages are stored: ``float32``, or ``bfloat16`` in half the
             memory, for averages with a decay of at most 0.95. Arithmetic is in 32 bits.
-        lag: Number of full steps after which a measurement on the device is read, so that the host
-            does not wait for the device. ``None`` means 0 on the CPU and 4 elsewhere.
 
     Raises:
         ConfigError: If a value is invalid.
@@ -131,22 +129,16 @@ class HybridConfig:
     predictors: Described | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
     watch_loss: bool = True
-    max_overhead: float = 1.0
+    max_overhead: float = 0.5
     history_dtype: str = "float32"
-    lag: int | None = None
 
     def __post_init__(self) -> None:
         if self.speedup != "auto":
             _check_number("speedup", self.speedup, 1.0, 'Or write speedup="auto".')
         _check_number("max_overhead", self.max_overhead, 0.0)
-        for name, least in {
-            "full_steps": 1,
-            "predict_steps": 1,
-            "total_steps": 1,
-            "lag": 0,
-        }.items():
+        for name in ("full_steps", "predict_steps", "total_steps"):
             if getattr(self, name) is not None:
-                _check_integer(name, getattr(self, name), least)
+                _check_integer(name, getattr(self, name), 1)
         self._check_pattern()
         for name in ("warmup_steps", "cooldown_steps"):
             _check_length(name, getattr(self, name))

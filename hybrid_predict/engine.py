@@ -6,7 +6,6 @@ import logging
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from time import perf_counter
 from typing import Any, final
 
@@ -80,9 +79,7 @@ class HybridEngine(Uncopied):
         self.optimizer = optimizer
         parameters = optimizer.parameters()
         self.mapper = ParameterMapper(model, parameters, config.kinds, optimizer.owners())
-        on_host = all(p.device.type == "cpu" for p in parameters if p.requires_grad)
-        lag = config.lag if config.lag is not None else (0 if on_host else 4)
-        self.config = replace(config, lag=lag)
+        self.config = config
         self._model = model
         self._buffers = BufferTracker(model)
         self._state = State(self.mapper, optimizer, self._buffers, self.config)
@@ -125,10 +122,8 @@ class HybridEngine(Uncopied):
 
     @property
     def position(self) -> int:
-        """Index of the next step, from 0, if all predicted steps with an unread verdict stand."""
-        step = self._step
-        made = step.predicted if step is not None and not step.reported else 0
-        return self.ledger.steps + self._state.unread + made
+        """Index of the next step, from 0, if the predicted steps of an open full step stand."""
+        return self.ledger.steps + (0 if self._step is None else self._step.predicted)
 
     @property
     def _groups(self) -> Groups:
@@ -165,28 +160,27 @@ class HybridEngine(Uncopied):
                     self._state.apply_budget(step.number)
                 self._buffers.watch()
                 self._predict(step)
-                step.limits = state.largest
                 state.kinds.open()
         at, waits = self.position - step.predicted, self._groups.awaits_skill
         step.phase = phase(self.schedule, at, step.predicted, waiting=waits, plain=state.over)
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
         if self._watching:
-            self._operations.start(self._model)
+            self._operations.start(self._model, self._state.kinds.follower)
 
     def observe_loss(self, loss: Tensor | float) -> None:
         """Pass the loss, which the verdict may need, before an update that is given no closure.
 
         Args:
-            loss: The training loss, 0-dim tensor or number. A tensor is only read if a verdict is
-                due.
+            loss: The training loss, 0-dim tensor or number. A tensor is only read by a verifying
+                step.
         """
         if self._step is not None:
             self._step.observe_loss(loss)
             self.observe_graph(loss)
 
     def observe_graph(self, loss: Tensor | float) -> None:
-        """Pass a loss whose autograd graph shows the kinds of parameters, before the first update.
+        """Pass a loss that shows the kinds of parameters, before the first update.
 
         Its backward pass may come before or after.
         """
@@ -197,10 +191,10 @@ class HybridEngine(Uncopied):
     def after_step(
         self, loss: Tensor | float | None = None, *, stop: bool | None = None
     ) -> StepRecord:
-        """Close a full step: read verdicts, count it, and update the ledger.
+        """Close a full step: count it, learn from it, and update the ledger.
 
         Args:
-            loss: The training loss of the step, or None. A tensor is read ``lag`` full steps later.
+            loss: The training loss of the step, or None. A tensor on a device is read later.
             stop: Whether this rank was asked to stop. All ranks pass it in every step, or never.
 
         Returns:
@@ -216,7 +210,7 @@ class HybridEngine(Uncopied):
             raise UsageError(text)
         if not (loss is None or isinstance(loss, (Tensor, int, float))):
             raise ConfigError("loss", "a tensor, a number or None", loss)
-        counted = self._operations.end_step()
+        counted, last = self._operations.end_step(), self.position + 1 >= self.schedule.total
         try:
             if self._watching:
                 with self._contained(step):
@@ -224,18 +218,15 @@ class HybridEngine(Uncopied):
                     self._groups.count_updates(step.calls, step.with_gradient)
                     if counted:
                         self._state.apply_budget(step.number)
-                    self._state.push(*step.packed(stop=bool(stop)))
+                    self._state.add(step, stop=bool(stop))
                     self._state.decide_kinds(step, loss)
         finally:
             self._open.clear()
         if self._watching:
             with self._contained(step):
-                self._state.read(drain=self.position + 1 >= self.schedule.total)
-                if not self._state.plain and (reason := self._state.futile):
+                self._state.read_due(last=last)
+                if reason := self._state.futile:
                     self._fall_back(reason)
-        elif self._state.unread:  # of a saved state, or after an error
-            with self._contained(step):
-                self._state.read(drain=True)
         record = self._state.advance(step)
         step.add_seconds(self.ledger, started, perf_counter())
         return record if self._watching else unmeasured(record, loss, stop)
@@ -287,15 +278,19 @@ class HybridEngine(Uncopied):
         step.active = index
         with self._contained(step, index), self._operations.correcting():
             options = self.optimizer.options()
-            step.measure(index, self.mapper.by_id, options, loss)
+            deciding = step.measure(index, self.mapper.by_id, options, loss)
+            if deciding is not None:
+                self._state.read(deciding)
+                loss_limit, *norm_limits = self._state.largest
+                step.judge(index, loss_limit, norm_limits[index])
             self._state.decide_kinds(step, loss, index)
-            good = step.good(index)
             if self._operations.counting and self._operations.report():
                 self._state.apply_budget()  # before the first correction
             groups = self._groups
-            if good is not False and not (self._state.futile or groups.dormant):  # else no memory
+            # A dormant group has no memory.
+            if step.updates(index) and not (self._state.futile or groups.dormant):
                 correct = groups.period is not None and not cooling(self.schedule, self.position)
-                step.open_updates(groups.of(index), options, good, correct=correct)
+                step.open_updates(groups.of(index), options, correct=correct)
         step.hook_seconds += perf_counter() - started
 
     def after_update(self, index: int) -> None:
@@ -360,12 +355,9 @@ class HybridEngine(Uncopied):
             self._state.record_event("the optimizer was replaced", logging.INFO)
 
     def _fall_back(self, reason: str, error: Exception | None = None) -> None:
-        """Apply the verdicts that are measured, then continue the run as plain training."""
+        """Continue the run as plain training."""
         state = self._state
-        state.plain = True
-        if error is None:  # else they are read with the next full step, as this one may fail
-            state.read(drain=True)
-        state.groups.free()
+        state.end()
         number = state.next_step
         event = f"{FELL_BACK}{reason}"
         self.ledger.record(number, event)

@@ -98,24 +98,8 @@ class PredictorError(HybridPredictError, TypeError):
     """
 
     def __init__(self, subject: str, expected: str, got: object) -> None:
-        remedy = "Run the checks of hybrid_predict.testing on it."
+        remedy = "The docstring of its base class says what it has to return."
         super().__init__(f"{subject}: expected {expected}, got {got!r}. {remedy}")
-        self.subject = subject
-
-
-@final
-class ContractError(HybridPredictError, AssertionError):
-    """A predictor, update or backend does not keep the contract of its base class.
-
-    Args:
-        subject: Name of its class.
-        promise: What the contract demands.
-        got: What it did instead.
-    """
-
-    def __init__(self, subject: str, promise: str, got: object = "otherwise") -> None:
-        super().__init__(f"{subject}: expected {promise}, got {got!r}.")
-        self.subject = subject
 
 
 def install_line(extra: str) -> str:
@@ -137,4 +121,3 @@ class MissingExtraError(HybridPredictError, ImportError):
             f"{feature} needs packages that are not installed. "
             f"Install them with: {install_line(extra)}"
         )
-        self.extra = extra

@@ -1,32 +1,57 @@
-"""The measurements of a full step: packed on the device, unpacked on the host, and judged."""
+"""What one full step measures, and how numbers on the device are read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.record import StepRecord
-from hybrid_predict.rules.verdict import QUIET, Slopes, Verdict, cause, loss_cause
-from hybrid_predict.saved import check_count, damaged
+from hybrid_predict.rules.verdict import Slopes
 from hybrid_predict.torch import lists, ranks
 from hybrid_predict.torch.gradients import GradientInfo
 
 _TINY = torch.finfo(torch.float32).tiny
 
-STOPS = 2
-"""Position among measured numbers: how many ranks were asked to stop."""
+
+@final
+class Part(NamedTuple):
+    """Numbers of a full step on the device.
+
+    Args:
+        norms: Norms of this rank's shards; their squares add up over the ranks.
+        sums: Numbers that add up over the ranks.
+        use: Called with both once they are read.
+    """
+
+    norms: Tensor
+    sums: Tensor
+    use: Callable[[list[float], list[float]], None]
+
+
+def read(parts: Sequence[Part]) -> None:
+    """Read numbers with a single all-reduce, and a single wait for the device."""
+    if not parts:
+        return
+    device = parts[0].sums.device
+    norms, sums = ranks.combine(
+        torch.cat([part.norms.to(device) for part in parts]),
+        torch.cat([part.sums.to(device) for part in parts]),
+    )
+    numbers = iter(torch.cat([norms, sums]).tolist())
+    firsts = [[next(numbers) for _ in range(len(part.norms))] for part in parts]
+    for part, first in zip(parts, firsts, strict=True):
+        part.use(first, [next(numbers) for _ in range(len(part.sums))])
 
 
 @final
 class Moved(NamedTuple):
-    """The movement of one tensor by predicted steps; 0-dim tensors of the local shard.
+    """The movement of one tensor by predicted steps.
 
     Args:
         length: Length of the movement.
@@ -34,218 +59,94 @@ class Moved(NamedTuple):
         dot: Inner product of the movement with the verifying step's gradient.
     """
 
-    length: Tensor
-    drift: Tensor
-    dot: Tensor
+    length: float
+    drift: float
+    dot: float
 
 
 @final
-@dataclass(frozen=True)
+@dataclass
 class Measurement:
-    """Everything that was measured in one full step.
+    """What was measured in one full step, as far as it is read.
 
     Args:
         step: Number of the full step, from 1.
         predicted: Number of predicted steps right before it.
         warmup: Whether it belongs to the warm-up.
-        limits: Largest acceptable loss, then largest acceptable gradient norm per optimizer.
-        held: Reason for holding back the update before the numbers were read; empty if it was not.
-        good: Whether the gradients, and the loss known before the update, were within the limits.
-        loss: Loss; None if it is unknown.
-        info: Loss and gradients.
-        norms: Gradient norm per optimizer; nan if none was measured.
-        length: Length of each predicted step, in lengths of the drift; None if there was none.
+        held: Why its predicted steps are undone; empty if they stand.
+        loss: Mean loss over the ranks; None if it is unknown.
+        norms: Norm of each gradient, by name.
+        optimizers: Number of the optimizer of each of these.
+        moved: Movement by predicted steps of the tensors that have a gradient, by name.
         windows: Readings of the windows that were closed.
         slopes: Slopes of predicted steps and of the full step; None without predicted steps.
-        ends: Inner product of each tensor's predicted movement with its gradient after it.
         stop: Whether any rank was asked to stop.
     """
 
     step: int
-    predicted: int
-    warmup: bool
-    limits: tuple[float, ...]
-    held: str
-    good: bool
-    loss: float | None
-    info: GradientInfo
-    norms: tuple[float, ...] = ()
-    length: float | None = None
-    windows: tuple[Reading, ...] = ()
+    predicted: int = 0
+    warmup: bool = False
+    held: str = ""
+    loss: float | None = None
+    norms: dict[str, float] = field(default_factory=dict)
+    optimizers: dict[str, int] = field(default_factory=dict)
+    moved: dict[str, Moved] = field(default_factory=dict)
+    windows: list[Reading] = field(default_factory=list)
     slopes: Slopes | None = None
-    ends: Mapping[str, float] = field(default_factory=dict)
     stop: bool = False
 
+    def norm(self, optimizer: int) -> float:
+        """Return the norm of an optimizer's gradients; nan if it has none, or one is not finite."""
+        return _norm([n for name, n in self.norms.items() if self.optimizers[name] == optimizer])
 
-@final
-class Judgement(NamedTuple):
-    """The result of judging one measurement.
+    @property
+    def info(self) -> GradientInfo | None:
+        """Loss and gradients; None if no gradient was measured."""
+        if not self.norms:
+            return None
+        alignments = {
+            name: -moved.dot / max(_TINY, self.norms[name] * moved.length)
+            for name, moved in self.moved.items()
+        }
+        loss = math.nan if self.loss is None else self.loss
+        return GradientInfo(loss, _norm(self.norms.values()), self.norms, alignments)
 
-    Args:
-        verdict: Verdict on the predicted steps, or None if there were none.
-        reason: Why predicted steps are undone or pause; empty if there is none.
-        alarm: Whether they pause.
-    """
+    @property
+    def length(self) -> float | None:
+        """Length of each predicted step, in lengths of the drift; None if there was none."""
+        moved = _norm([each.length for each in self.moved.values()])
+        drift = _norm([each.drift for each in self.moved.values()])
+        known = math.isfinite(moved) and drift > 0.0
+        return moved / (drift * self.predicted) if known else None
 
-    verdict: Verdict | None
-    reason: str = ""
-    alarm: bool = False
+    @property
+    def ends(self) -> Mapping[str, float]:
+        """Inner product of each tensor's predicted movement with its gradient after it."""
+        return {name: moved.dot for name, moved in self.moved.items()}
 
+    def take_loss(self, total: float, known: float) -> None:
+        """Take the sum of the losses of the ranks that know theirs."""
+        self.loss = total / known if known else None
 
-def judge(measured: Measurement) -> Judgement:
-    """Judge one full step.
+    def take_rest(self, tags: Sequence[tuple[list[Any], int]], numbers: Sequence[float]) -> None:
+        """Take slopes, if predicted steps were verified, and windows, in this order.
 
-    Predicted steps are undone if the verifying step's gradients, or its loss known before the
-    update, are not finite or exceed the limits. A loss that is only known after the update does not
-    undo them, but pauses predicted steps.
-    """
-    if not measured.predicted:
-        return Judgement(None)
-    reason = loss_cause(measured.loss, measured.limits[0])
-    if measured.held:
-        return Judgement(Verdict.UNDONE, measured.held, bool(reason) or measured.held not in QUIET)
-    if not measured.good:
-        return Judgement(Verdict.UNDONE, _cause(measured), True)
-    return Judgement(Verdict.STANDS, reason, bool(reason))
-
-
-def _cause(measured: Measurement) -> str:
-    """Return the cause of a verdict that was made on the device; the worst optimizer counts."""
-    pairs = zip(measured.norms, measured.limits[1:], strict=True)
-    finite = [pair for pair in pairs if math.isfinite(pair[0])]
-    norm, limit = max(finite, key=lambda pair: pair[0] / pair[1], default=(0.0, math.inf))
-    if not all(math.isfinite(n) for n in measured.info.norms.values()):
-        norm = math.nan
-    return cause(norm, limit, measured.loss, measured.limits[0])
-
-
-def pack(
-    about: Mapping[str, Any],
-    *,
-    good: Sequence[Tensor],
-    loss: Tensor | float | None,
-    stop: bool,
-    norms: Mapping[str, Tensor],
-    owners: Sequence[int],
-    moved: Mapping[str, Moved],
-    counts: Sequence[float] | None,
-    windows: Sequence[tuple[list[Any], Tensor]] = (),
-    slopes: Sequence[Tensor] = (),
-) -> tuple[dict[str, Any], Tensor]:
-    """Pack everything measured on the device into one flat tensor, with a single all-reduce.
-
-    Args:
-        about: ``step``, ``predicted``, ``warmup``, ``limits`` and ``held`` of the
-            :class:`Measurement`, as primitives.
-        good: One 0-dim bool per optimizer that was judged.
-        loss: The training loss, or None if it is unknown.
-        stop: Whether this rank was asked to stop.
-        norms: Gradient norm of each parameter's local shard, 0-dim, by name.
-        owners: Number of the optimizer of each of these parameters.
-        moved: The movement by predicted steps, by name of the tensors that have a gradient.
-        counts: One factor per norm, with which every element counts once over the ranks; None for a
-            single rank.
-        windows: Tag and flat numbers of each closed window, of this rank.
-        slopes: Numbers of :class:`Slopes` of each group that was predicted, of this rank.
-
-    Returns:
-        A tag of primitives that describes the tensor, and the flat tensor, of 64 bits if a window
-        has them, else of 32.
-    """
-    first = next(iter(norms.values()), loss)
-    device = first.device if isinstance(first, Tensor) else None
-    weights = dict(zip(norms, counts or [1.0] * len(norms), strict=True))
-    factors, moves = [weights[name] for name in moved], moved.values()
-    lengths = [m.length for m in moves] + [m.drift for m in moves]
-    scaled = _scaled([*norms.values(), *lengths], [*weights.values(), *factors, *factors], device)
-    dots = _scaled([m.dot for m in moves], [w * w for w in factors], device)
-    known = [0.0 if loss is None else loss, float(loss is not None), float(stop)]
-    bad = sum((1.0 - as_scalar(g, device) for g in good), as_scalar(0.0, device))
-    head = [*(as_scalar(number, device) for number in known), bad]
-    steep = [torch.stack([s.to(scaled.device) for s in slopes]).sum(0)] if slopes else []
-    closed = steep + [numbers.to(scaled.device) for _, numbers in windows]
-    scaled, sums = ranks.combine(scaled, torch.cat([torch.stack(head), dots, *closed]))
-    names = {"norms": list(norms), "owners": list(owners), "moved": list(moved)}
-    sizes = [[tag, numbers.numel()] for tag, numbers in windows]
-    tag = {**about, **names, "slopes": bool(slopes), "windows": sizes}
-    return tag, torch.cat([sums[:4], scaled, sums[4:]])
+        Args:
+            tags: Tag of each window, and how many numbers it has.
+            numbers: Their numbers.
+        """
+        sizes = [size for _, size in tags]
+        start = len(numbers) - sum(sizes)
+        if start:
+            self.slopes = Slopes(*numbers[:start])
+        for tag, size in tags:
+            self.windows.append(reading(tag, numbers[start : start + size]))
+            start += size
 
 
-def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
-    """Make a measurement from the tag and the numbers of :func:`pack`, on the host.
-
-    Raises:
-        CheckpointError: If the numbers do not fit the tag.
-    """
-    names, moved = list(tag["norms"]), list(tag["moved"])
-    steep = [len(Slopes._fields)] if tag["slopes"] else []
-    sizes = [4, len(names), *[len(moved)] * 3, *steep, *(size for _, size in tag["windows"])]
-    if len(values) != sum(sizes):
-        raise CheckpointError(
-            f"state: expected {sum(sizes)} measured numbers, got {len(values)}. "
-            "Resume from another checkpoint."
-        )
-    numbers = iter(values)
-    (loss, known, stops, bad), norms, lengths, drifts, dots, *rest = (
-        [next(numbers) for _ in range(size)] for size in sizes
-    )
-    slopes = Slopes(*rest.pop(0)) if steep else None
-    pairs = zip(tag["windows"], rest, strict=True)
-    windows = tuple(reading(about, own) for (about, _), own in pairs)
-    by_name = dict(zip(names, norms, strict=True))
-    alignments = {
-        name: -dot / max(_TINY, by_name[name] * length)
-        for name, length, dot in zip(moved, lengths, dots, strict=True)
-    }
-    by_owner: list[list[float]] = [[] for _ in tag["limits"][1:]]
-    for norm, owner in zip(norms, tag["owners"], strict=True):
-        by_owner[owner].append(norm)
-    mean = loss / known if known else math.nan
-    return Measurement(
-        step=tag["step"],
-        predicted=check_count("predicted", tag["predicted"]),
-        warmup=tag["warmup"],
-        limits=tuple(tag["limits"]),
-        held=tag["held"],
-        good=not bad,
-        loss=mean if known else None,
-        info=GradientInfo(mean, _length(norms), by_name, alignments),
-        norms=tuple(map(_length, by_owner)),
-        length=_per_drift(lengths, drifts, tag["predicted"]),
-        windows=windows,
-        slopes=slopes,
-        ends=dict(zip(moved, dots, strict=True)),
-        stop=stops > 0,
-    )
-
-
-def check(measured: Measurement) -> None:
-    """Check the fields of a saved measurement, besides its numbers, that are used to judge it.
-
-    Raises:
-        CheckpointError: If something cannot be.
-    """
-    check_count("step", measured.step, 1)
-    if not (isinstance(measured.warmup, bool) and isinstance(measured.held, str)):
-        raise damaged("a measurement of a full step", (measured.warmup, measured.held))
-    limits, count = measured.limits, 1 + len(measured.norms)
-    if len(limits) != count or not all(isinstance(x, (int, float)) for x in limits):
-        raise damaged(f"{count} limits of a full step", limits)
-
-
-def newest(read: list[tuple[Measurement, Judgement]]) -> dict[str, Any]:
-    """Return what a record tells about the full step that was read last, and whether to stop."""
-    if not read:
-        return {}
-    measured, judgement = read[-1]
-    return {
-        "read_step": measured.step,
-        "verdict": judgement.verdict,
-        "length": measured.length,
-        "loss": measured.loss,
-        "gradients": measured.info if measured.info.norms else None,
-        "stop": any(each.stop for each, _ in read),
-    }
+def on_host(numbers: Tensor) -> bool:
+    """Return whether numbers can be read without waiting for a device."""
+    return numbers.device.type == "cpu"
 
 
 def mean_loss(loss: object) -> Tensor | float | None:
@@ -262,31 +163,26 @@ def mean_loss(loss: object) -> Tensor | float | None:
 def unmeasured(record: StepRecord, loss: object, stop: bool | None) -> StepRecord:
     """Return the record of a plain full step with its loss, unless other ranks have theirs.
 
-    A loss on a device is left unknown, because nobody reads it later. If ``stop`` is not None, the
+    A loss on a device is left unknown, because reading it would wait. If ``stop`` is not None, the
     ranks agree on it here.
     """
     if stop is not None:
         record = replace(record, stop=record.stop or ranks.total(bool(stop)) > 0)
     on_device = isinstance(loss, Tensor) and loss.device.type != "cpu"
-    if loss is None or on_device or ranks.size() > 1 or record.read_step is not None:
+    if loss is None or on_device or ranks.size() > 1 or record.loss is not None:
         return record
     mean = mean_loss(loss)
-    return record if mean is None else replace(record, read_step=record.step, loss=float(mean))
+    return record if mean is None else replace(record, loss=float(mean))
 
 
-def _length(norms: Sequence[float]) -> float:
+def _norm(norms: Iterable[float]) -> float:
     """Return the norm of a vector from those of its parts; nan if not finite or without parts."""
-    known = norms and all(map(math.isfinite, norms))
-    return math.sqrt(math.fsum(n * n for n in norms)) if known else math.nan
+    parts = list(norms)
+    known = parts and all(map(math.isfinite, parts))
+    return math.sqrt(math.fsum(n * n for n in parts)) if known else math.nan
 
 
-def _per_drift(lengths: Sequence[float], drifts: Sequence[float], count: int) -> float | None:
-    """Return the length of one of several equal predicted steps, in lengths of the drift."""
-    moved, drift = _length(lengths), _length(drifts)
-    return moved / (drift * count) if math.isfinite(moved) and drift > 0.0 else None
-
-
-def _scaled(
+def scaled(
     values: Sequence[Tensor], factors: Sequence[float], device: torch.device | None
 ) -> Tensor:
     """Multiply 0-dim tensors by numbers, shape (K,), without a copy from the host."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from hybrid_predict.rules.schedule import Phase
+from hybrid_predict.rules.schedule import Phase as Phase
 from hybrid_predict.rules.verdict import Verdict
 from hybrid_predict.torch.gradients import GradientInfo
 
@@ -15,33 +15,29 @@ from hybrid_predict.torch.gradients import GradientInfo
 class StepRecord:
     """The record of one full step, returned by :meth:`HybridEngine.after_step`.
 
-    Measurements are read ``lag`` full steps late (0 on the CPU): ``loss``, ``verdict`` and
-    ``gradients`` belong to full step ``read_step``.
+    On an accelerator, losses and gradients of most full steps are not read at once, so that the
+    host does not wait for the device; ``loss`` and ``gradients`` are None then. Gradients are read
+    in verifying steps, and the loss with them if it is known before the update.
 
     Args:
         step: Number of this full step, from 1.
         phase: Its phase; ``predict`` if predicted steps came right before it.
-        ticks: Number of steps that the run advanced: 1, plus the predicted steps that are known to
-            stand since this call; 0 after the run's last step. Call ``scheduler.step()`` as often.
+        ticks: Number of steps that the run advanced: 1, plus the predicted steps that stand; 0
+            after the run's last step. Call ``scheduler.step()`` as often.
         predicted: Number of predicted steps taken right before this full step.
-        read_step: Number of the full step that the measurements belong to, or None if none was
-            read.
-        verdict: Verdict of full step ``read_step`` on the predicted steps before it, or None if
-            there were none.
+        verdict: Verdict on these predicted steps, or None if there were none.
         skill: Latest skill over all kinds, or None if it is not known yet.
-        loss: Training loss of ``read_step``, or None if it is unknown.
-        gradients: Norms and alignments of ``read_step`` by parameter name, as floats, or None if
-            they were not measured.
-        length: Length of each predicted step before full step ``read_step``, in lengths of the
-            drift at its learning rate; None if there were none.
-        stop: Whether any rank was asked to stop, up to ``read_step``; the same on all ranks.
+        loss: Training loss, or None if it is unknown.
+        gradients: Norms and alignments by parameter name, as floats, or None if they are unknown.
+        length: Length of each of the predicted steps, in lengths of the drift at its learning rate;
+            None if there were none.
+        stop: Whether any rank was asked to stop, as far as it was read; the same on all ranks.
     """
 
     step: int
     phase: Phase
     ticks: int
     predicted: int = 0
-    read_step: int | None = None
     verdict: Verdict | None = None
     skill: float | None = None
     loss: float | None = None
@@ -55,9 +51,8 @@ class StepRecord:
         if self.predicted:
             parts.append(f"{self.predicted} predicted before it")
         if self.verdict is not None:
-            where = "" if self.read_step == self.step else f" (full step {self.read_step})"
             long = "" if self.length is None else f", length {self.length:.2f}"
-            parts.append(f"{self.verdict.value}{long}{where}")
+            parts.append(f"{self.verdict.value}{long}")
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4g}")
         if self.skill is not None:

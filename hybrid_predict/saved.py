@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError
@@ -32,7 +31,6 @@ _ENTRIES = {
     "tensors": dict,
     "limits": list,
     "evidence": list,
-    "queue": list,
     "bystanders": list,
 }
 
@@ -201,11 +199,6 @@ def checked_limits(loss: Any, norms: Any, start: Any, mean: Any, *counts: Any) -
     if min(b.square for b in baselines) < 0.0 or any(map(math.isinf, (start, mean))):
         raise damaged("finite baselines", [start, mean, *baselines])
     return Limits(baselines[0], tuple(baselines[1:]), float(start), float(mean), *counts)
-
-
-def as_tensor(values: Sequence[float]) -> Tensor:
-    """Return saved numbers as a flat tensor of 64 bits."""
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def cloned(value: Any) -> Any:

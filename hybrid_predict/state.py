@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from typing import Any, final
-
-from torch import Tensor
 
 from hybrid_predict import saved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.measurement import STOPS, Judgement, Measurement, check, judge, newest, unpack
+from hybrid_predict.measurement import Measurement, Part, on_host, read
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import budget
 from hybrid_predict.rules import limits as rules
 from hybrid_predict.rules.gate import NOTHING, UNPREDICTED
 from hybrid_predict.rules.schedule import OVER, schedule
 from hybrid_predict.rules.skill import known
-from hybrid_predict.rules.verdict import ENDED, NO_UPDATE, RESTARTED, Evidence, Verdict, weigh
+from hybrid_predict.rules.verdict import (
+    ENDED,
+    NO_UPDATE,
+    QUIET,
+    RESTARTED,
+    Evidence,
+    Verdict,
+    loss_cause,
+    weigh,
+)
 from hybrid_predict.step import Step
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.buffers import BufferTracker
 from hybrid_predict.torch.decision import KindDecision, listed
-from hybrid_predict.torch.host import HostCopy
 from hybrid_predict.torch.optimizer import OptimizerWrapper
 from hybrid_predict.torch.parameters import ParameterMapper
 
@@ -36,7 +41,10 @@ RENEWED = "epochs or limits are not what they were, so the run's length was coun
 """Event of the ledger: the run's length has changed on the way."""
 
 PATIENCE = 32
-"""Number of full steps in which graphs are walked for optimizers that have not updated."""
+"""Number of full steps in which losses are observed for optimizers that have not updated."""
+
+MOST_UNREAD = 20
+"""Number of full steps whose measurements may stay on the device, as many as a window has."""
 
 
 @final
@@ -47,7 +55,7 @@ class State:
         mapper: The model's parameters.
         optimizer: The optimizers that update them.
         buffers: The tracker of buffers and frozen parameters.
-        config: The configuration, with ``total_steps`` and ``lag`` set.
+        config: The configuration, with ``total_steps`` set.
 
     Attributes:
         ledger: The costs and savings of the run; it counts the steps.
@@ -79,14 +87,8 @@ class State:
         self.plain = not config.enabled
         self.samples: int | None = None
         self.remedies = ""
-        self._lag = config.lag or 0
-        self._queue: deque[tuple[dict[str, Any], HostCopy]] = deque()
-        self._read: list[tuple[Measurement, Judgement]] = []
-
-    @property
-    def unread(self) -> int:
-        """Number of predicted steps whose verdict is measured but not read yet."""
-        return sum(tag["predicted"] for tag, _ in self._queue)
+        self._unread: list[Part] = []
+        self._read_due = self._stop = False
 
     @property
     def done(self) -> bool:
@@ -178,15 +180,15 @@ class State:
 
         Args:
             step: The open full step.
-            loss: Its loss; the graph is used if it has one.
+            loss: Its loss; it is used if it is a tensor with a gradient.
             index: Number of the optimizer that is about to update. None at the end of the step,
-                when kinds that no graph has shown are decided by names and shapes.
+                when kinds that no loss has shown are decided by names and shapes.
         """
         late, kinds = index is None, self.kinds
         if kinds.logged and not kinds.pending:
             return
         kinds.observe(loss)
-        known = "the loss's graph does not tell" if kinds.seen else "no loss was passed to tell"
+        known = "the loss does not tell" if kinds.seen else "no loss was passed to tell"
         due = sorted(kinds.pending & (set(step.calls) if index is None else {index}))
         for owner in due:
             changed, unseen = kinds.decide(owner, step.with_gradient, late=late)
@@ -207,36 +209,61 @@ class State:
 
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Follow other optimizers; the limits of another number of them are learned anew."""
+        self.read()
         if len(optimizer.optimizers) != len(self.limits.norms):
             self.limits = rules.first_limits(len(optimizer.optimizers))
         self.kinds.follow(optimizer)
         self.groups.replace_optimizer(optimizer)
 
-    def push(self, tag: dict[str, Any], values: Tensor) -> None:
-        """Start copying the measurements of a full step to the host."""
-        self._queue.append((tag, HostCopy(values)))
+    def add(self, step: Step, *, stop: bool) -> None:
+        """Add the measurements of a full step to those that are to be read.
 
-    def read(self, *, drain: bool = False) -> None:
-        """Read the measurements that are due, and learn from them.
+        Nothing waits for a device, unless a window has closed, predicted steps were undone, or many
+        full steps are unread.
 
         Args:
-            drain: Whether to read all measurements, however recent.
+            step: The full step, closed.
+            stop: Whether this rank was asked to stop.
         """
-        while len(self._queue) > (0 if drain else self._lag):
-            tag, values = self._queue.popleft()
-            measured = unpack(tag, values.read().tolist())
-            judgement = judge(measured)
-            self._read.append((measured, judgement))
-            self._learn(measured, judgement)
+        part = step.rest(self._learn, stop=stop)
+        self._unread.append(part)
+        self._read_due = (
+            on_host(part.sums)
+            or step.closes_window
+            or step.verdict is Verdict.UNDONE
+            or len(self._unread) >= MOST_UNREAD
+        )
+
+    def read_due(self, *, last: bool) -> None:
+        """Read measurements after a full step if it is time, and learn from them.
+
+        Args:
+            last: Whether it was the last one of the run.
+        """
+        if self._read_due or last:
+            self.read()
         if rules.exhausted(self.limits):
             reason = "no more predicted steps: they were paused"
             self.record_event(f"{reason} {rules.MOST_PAUSES} times before", logging.WARNING)
         if self.evidence.ended:
             self.record_event(ENDED, logging.WARNING)
 
-    def _learn(self, measured: Measurement, judgement: Judgement) -> None:
+    def read(self, *parts: Part) -> None:
+        """Read all measurements so far together with more parts, and learn from them."""
+        unread, self._unread = self._unread, []
+        read([*unread, *parts])
+
+    def end(self) -> None:
+        """Free all memory; the rest of the run is plain training."""
+        self.plain = True
+        self._unread.clear()
+        self.groups.free()
+
+    def _learn(self, measured: Measurement) -> None:
         """Take one measurement into evidence, limits and skills."""
-        if judgement.verdict is Verdict.STANDS and measured.slopes is not None:
+        self._stop |= measured.stop
+        stands = bool(measured.predicted) and not measured.held
+        if stands and measured.slopes is not None:
             self.evidence = weigh(self.evidence, measured.slopes)
             renewable = self._config.paced or self.groups.scores.lasting
             refuted = bool(self.evidence.ended) and renewable
@@ -245,38 +272,35 @@ class State:
             if refuted:
                 self.evidence = Evidence()
                 self.record_event(RESTARTED, logging.INFO)
+        why = loss_cause(measured.loss, self.largest[0]) if measured.predicted else ""
+        alarm = bool(why) or (bool(measured.held) and measured.held not in QUIET)
         if measured.predicted:
-            idle = self.limits.idle + 1 if judgement.reason == NO_UPDATE else 0
+            idle = self.limits.idle + 1 if measured.held == NO_UPDATE else 0
             self.limits = self.limits._replace(idle=idle)
-        if judgement.alarm or self.limits.idle >= rules.IDLE:
+        if alarm or self.limits.idle >= rules.IDLE:
             self.limits = rules.alarmed(self.limits, measured.step)
-        elif len(measured.norms) == len(self.limits.norms):  # else optimizers were replaced
-            loss = measured.loss if self._config.watch_loss else None
-            number = math.nan if loss is None else loss
-            self.limits = rules.learned(self.limits, number, measured.norms, measured.warmup)
+        else:
+            known = measured.loss is not None and self._config.watch_loss
+            loss = measured.loss if known else math.nan
+            norms = tuple(measured.norm(k) for k in range(len(self.limits.norms)))
+            self.limits = rules.learned(self.limits, loss, norms, measured.warmup)
         if measured.windows:
             self.groups.score(measured.windows)
             self.ledger.skills = self.groups.scores.summary
-        if judgement.reason:
-            undone = judgement.verdict is Verdict.UNDONE
-            happened = "predicted steps were undone" if undone else "predicted steps pause"
-            self.record_event(f"{happened}: {judgement.reason}", logging.INFO, measured.step)
+        if reason := measured.held or why:
+            happened = "predicted steps were undone" if measured.held else "predicted steps pause"
+            self.record_event(f"{happened}: {reason}", logging.INFO, measured.step)
 
     def advance(self, step: Step) -> StepRecord:
-        """Count a full step and the verdicts that were read in it, and return its record."""
-        read, self._read = self._read, []
-        ledger, before = self.ledger, self.ledger.steps
-        standing = 0
-        for measured, judgement in read:
-            if judgement.verdict is Verdict.UNDONE:
-                ledger.undone_steps += measured.predicted
-            elif judgement.verdict is Verdict.STANDS:
-                moved, paced = measured.info.alignments, self._config.paced
-                share = self._mapper.share(moved) if paced else 0.0
-                ledger.count_predicted(measured.predicted, measured.length, share)
-                standing += measured.predicted
-        if not step.reported:
+        """Count a full step and its predicted steps, and return its record."""
+        ledger, measured, verdict = self.ledger, step.measured, step.verdict
+        before, standing = ledger.steps, 0
+        if verdict is Verdict.UNDONE:
             ledger.undone_steps += step.predicted
+        elif verdict is Verdict.STANDS:
+            share = self._mapper.share(measured.moved) if self._config.paced else 0.0
+            ledger.count_predicted(step.predicted, measured.length, share)
+            standing = step.predicted
         self.groups.count_full_step()
         ledger.full_steps += 1
         ledger.steps = ledger.full_steps + ledger.predicted_steps  # also after an interrupt
@@ -288,12 +312,24 @@ class State:
             self.record_event(ledger.rate_hint, logging.WARNING, step.number)
         if known(self.groups.scores.skill):
             ledger.skill = self.groups.scores.skill.mean
-        about = step.number, step.phase, ticks, step.predicted
-        return StepRecord(*about, skill=ledger.skill, **newest(read))
+        stop, self._stop = self._stop, False
+        return StepRecord(
+            step.number,
+            step.phase,
+            ticks,
+            step.predicted,
+            verdict,
+            skill=ledger.skill,
+            loss=measured.loss,
+            gradients=measured.info,
+            length=measured.length,
+            stop=stop,
+        )
 
     def count_left(self, step: Step) -> None:
         """Count the predicted steps of an abandoned full step: undone, unless they are verified."""
-        self.ledger.undone_steps += 0 if step.stands else step.predicted
+        if step.verdict is Verdict.UNDONE:
+            self.ledger.undone_steps += step.predicted
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
         """Return the state to resume from, as primitives and new tensors.
@@ -301,6 +337,7 @@ class State:
         Args:
             whole: Whether sharded tensors are gathered, or saved as local shards.
         """
+        self.read()
         kinds, undecided = self.kinds.state_dict()
         state = {
             "version": saved.STATE_VERSION,
@@ -314,7 +351,6 @@ class State:
             "tensors": self.groups.state_dict(whole=whole),
             "limits": [list(self.limits.loss), [*map(list, self.limits.norms)], *self.limits[2:]],
             "evidence": list(self.evidence),
-            "queue": [[tag, values.read().tolist()] for tag, values in self._queue],
             "bystanders": self._buffers.state_dict(),
         }
         return saved.cloned(state)
@@ -344,7 +380,9 @@ class State:
             self._load(state, steps)
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
-        before, self._read = self._mapper.kinds, []
+        before = self._mapper.kinds
+        self._unread.clear()
+        self._stop = False
         self.kinds.load_state_dict(state["kinds"], state["undecided"])
         if self._mapper.kinds != before:
             self.groups.regroup()
@@ -373,20 +411,14 @@ class State:
                 self.record_event(f"the {what} changed from {then} to {now}", level)
 
     def _load_verdicts(self, state: dict[str, Any]) -> bool:
-        """Load limits, evidence and unread measurements; not if there are other optimizers now."""
+        """Load limits and evidence; not if there are other optimizers now."""
         limits = saved.checked_limits(*state["limits"])
         if len(limits.norms) != len(self.limits.norms):
-            self._queue.clear()
             return False
-        queue = [(tag, list(map(float, values))) for tag, values in state["queue"]]
-        for tag, values in queue:
-            check(unpack(tag, values))
-            values[STOPS] = 0.0  # done, by this save
         evidence = saved.finite_tuple(Evidence, state["evidence"], least=0.0)
         # With a number as speedup the test ends predicted steps; with "auto" they begin anew.
         self.evidence = Evidence() if evidence.ended and self._config.paced else evidence
         self.limits = limits
-        self._queue = deque((tag, HostCopy(saved.as_tensor(values))) for tag, values in queue)
         return True
 
     def _continue_at(self, steps: int) -> None:
@@ -396,5 +428,4 @@ class State:
             ledger.load(SavingsLedger().summary())
             reason = "the run starts before the saved state, which was dropped"
         ledger.steps, ledger.full_steps = steps, steps - ledger.predicted_steps
-        self._queue.clear()
         self.record_event(reason, logging.WARNING)

@@ -12,6 +12,7 @@ from torch import Tensor
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.integrations.configuration import configuration
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import ManualClock, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
@@ -31,7 +32,6 @@ from hybrid_predict.integrations.lightning_start import (
 )
 from hybrid_predict.integrations.reporter import Reporter, checked_folder, ending
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.objects import configuration
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.cost import batch_size
@@ -39,6 +39,9 @@ from hybrid_predict.torch.random_states import random_states
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
+
+    from hybrid_predict.forecast.predictors import AbstractPredictor
+    from hybrid_predict.updates import AbstractUpdate
 
 _OF_A_RUN = (
     "engine", "_clock", "_reporter", "_saved", "_loss", "_signals", "_trainer", "log", "log_dict",
@@ -61,8 +64,9 @@ class HybridPredict(TrainerCallback):
     updates.
 
     Args:
-        speedup: See :class:`HybridConfig`, also for all arguments up to ``lag``; None uses the
-            value in ``config``, or else the default, so write ``updates={}`` to correct nothing.
+        speedup: See :class:`HybridConfig`, also for all arguments up to ``history_dtype``; None
+            uses the value in ``config``, or else the default, so write ``updates={}`` to correct
+            nothing.
             ``total_steps`` is only used if the Trainer does not determine the run's length.
         config: A configuration, or its fields by name; the arguments above override it.
         skip_data: How to treat the batches of predicted steps: ``draw`` loads and discards them,
@@ -98,13 +102,12 @@ class HybridPredict(TrainerCallback):
         total_steps: int | None = None,
         enabled: bool | None = None,
         shadow: bool | None = None,
-        updates: Described | None = None,
-        predictors: Described | None = None,
+        updates: Mapping[str, str | AbstractUpdate] | None = None,
+        predictors: Mapping[str, str | AbstractPredictor] | None = None,
         kinds: Mapping[str, str] | None = None,
         watch_loss: bool | None = None,
         max_overhead: float | None = None,
         history_dtype: str | None = None,
-        lag: int | None = None,
         config: HybridConfig | Described | None = None,
         skip_data: SkipData = "auto",
         log_dir: str | None = "auto",

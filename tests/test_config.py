@@ -5,13 +5,16 @@ import inspect
 import json
 import math
 import re
+from functools import partial
 
 import pytest
 from loops import Bench
 
-from hybrid_predict import AuditConfig, ConfigError, HybridConfig, HybridEngine, SpectralUpdate
+from hybrid_predict import HybridConfig, HybridEngine, SpectralUpdate
+from hybrid_predict.audit import AuditConfig
 from hybrid_predict.config import KINDS
-from hybrid_predict.objects import configuration
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.integrations.configuration import configuration
 
 INF, NAN = math.inf, math.nan
 
@@ -28,7 +31,6 @@ BAD = {
     "cooldown_steps": [-0.1, 1.0, -1, NAN, None],
     "history_dtype": ["float16", None, 32],
     "max_overhead": [-0.1, NAN, INF, "low"],
-    "lag": [-1, 0.5, True],
     "full_steps": [0, 1.5, True],
     "predict_steps": [0, "1"],
 }
@@ -80,11 +82,20 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("given", "told"), UNKNOWN)
-def test_an_unknown_name_is_refused_with_the_known_ones_or_the_nearest(given, told):
+def engine(**given):
     bench = Bench()
+    return HybridEngine(bench.model, bench.optimizer, HybridConfig(total_steps=10, **given))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [engine, partial(configuration, None), lambda **given: AuditConfig(hybrid=given)],
+    ids=["engine", "callback", "audit"],
+)
+@pytest.mark.parametrize(("given", "told"), UNKNOWN)
+def test_an_unknown_name_is_refused_with_the_known_ones_or_the_nearest(given, told, made):
     with pytest.raises(ConfigError, match=told):
-        HybridEngine(bench.model, bench.optimizer, HybridConfig(total_steps=10, **given))
+        made(**given)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +127,7 @@ def test_compression_is_what_the_configuration_asks_for(given, compression):
 
 
 def test_extremes_are_accepted():
-    config = HybridConfig(speedup=1, total_steps=1, warmup_steps=0, cooldown_steps=0.99, lag=0)
+    config = HybridConfig(speedup=1, total_steps=1, warmup_steps=0, cooldown_steps=0.99)
     assert config.speedup == 1
 
 

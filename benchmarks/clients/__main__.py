@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.clients import CLIENTS, client
 from benchmarks.clients.environments import ROOT, interpreter
-from hybrid_predict import ConfigError
+from hybrid_predict.errors import ConfigError
 
 COMMAND = ("-m", "pytest", "-m", "slow", "tests/clients/test_clients.py", "-k")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from hybrid_predict import MissingExtraError
+from hybrid_predict.errors import MissingExtraError
 
 
 def normuon(params: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> Optimizer:

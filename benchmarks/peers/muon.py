@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from hybrid_predict import UnsupportedSetupError
+from hybrid_predict.errors import UnsupportedSetupError
 
 _INNER = ("lr", "weight_decay", "momentum", "adjust_lr_fn")
 

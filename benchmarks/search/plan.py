@@ -15,12 +15,12 @@ from benchmarks.measure import without_advice
 from benchmarks.plan import Plan, Row, Selection
 from benchmarks.search import SUBJECTS
 from benchmarks.search.subjects import Subject, configured, subject
-from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditConfig, judge_audit, search
 from hybrid_predict.audit.results import paired
-from hybrid_predict.audit.run import ArmRuns
+from hybrid_predict.audit.run import Runs
 from hybrid_predict.audit.searching import WAYS, number_of_tests
 from hybrid_predict.audit.store import RunStore
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, SHORT
 from hybrid_predict.runs.runtime import (
     Observer,
@@ -79,14 +79,14 @@ def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any
     place, source = writable_folder(folder), chosen.to_dict()
     with locked(place), quiet(), without_advice():
         store = RunStore(place, config, source)
-        runs = ArmRuns(chosen.make_run, config, config.speedups, store, _Counted())
+        runs = Runs(chosen.make_run, store, config.speedups, _Counted())
         rows = [
             {"speedup": speedup, **{name: run[name] for name in KEPT}}
             for seed in range(config.seeds)
             for speedup in config.speedups
             for name in (FULL, SHORT, *WAYS)
             if name != FULL or speedup == config.speedups[0]
-            for run in [runs.get(name, speedup, seed)]
+            for run in [runs.get(replace(config, speedup=speedup), name, seed)]
         ]
     used = _Counted()
     with without_advice():

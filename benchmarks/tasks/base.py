@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tasks.schedules import SCHEDULES, Schedule
-from hybrid_predict import ConfigError
+from hybrid_predict.errors import ConfigError
 
 _LINEAR = "linear"
 

@@ -12,7 +12,7 @@ from benchmarks.tasks.base import Recipe, trained_state
 from benchmarks.tasks.gpt import GPT_SMALL, ByteGPTTask
 from benchmarks.tasks.stdlib_text import StdlibText
 from benchmarks.tasks.text import TextTask
-from hybrid_predict import ConfigError
+from hybrid_predict.errors import ConfigError
 
 _VALIDATION_EVERY = 4
 _BASE_RATE = 0.004  # the best of the grid of the GPT's own task

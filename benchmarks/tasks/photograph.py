@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Batch, Recipe, RegressionTask, drawn, perceptron
-from hybrid_predict import MissingExtraError
+from hybrid_predict.errors import MissingExtraError
 
 
 @lru_cache(maxsize=2)

@@ -18,7 +18,7 @@ from benchmarks.tasks.byte_gpt import ByteGPT
 from benchmarks.tasks.stdlib_text import StdlibText, source_text
 from benchmarks.tasks.text import TextTask
 from benchmarks.yardsticks.plan import Case, Yardstick
-from hybrid_predict import ConfigError
+from hybrid_predict.errors import ConfigError
 
 CHARACTERS, VOCABULARY = 1_115_394, 65
 """Size of tiny Shakespeare, which the published loss is measured on, and its distinct characters.

@@ -1,7 +1,7 @@
-"""Your own predictor: a frozen dataclass with three methods, checked by check_predictor.
+"""Your own predictor: a frozen dataclass with three methods.
 
-Look at: check_predictor, which raises a ContractError if a method does not behave as it must. In
-the run, skill measures the forecasts; predicted steps are taken only while they have skill.
+Look at: skill, which measures the forecasts in the run; predicted steps are taken only while they
+have skill.
 
 Run with: python examples/by_feature/own_predictor.py (about 10 seconds on one core)
 """
@@ -17,7 +17,6 @@ from waves import train
 
 from hybrid_predict import HybridPredict, WeightDelta
 from hybrid_predict.forecast.predictors import AbstractPredictor, PredictorState
-from hybrid_predict.testing import check_predictor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,6 @@ class MeanPredictor(AbstractPredictor):
 
 
 def main() -> HybridPredict:
-    check_predictor(MeanPredictor())
     callback = HybridPredict(predictors={"hidden": MeanPredictor()})
     train(callback)
     print(f"skill {callback.ledger.skill:.2f}; {callback.ledger}")

@@ -1,7 +1,7 @@
-"""Your own corrected update: a direction for hidden matrices, checked by check_update.
+"""Your own corrected update: a direction for hidden matrices.
 
-Look at: check_update, which raises a ContractError if a method does not behave as it must. The
-callback applies weight decay, sets the length of the update and writes it.
+Look at: direction, the one method that it needs. The callback applies weight decay, sets the length
+of the update and writes it.
 
 Run with: python examples/by_feature/own_update.py (about 10 seconds on one core)
 """
@@ -16,7 +16,6 @@ from torch import Tensor
 from waves import train
 
 from hybrid_predict import HybridPredict
-from hybrid_predict.testing import check_update
 from hybrid_predict.updates import AbstractUpdate, UpdateState
 
 
@@ -37,7 +36,6 @@ class RowUpdate(AbstractUpdate):
 
 
 def main() -> HybridPredict:
-    check_update(RowUpdate())
     callback = HybridPredict(updates={"hidden": RowUpdate()})
     trainer = train(callback)
     print(f"{callback.ledger}; loss {float(trainer.callback_metrics['train_loss']):.4f}")

@@ -18,9 +18,8 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers.logger import DummyLogger, Logger
 
-from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig, shortened
+from hybrid_predict.audit.config import SHORTENED, AuditConfig, shortened
 from hybrid_predict.audit.meter import Meter
-from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.integrations.lightning_start import refuse
@@ -56,9 +55,11 @@ class AuditArm:
         folder: Where the Trainer may write, and the callback its run log.
         meter: Measures the run; None leaves the callbacks as the user gave them.
         logger: The Trainer's logger; None logs nothing.
-        speedup: In place of that of the configuration.
+        scale: How many times shorter than the full arm's its schedule is, if that does not follow
+            from the configuration.
 
     Attributes:
+        lengths: ``max_steps`` and ``max_epochs`` of the full arm, as far as given.
         left_out: What of the user's Trainer is not used, in sentences.
     """
 
@@ -70,11 +71,12 @@ class AuditArm:
         folder: Path,
         meter: Meter | None,
         logger: Any = None,
-        speedup: Speedup | None = None,
+        scale: float | None = None,
     ) -> None:
         self.name = name
         self.seed = seed
-        self.speedup = speedup or config.speedup
+        speedup = config.speedup if name in SHORTENED else 1.0
+        self.scale = scale or (1.0 if isinstance(speedup, str) else speedup)
         self.hybrid: HybridPredict | None = None
         self.lengths: dict[str, int] = {}
         self.left_out: list[str] = []
@@ -103,9 +105,7 @@ class AuditArm:
             ConfigError: If it is not a positive integer.
         """
         check_length("scaled", number)
-        if self.name not in SHORTENED or self.speedup == AUTO:
-            return number
-        return shortened(number, self.speedup)
+        return shortened(number, self.scale)
 
     def trainer(self, **options: Any) -> pl.Trainer:
         """Build the Trainer of this arm; call it instead of ``lightning.Trainer``.
@@ -121,13 +121,13 @@ class AuditArm:
         Raises:
             ConfigError: If such a run cannot be audited, or Lightning refuses an option.
         """
-        self.lengths = self._scaled_lengths(options)
+        self.lengths = _lengths(options)
         self._note_loggers(options.get("logger"))
         callbacks = self._callbacks(options.get("callbacks"))
         if options.get("enable_checkpointing") is None:
             options["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
         replaced: dict[str, Any] = {
-            **self.lengths,
+            **{name: self.scaled(length) for name, length in self.lengths.items()},
             "callbacks": callbacks,
             "logger": self._logger,
             "default_root_dir": str(self._folder),
@@ -165,9 +165,10 @@ class AuditArm:
             remedy = "Set Trainer(devices=1) for the audit."
             raise UnsupportedSetupError("Trainer", "a single device", f"{number}", remedy)
         if not model.automatic_optimization:
-            expected, got = "automatic optimization", "manual optimization"
             remedy = "Without it, the audit cannot shorten the arms alike."
-            raise UnsupportedSetupError("model", expected, got, remedy)
+            raise UnsupportedSetupError(
+                "model", "automatic optimization", "manual optimization", remedy
+            )
         return trainer, model, _data(data)
 
     def settle_callbacks(self, trainer: pl.Trainer) -> None:
@@ -183,8 +184,8 @@ class AuditArm:
         for callback in callbacks:
             for kind, remedy in _REFUSED.items():
                 if isinstance(callback, kind) and callback is not self.hybrid:
-                    name, given = kind.__name__, type(callback).__name__
-                    raise ConfigError("callbacks", f"callbacks other than {name}", given, remedy)
+                    expected = f"callbacks other than {kind.__name__}"
+                    raise ConfigError("callbacks", expected, type(callback).__name__, remedy)
         allowed = [c for c in callbacks if not isinstance(c, EarlyStopping)]
         if len(allowed) < len(callbacks) and _STOPPING not in self.left_out:
             self.left_out.append(_STOPPING)
@@ -207,25 +208,27 @@ class AuditArm:
             return callbacks
         callbacks = self._allowed(callbacks)
         if self.name in (CORRECTED, HYBRID):
-            speedup = self.speedup if self.name == HYBRID else 1.0
-            chosen = self._config.hybrid_config().with_speedup(speedup)
+            chosen = self._config.hybrid_config()
+            if self.name == CORRECTED:
+                chosen = chosen.with_speedup(1.0)
             self.hybrid = HybridPredict(config=chosen, log_dir=str(self._folder))
             callbacks.insert(0, self.hybrid)
         return [*callbacks, self._meter]
 
-    def _scaled_lengths(self, options: Mapping[str, Any]) -> dict[str, int]:
-        for name in ("fast_dev_run", "max_time"):
-            if options.get(name):
-                raise ConfigError(name, "nothing", options[name], f"Leave it out. {_KNOWN_LENGTH}")
-        lengths = {}
-        for name in ("max_steps", "max_epochs"):
-            if (value := options.get(name)) not in (None, -1):
-                check_length(name, value)
-                lengths[name] = self.scaled(value)
-        if not lengths:
-            remedy = "Set one of them in the file's trainer section, or in arm.trainer(...)."
-            raise ConfigError("Trainer", "max_steps or max_epochs", "neither", remedy)
-        return lengths
+
+def _lengths(options: Mapping[str, Any]) -> dict[str, int]:
+    """Return what ends the full arm: ``max_steps``, ``max_epochs``, or both."""
+    for name in ("fast_dev_run", "max_time"):
+        if options.get(name):
+            raise ConfigError(name, "nothing", options[name], f"Leave it out. {_KNOWN_LENGTH}")
+    given = {name: options.get(name) for name in ("max_steps", "max_epochs")}
+    lengths = {name: value for name, value in given.items() if value not in (None, -1)}
+    for name, value in lengths.items():
+        check_length(name, value)
+    if not lengths:
+        remedy = "Set one of them in the file's trainer section, or in arm.trainer(...)."
+        raise ConfigError("Trainer", "max_steps or max_epochs", "neither", remedy)
+    return lengths
 
 
 def check_length(name: str, value: Any, remedy: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from hybrid_predict.config import Described, HybridConfig, Speedup, check_names, is_number
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.objects import OBJECTS, with_objects
+from hybrid_predict.integrations.configuration import checked
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.updates import make_update
 
@@ -21,24 +22,25 @@ AUTO: Literal["auto"] = "auto"
 """Speedup of a hybrid arm that decides itself; short arms take as many full steps as it did."""
 
 _SET_BY_THE_AUDIT = {
-    "speedup", "full_steps", "predict_steps", "total_steps", "enabled", "shadow",
-}  # fmt: skip
+    "speedup",
+    "full_steps",
+    "predict_steps",
+    "total_steps",
+    "enabled",
+    "shadow",
+}
 
 
 def direction_name(direction: Any) -> str:
     """Return the name of a corrected update, or its class with the arguments that were given."""
     if isinstance(direction, str):
         return direction
-    if isinstance(direction, Mapping):
-        given = direction.get("init_args") or {}
-        name = str(direction.get("class_path", "")).rpartition(".")[2]
-    else:
-        name, given = type(direction).__name__, {}
-        if is_dataclass(direction):
-            every = {f.name: (getattr(direction, f.name), f.default) for f in fields(direction)}
-            given = {name: value for name, (value, default) in every.items() if value != default}
+    given = {}
+    if is_dataclass(direction):
+        every = {f.name: (getattr(direction, f.name), f.default) for f in fields(direction)}
+        given = {name: value for name, (value, default) in every.items() if value != default}
     arguments = ", ".join(f"{argument}={value!r}" for argument, value in given.items())
-    return f"{name}({arguments})"
+    return f"{type(direction).__name__}({arguments})"
 
 
 def speedup_text(speedup: Speedup) -> str:
@@ -164,18 +166,29 @@ class AuditConfig:
             raise ConfigError("hybrid", "a mapping", self.hybrid)
         allowed = HybridConfig.__dataclass_fields__.keys() - _SET_BY_THE_AUDIT
         check_names("hybrid", self.hybrid, allowed)
-        config = HybridConfig(speedup=self.speedup, **self.hybrid)
-        # The defaults need no check, which would import torch.
-        config = with_objects(config, [k for k in OBJECTS if k in self.hybrid], "hybrid.")
+        config = checked(HybridConfig(speedup=self.speedup, **self.hybrid))
         if not (chosen := config.chosen_predictors):
             remedy = "Without predicted steps the hybrid arm saves no full step."
             raise ConfigError("hybrid", "a predictor of some kind", chosen, remedy)
         return config
 
+    @property
+    def update(self) -> str:
+        """The corrected update of hidden matrices, as text that tells it from others."""
+        described = self.hybrid_config().to_dict()["updates"].get("hidden", "")
+        return described if isinstance(described, str) else json.dumps(described, sort_keys=True)
+
     def training(self) -> dict[str, Any]:
-        """Return the options that all finished runs depend on, as plain data."""
+        """Return the options that all finished runs depend on, as plain data.
+
+        Without the corrected update of hidden matrices, on which only some of them depend.
+        """
         values = self.to_dict()
-        return {name: values[name] for name in ("metric", "mode", "hybrid", "scaled")}
+        hybrid = dict(values["hybrid"])
+        updates = hybrid.pop("updates", {})
+        if further := {kind: update for kind, update in updates.items() if kind != "hidden"}:
+            hybrid["updates"] = further
+        return {**{name: values[name] for name in ("metric", "mode", "scaled")}, "hybrid": hybrid}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data."""

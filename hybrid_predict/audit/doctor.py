@@ -7,16 +7,17 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Literal
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch import callbacks as known
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.file import is_file, read_audit
 from hybrid_predict.audit.meter import TrialEnd
-from hybrid_predict.audit.timing import StepTimer
 from hybrid_predict.audit.training import fit, preserved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
@@ -30,10 +31,23 @@ from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import collected, quiet
 
 _SILENT = (
-    known.ProgressBar, known.ModelSummary, known.Checkpoint, known.OnExceptionCheckpoint,
+    known.ProgressBar,
+    known.ModelSummary,
+    known.Checkpoint,
+    known.OnExceptionCheckpoint,
     HybridPredict,
-)  # fmt: skip
+)
 """Callbacks that the trial leaves out; its checkpoint could replace one that counts."""
+
+_FIRST = 3
+"""Full steps before the clock starts: they count operations, allocate and fill caches."""
+
+_LEAST = 2
+_MOST = 20
+"""Smallest and largest number of full steps that are timed with the callback, and without it."""
+
+_PATIENCE = 10.0
+"""Seconds after which no further step of a kind is timed."""
 
 
 def examine(
@@ -58,8 +72,8 @@ def examine(
             config = config.with_speedup(speedup)
         plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
         kept = [c for c in trainer.callbacks if not isinstance(c, _SILENT)]
-        probe, timer = _Probe(plugin), StepTimer(plugin)
-        trainer.callbacks = [plugin, *kept, probe, timer]
+        trial = _Trial(plugin)
+        trainer.callbacks = [plugin, *kept, trial]
         trainer.loggers = [DummyLogger()]
         trainer.num_sanity_val_steps = trainer.limit_val_batches = 0
         try:
@@ -69,19 +83,19 @@ def examine(
             if isinstance(error, ConfigError) and error.argument in ("data", "Trainer"):
                 raise  # not refused by the callback
             return False, [("works", f"no. {error}")]
-    if probe.plan is None:
+    if trial.plan is None:
         return False, [("works", "no. Training did not start.")]
     # What made the run fall back is said in the first line.
-    further = [("warning", text) for text in messages if not probe.plain or probe.plain not in text]
-    if probe.plain:
-        return False, [("works", f"no, the run would be plain training: {probe.plain}"), *further]
+    further = [("warning", text) for text in messages if not trial.plain or trial.plain not in text]
+    if trial.plain:
+        return False, [("works", f"no, the run would be plain training: {trial.plain}"), *further]
     findings = [
         ("works", "yes"),
-        *_planned(probe.plan, probe.cost),
-        ("seconds", _seconds(timer.seconds, probe.plan)),
+        *_planned(trial.plan, trial.cost),
+        ("seconds", _seconds(trial.seconds, trial.plan)),
         ("run log", run_log),
     ]
-    if any(part.corrected or part.predicted for part in probe.plan.parts):
+    if any(part.corrected or part.predicted for part in trial.plan.parts):
         default = plugin.config == HybridConfig()
         callback = "HybridPredict(speedup=1.5)" if default else repr(plugin)
         further.append(("paste", f"Trainer(..., callbacks=[{callback}])"))
@@ -117,28 +131,73 @@ def _seconds(seconds: StepSeconds | None, plan: Overview) -> str:
     return f"about, from a few steps: {describe_duration(seconds, plan)}"
 
 
-class _Probe(pl.Callback):
-    """Records the callback's plan after one full step, and ends a trial that would be plain.
+class _Trial(pl.Callback):
+    """Ends a trial once it has timed full steps with the callback, then without it.
 
-    ``plain`` is why the run would be plain training, and ``cost`` what correcting costs.
+    The trial also ends with the last batch of an epoch, before validation and checkpoints, and
+    where the run would be plain training: ``plain`` says why. Time in the data loader counts.
+    ``plan`` is the callback's plan after one full step, ``cost`` what correcting costs.
     """
 
     def __init__(self, plugin: HybridPredict) -> None:
-        self._plugin = plugin
         self.plan: Overview | None = None
-        self.plain = self.cost = ""
+        self.plain = ""
+        self.cost = ""
+        self._plugin = plugin
+        self._with: list[float] = []
+        self._without: list[float] = []
+        self._steps = 0
+        self._most = _MOST
+        self._last = 0.0
+
+    @property
+    def seconds(self) -> StepSeconds | None:
+        """Least seconds of a full step, as other work only adds; None if too few fit an epoch."""
+        if min(len(self._without), len(self._with)) < _LEAST:
+            return None
+        return StepSeconds(min(self._without), min(self._with))
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Limit the steps of a kind, so that both fit into one epoch."""
+        steps = trainer.num_training_batches / trainer.accumulate_grad_batches
+        self._most = int(max(_LEAST, min(_MOST, (steps - _FIRST) // 2)))
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        """Take the plan and the time of a full step that ends with this batch."""
+        taken = self._plugin.ledger.full_steps
+        if self.plan is None and taken:
+            self._take_plan()
+        if self.plain or (self.plan is None and trainer.global_step > 0):
+            raise TrialEnd
+        if taken > self._steps:
+            self._steps = taken
+            self._take_time(trainer.strategy.root_device)
+        if trainer.is_last_batch or self._ended(self._without):
+            raise TrialEnd
+
+    def _take_plan(self) -> None:
         engine = self._plugin.engine
-        if self.plan is None and engine is not None and self._plugin.ledger.full_steps:
+        if engine is not None:
             self.plan = overview(engine)
             self.cost = added_cost(engine).removeprefix("; ")
             idle = NOTHING if engine._state.groups.dormant else ""
             self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK) or idle
-        if self.plain or (self.plan is None and trainer.global_step > 0):
-            raise TrialEnd
+
+    def _take_time(self, device: torch.device) -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        now = perf_counter()
+        if self._steps > _FIRST:
+            block = self._without if self._ended(self._with) else self._with
+            block.append(now - self._last)
+            if block is self._with and self._ended(block) and self._plugin.engine is not None:
+                self._plugin.engine.detach()
+        self._last = perf_counter()
+
+    def _ended(self, block: list[float]) -> bool:
+        return len(block) >= self._most or (len(block) >= _LEAST and sum(block) > _PATIENCE)
 
 
 def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridConfig, str]:

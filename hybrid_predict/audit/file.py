@@ -11,15 +11,17 @@ import warnings
 from argparse import ArgumentError
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.config import HybridConfig, check_names
-from hybrid_predict.errors import ConfigError
-from hybrid_predict.objects import OBJECTS, find_class
+from hybrid_predict.errors import ConfigError, did_you_mean
+from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.runs.files import given_path, read_regular
+from hybrid_predict.updates import AbstractUpdate
 
 if TYPE_CHECKING:
     from hybrid_predict.audit.arm import AuditArm, MakeRun
@@ -31,6 +33,9 @@ _MOST_BYTES = 1_000_000
 """Size of the largest file."""
 
 _SECTIONS = (*_CLASSES, "trainer", "audit", "seed_everything")
+
+_METHODS: dict[str, type] = {"updates": AbstractUpdate, "predictors": AbstractPredictor}
+"""Fields of ``hybrid`` that may describe an object for each kind, and the class of these."""
 
 
 def is_file(name: str) -> bool:
@@ -58,10 +63,9 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     content = _load(path)
     with preserved():
         _check_sections(content)
+        config = AuditConfig(**_with_objects(content.get("audit", {})))
         _check_classes(content)
         parsed = _build(path, None, ["--seed_everything=false"]).config
-    directions = content.get("audit", {}).get("directions", ())  # objects are parsed otherwise
-    config = AuditConfig(**{**parsed.audit.as_dict(), "directions": directions})
     for key in config.scaled:
         remedy = "Name a key of the file that holds a number of steps or epochs."
         check_length(f"audit.scaled: {key}", parsed.get(key), remedy)
@@ -112,9 +116,9 @@ def _check_sections(content: Mapping[str, Any]) -> None:
     check_names("audit", map(str, audit), AuditConfig.__dataclass_fields__)
     hybrid = audit.get("hybrid", {})
     if isinstance(hybrid, Mapping):
-        objects = {name: hybrid[name] for name in OBJECTS if name in hybrid}
-        HybridConfig(**objects)
-        hybrid = {name: value for name, value in hybrid.items() if name not in objects}
+        methods = {name: hybrid[name] for name in _METHODS if name in hybrid}
+        HybridConfig(**methods)
+        hybrid = {name: value for name, value in hybrid.items() if name not in methods}
     given = {name: value for name, value in audit.items() if name != "directions"}
     AuditConfig(**{**given, "hybrid": hybrid})
 
@@ -124,7 +128,6 @@ def _check_classes(content: Mapping[str, Any]) -> None:
     import lightning.pytorch as pl
 
     check_names("trainer", content["trainer"], inspect.signature(pl.Trainer).parameters)
-    AuditConfig(**content.get("audit", {}))
     described = {name: content.get(name) for name in _CLASSES}
     for name, value in content["trainer"].items():
         several = value if isinstance(value, list) else []
@@ -134,7 +137,82 @@ def _check_classes(content: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping) and isinstance(path := value.get("class_path"), str):
             if hasattr(pl.callbacks, path):
                 path = f"{pl.callbacks.__name__}.{path}"
-            find_class(name, {**value, "class_path": path})
+            if "." in path:
+                _find_class(name, path, value.get("init_args") or {})
+
+
+def _with_objects(audit: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section ``audit`` with objects in place of described updates and predictors."""
+    hybrid = dict(audit.get("hybrid", {}))
+    for field, base in _METHODS.items():
+        if hybrid.get(field):
+            hybrid[field] = {
+                kind: _object(f"hybrid.{field}.{kind}", choice, base)
+                for kind, choice in hybrid[field].items()
+            }
+    directions = audit.get("directions", [])
+    if isinstance(directions, list):
+        directions = [
+            _object(f"directions.{k}", choice, AbstractUpdate)
+            for k, choice in enumerate(directions)
+        ]
+    return {**audit, "hybrid": hybrid, "directions": directions}
+
+
+def _object(name: str, choice: Any, base: type) -> Any:
+    """Return the object that a mapping describes by its class and arguments; anything else as is.
+
+    Raises:
+        ConfigError: If the class is not derived from ``base``, or does not take the arguments.
+    """
+    if not (isinstance(choice, Mapping) and "." in str(choice.get("class_path"))):
+        return choice
+    check_names(name, choice, ("class_path", "init_args"))
+    arguments = choice.get("init_args") or {}
+    cls = _find_class(name, choice["class_path"], arguments, base)
+    try:
+        return cls(**arguments)
+    except TypeError as error:
+        expected = f"arguments of {cls.__name__}"
+        raise ConfigError(f"{name}.init_args", expected, arguments, str(error)) from error
+
+
+def _find_class(name: str, path: str, arguments: Any, base: type | None = None) -> Any:
+    """Return the class, or the function that makes objects, that a path names; it is not called.
+
+    Raises:
+        ConfigError: If it does not exist, does not take the arguments, or is not derived from
+            ``base``. It names the description's place in the file, ``name``.
+    """
+    if not isinstance(arguments, Mapping):
+        raise ConfigError(f"{name}.init_args", "a mapping of arguments", arguments)
+    cls = _imported(f"{name}.class_path", path)
+    if base is not None and not (isinstance(cls, type) and issubclass(cls, base)):
+        remedy = f"Derive a class from {base.__module__}.{base.__name__}."
+        raise ConfigError(f"{name}.class_path", f"a subclass of {base.__name__}", path, remedy)
+    if not callable(cls):
+        raise ConfigError(f"{name}.class_path", "a class", path)
+    try:
+        parameters = inspect.signature(cls).parameters
+    except ValueError:  # classes written in C have none
+        return cls
+    if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        check_names(f"{name}.init_args", arguments, parameters)
+    return cls
+
+
+def _imported(name: str, path: str) -> Any:
+    """Return what a path names in its module."""
+    module_name, _, attribute = path.rpartition(".")
+    try:
+        module = import_module(module_name)
+    except (ImportError, TypeError, ValueError) as error:
+        remedy = f"Python says: {error}. Start the command in the folder of the module."
+        raise ConfigError(name, "a class that can be imported", path, remedy) from error
+    if not hasattr(module, attribute):
+        remedy = did_you_mean(attribute, dir(module))
+        raise ConfigError(name, f"a class of {module_name}", attribute, remedy)
+    return getattr(module, attribute)
 
 
 def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
@@ -150,7 +228,7 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
         """Builds the objects, with the Trainer of the arm, and runs nothing."""
 
         def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-            parser.add_class_arguments(AuditConfig, "audit")
+            parser.add_argument("--audit", type=dict, help="read by the audit itself")
 
         def instantiate_classes(self) -> None:
             if arm is not None:

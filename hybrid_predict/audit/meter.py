@@ -33,8 +33,8 @@ class Meter(pl.Callback):
     """Counts full steps and seconds of training, and measures the final weights.
 
     The last validation starts from ``seed``, so that it is the same for every arm. After ``limit``
-    full steps :class:`TrialEnd` is raised. ``total_steps`` is 0 until training starts; ``seconds``
-    are without validation.
+    full steps :class:`TrialEnd` is raised. ``total_steps`` is 0 until training starts, when
+    ``on_start`` is called; ``seconds`` are without validation.
 
     ``entry`` is what the run's entry in the results file has of it. ``shapes`` and ``weights`` are
     digests of the parameters' form and of the initial values, ``rates`` the last learning rates
@@ -48,18 +48,23 @@ class Meter(pl.Callback):
         self,
         metric: str,
         seed: int = 0,
-        on_start: Callable[[pl.Trainer], None] = lambda trainer: None,
         on_step: Callable[[int, float], None] = lambda full_steps, loss: None,
         limit: int | None = None,
     ) -> None:
-        self._metric, self._seed, self._limit = metric, seed, limit
-        self._on_start, self._on_step, self._last_call = on_start, on_step, -math.inf
+        self.on_start: Callable[[pl.Trainer], None] = lambda trainer: None
+        self._metric = metric
+        self._seed = seed
+        self._limit = limit
+        self._on_step = on_step
+        self._last_call = -math.inf
         self._resumed: float | None = None
         self._not_validation: set[str] = set()
         self._marks: list[float] = []
         self._peaks: list[float] = []
         self._losses: list[Tensor] = []
-        self.full_steps, self.total_steps, self.seconds = 0, 0, 0.0
+        self.full_steps = 0
+        self.total_steps = 0
+        self.seconds = 0.0
         self.entry: dict[str, Any] = {}
 
     @property
@@ -87,7 +92,7 @@ class Meter(pl.Callback):
         self.total_steps = total
         self.entry = {"total_steps": total, **_digests(pl_module), "curve": [], "metric_curve": []}
         self._peaks = _rates(trainer)
-        self._on_start(trainer)
+        self.on_start(trainer)
         self._resume(trainer)
 
     def on_train_batch_end(
@@ -136,7 +141,8 @@ class Meter(pl.Callback):
             return
         self.entry["steps"] = steps = int(trainer.global_step)
         if steps < self.total_steps:
-            expected, remedy = f"a run of {self.total_steps} steps", "Leave out what ends it early."
+            expected = f"a run of {self.total_steps} steps"
+            remedy = "Leave out what ends it early."
             raise UnsupportedSetupError("Trainer", expected, steps, remedy)
         pairs = self._rates_and_peaks(trainer)
         self.entry["rates"] = [last / peak if peak else 1.0 for last, peak in pairs]
@@ -199,7 +205,8 @@ def _rates(trainer: pl.Trainer) -> list[float]:
 
 def _digests(module: torch.nn.Module) -> dict[str, str]:
     """Return digests of the parameters' form, and of the values of parameters and buffers."""
-    shapes, weights = hashlib.sha256(), hashlib.sha256()
+    shapes = hashlib.sha256()
+    weights = hashlib.sha256()
     for name, parameter in module.named_parameters():
         shapes.update(f"{name} {tuple(parameter.shape)} {parameter.dtype};".encode())
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):

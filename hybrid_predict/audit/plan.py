@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -11,10 +11,9 @@ from typing import Any
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig
-from hybrid_predict.audit.directions import COMPARED, direction_stores, finished_direction
 from hybrid_predict.audit.meter import Meter
-from hybrid_predict.audit.searching import WAYS, number_of_tests, try_candidates
-from hybrid_predict.audit.store import PLAIN, RunKey, RunStore, run_key
+from hybrid_predict.audit.searching import WAYS, compare, number_of_tests, try_candidates
+from hybrid_predict.audit.store import Cell, FinishedRun, RunStore, cell, cells
 from hybrid_predict.audit.training import fit_arm, short_steps
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.config import Speedup
@@ -23,9 +22,9 @@ from hybrid_predict.ledger import FELL_BACK, duration
 from hybrid_predict.report.overview import steps_until_skill
 from hybrid_predict.rules.budget import NONE_FIT
 from hybrid_predict.rules.schedule import Schedule, schedule
-from hybrid_predict.runs.evidence import ARMS, CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.files import given_path
-from hybrid_predict.runs.runtime import collected, quiet
+from hybrid_predict.runs.runtime import Observer, collected, quiet
 
 TRIED_STEPS = 12
 """Full steps of the trial."""
@@ -51,7 +50,7 @@ class AuditPlan:
         tests: Largest number of candidates that a search tests; 0 for an audit.
         auto: Whether the hybrid arm decides how many full steps it and the short arms take.
         left_out: What of the user's Trainer is not used, in sentences.
-        too_dear: That corrections do not fit into the budget, and what to type, or empty.
+        too_dear: Why corrections do not fit ``max_overhead`` and what to set, or empty.
     """
 
     seeds: int
@@ -76,14 +75,16 @@ class AuditPlan:
                 f"done, at most {self.left} to be trained; fewer if candidates are given up early."
             ]
         else:
-            arms, seeds = f"{len(self.full_steps)} arms", counted_seeds(self.seeds)
+            arms = f"{len(self.full_steps)} arms"
+            seeds = counted_seeds(self.seeds)
             steps = [f"{arm} {self._limits(arm, n)}" for arm, n in self.full_steps.items()]
             runs = [
                 f"{self.runs} runs: {arms}, {seeds}; {self.done} done.",
                 f"Full steps per run: {', '.join(steps)}.",
                 f"Hybrid arm: {self.shortfall}." * bool(self.shortfall),
             ]
-        least, most = duration(self.seconds), duration(self.most_seconds)
+        least = duration(self.seconds)
+        most = duration(self.most_seconds)
         span = most if self.tests or least == most else f"{least} to {most}"
         lines = [
             *runs,
@@ -113,12 +114,12 @@ def plan_audit(
     *,
     source: Mapping[str, Any] | None = None,
 ) -> AuditPlan:
-    """Estimate the length of an audit from a few full steps of the full arm.
+    """Estimate the length of an audit from a few full steps.
 
     Trains in a temporary folder and writes nothing anywhere else.
 
     Args:
-        make_run: As for :func:`audit`; called twice.
+        make_run: As for :func:`audit`; called once.
         config: As for :func:`audit`.
         folder: The audit's folder, whose finished runs count as done; None counts none.
         source: As for :func:`audit`.
@@ -127,12 +128,8 @@ def plan_audit(
         ConfigError: As :func:`audit` does.
         UnsupportedSetupError: As :func:`audit` does.
     """
-    speedup = config.speedup
-    keys = {run_key(arm, speedup, n) for arm, n in product(config.arms, range(config.seeds))}
-    plan, trial = _plan([keys], make_run, config, _store(config, folder, source), config.arms)
-    steps = {arm: trial.steps(arm, speedup) for arm in config.arms}
-    shortfall = trial.schedule(speedup).shortfall
-    return replace(plan, full_steps=steps, shortfall=shortfall, auto=speedup == AUTO)
+    done = _finished(config, folder, source)
+    return _plan([set(cells(config, config.arms))], make_run, config, done)
 
 
 def plan_search(
@@ -143,126 +140,124 @@ def plan_search(
     source: Mapping[str, Any] | None = None,
 ) -> AuditPlan:
     """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit."""
-    store = _store(config, folder, source)
-    left = more = _compared_runs(config)
-    arms: Collection[str] = PLAIN if config.directions else ARMS
-    if store is not None and config.directions:
-        stores = direction_stores(config, store)
-        if (chosen := finished_direction(config, stores)) is not None:
-            store, arms, left = stores[chosen], ARMS, 0
-    plan, trial = _plan(_paths(config), make_run, config, store, arms)
-    more_seconds = left * trial.steps(CORRECTED, config.first_tested) * plan.seconds_per_step
-    return replace(
-        plan,
-        done=plan.done + more - left,
-        runs=plan.runs + more,
-        left=plan.left + left,
-        seconds=plan.seconds + more_seconds,
-        most_seconds=plan.most_seconds + more_seconds,
-        tests=number_of_tests(config),
-    )
+    done = _finished(config, folder, source)
+    return _plan(_paths(config, done), make_run, config, done, number_of_tests(config))
 
 
 def most_runs(config: AuditConfig) -> int:
     """Return the largest number of runs of a search, finished ones included."""
-    return max(map(len, _paths(config))) + _compared_runs(config)
+    return max(map(len, _paths(config, {})))
 
 
-def _compared_runs(config: AuditConfig) -> int:
-    """Return the number of runs that compare directions and are not those of the chosen one."""
-    return max(0, len(config.directions) - 1) * min(config.seeds, COMPARED)
+def _paths(config: AuditConfig, done: Mapping[Cell, FinishedRun]) -> list[set[Cell]]:
+    """Return the cells of every way that a search can take if no candidate is given up.
+
+    Finished runs may have chosen the direction already.
+    """
+    compared: list[Cell] = []
+
+    def note(each: AuditConfig, arm: str, seed: int) -> FinishedRun:
+        compared.append(cell(each, arm, seed))
+        return done.get(compared[-1], {"failure": None, "metric": 0.0})
+
+    ordered = [direction.name for direction in compare(config, note, Observer())]
+    chosen = ordered[:1] if done.keys() >= set(compared) else ordered
+    configs = config.by_direction()
+    borders = product(chosen, product((0.0, *config.numbers), repeat=len(WAYS)))
+    return [{*compared, *_path(configs[name], largest)} for name, largest in borders]
 
 
-def _paths(config: AuditConfig) -> list[set[RunKey]]:
-    """Return the runs of every way that a search can take if no candidate is given up."""
-    borders = product((0.0, *config.numbers), repeat=len(WAYS))
-    return [_path(config, dict(zip(WAYS, largest, strict=True))) for largest in borders]
-
-
-def _path(config: AuditConfig, largest: Mapping[str, float]) -> set[RunKey]:
-    """Return the runs of a search in which each arm passes up to its largest speedup."""
-    tested: list[tuple[str, Speedup]] = []
+def _path(config: AuditConfig, largest: Sequence[float]) -> set[Cell]:
+    """Return the cells of a search in which each arm passes up to its largest speedup."""
+    border = dict(zip(WAYS, largest, strict=True))
+    found: set[Cell] = set()
 
     def passes(arm: str, speedup: Speedup) -> bool:
-        tested.append((arm, speedup))
-        return isinstance(speedup, str) or speedup <= largest[arm]
+        tested = replace(config, speedup=speedup)
+        found.update(cells(tested, (FULL, SHORT, arm)))
+        return isinstance(speedup, str) or speedup <= border[arm]
 
     try_candidates(config, passes)
-    return {
-        run_key(name, speedup, seed)
-        for (arm, speedup), seed in product(tested, range(config.seeds))
-        for name in (FULL, SHORT, arm)
-    }
+    return found
 
 
-def _store(
+def _finished(
     config: AuditConfig, folder: str | Path | None, source: Mapping[str, Any] | None
-) -> RunStore | None:
-    return None if folder is None else RunStore(given_path("folder", folder), config, source)
+) -> Mapping[Cell, FinishedRun]:
+    return {} if folder is None else RunStore(given_path("folder", folder), config, source).runs
 
 
 def _plan(
-    paths: Sequence[set[RunKey]],
+    paths: Sequence[set[Cell]],
     make_run: MakeRun,
     config: AuditConfig,
-    store: RunStore | None,
-    arms: Collection[str],
-) -> tuple[AuditPlan, _Trial]:
-    """Return the plan for the longest of several sets of runs, and the trial that it is from.
-
-    Runs of these arms in the store count as done.
-    """
-    every = set[RunKey]().union(*paths)
-    done = set[RunKey]()
-    if store is not None:
-        done = {key for key in every if key[0] in arms and store.key(*key) in store.runs}
+    finished: Mapping[Cell, FinishedRun],
+    tests: int = 0,
+) -> AuditPlan:
+    """Return the plan for the longest of several sets of cells."""
     trial = _Trial(make_run, config)
-    steps = {(arm, speedup): trial.steps(arm, speedup) for arm, speedup, _ in every}
-    longest = {key: trial.meter.total_steps if key[0] == HYBRID else n for key, n in steps.items()}
+    every = set[Cell]().union(*paths)
+    done = finished.keys() & every
     left = [path - done for path in paths]
-    each = trial.meter.seconds_per_step
-    least, most = (
-        each * max(sum(lengths[arm, speedup] for arm, speedup, _ in path) for path in left)
-        for lengths in (steps, longest)
+    least = {(c.arm, c.speedup): trial.steps(c.arm, c.speedup) for c in every}
+    most = {key: trial.meter.total_steps if key[0] == HYBRID else n for key, n in least.items()}
+
+    def seconds(steps: Mapping[tuple[str, Speedup | None], int]) -> float:
+        longest = max(sum(steps[c.arm, c.speedup] for c in path) for path in left)
+        return trial.meter.seconds_per_step * longest
+
+    return AuditPlan(
+        seeds=config.seeds,
+        full_steps={} if tests else {arm: least[cell(config, arm, 0)[:2]] for arm in config.arms},
+        done=len(done),
+        runs=max(map(len, paths)),
+        left=max(map(len, left)),
+        seconds_per_step=trial.meter.seconds_per_step,
+        seconds=seconds(least),
+        most_seconds=seconds(most),
+        shortfall="" if tests else trial.schedule(config.speedup).shortfall,
+        tests=tests,
+        auto=config.speedup == AUTO,
+        left_out=tuple(trial.arm.left_out),
+        too_dear=trial.too_dear,
     )
-    runs, remaining = max(map(len, paths)), max(map(len, left))
-    plan = AuditPlan(config.seeds, {}, len(done), runs, remaining, each, least, most)
-    return replace(plan, left_out=trial.left_out, too_dear=_too_dear(make_run, config)), trial
-
-
-def _too_dear(make_run: MakeRun, config: AuditConfig) -> str:
-    """Return what the hybrid arm says of its budget, after one full step in a temporary folder."""
-    meter = Meter(config.metric, 0, limit=1)
-    with quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
-        arm = AuditArm(HYBRID, 0, config, Path(folder), meter)
-        fit_arm(arm, make_run, meter)
-    assert arm.hybrid is not None  # this arm has it
-    ledger = arm.hybrid.ledger
-    if ledger.fell_back:
-        return f"The hybrid arm would be plain training: {ledger.fell_back.removeprefix(FELL_BACK)}"
-    told = (event["reason"] for event in ledger.events if NONE_FIT in event["reason"])
-    return next((f"Hybrid arm: {reason}" for reason in told), "")
 
 
 class _Trial:
-    """A few full steps of the full arm in a temporary folder, and the arms' lengths they show."""
+    """A few full steps of the hybrid arm in a temporary folder: one as it is, then plain ones.
+
+    ``too_dear`` is what the arm says of its budget after the first one.
+    """
 
     def __init__(self, make_run: MakeRun, config: AuditConfig) -> None:
-        self.config, self.meter = config, Meter(config.metric, 0, self._started, limit=TRIED_STEPS)
-        with quiet(), tempfile.TemporaryDirectory() as folder:
-            self._arm = AuditArm(FULL, 0, config, Path(folder), self.meter)
-            fit_arm(self._arm, make_run, self.meter)
+        self.config = config
+        self.meter = Meter(config.metric, on_step=self._stepped, limit=TRIED_STEPS)
+        self.meter.on_start = self._started
+        self.too_dear = ""
+        with quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
+            self.arm = AuditArm(HYBRID, 0, config, Path(folder), self.meter)
+            fit_arm(self.arm, make_run, self.meter)
 
     def _started(self, trainer: Any) -> None:
-        self._arm.settle_callbacks(trainer)
-        chosen = self.config.hybrid_config().with_length(self.meter.total_steps)
-        with HybridEngine(trainer.lightning_module, trainer.optimizers, chosen) as engine:
-            self._until_skill = steps_until_skill(engine)
+        self.arm.settle_callbacks(trainer)
+        self._until_skill = steps_until_skill(self._engine)
+
+    def _stepped(self, steps: int, loss: float) -> None:
+        if self.meter.full_steps > 1:
+            return
+        ledger = self._engine.ledger
+        if reason := ledger.fell_back.removeprefix(FELL_BACK):
+            self.too_dear = f"The hybrid arm would be plain training: {reason}"
+        for event in ledger.events:
+            if NONE_FIT in event["reason"] and not self.too_dear:
+                self.too_dear = f"Hybrid arm: {event['reason']}"
+        self._engine.detach()
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """What of the user's Trainer is not used, in sentences."""
-        return tuple(self._arm.left_out)
+    def _engine(self) -> HybridEngine:
+        assert self.arm.hybrid is not None  # this arm has it
+        assert self.arm.hybrid.engine is not None  # since training has started
+        return self.arm.hybrid.engine
 
     def schedule(self, speedup: Speedup) -> Schedule:
         """Return the schedule of the hybrid arm, which has its predicted steps."""
@@ -272,8 +267,8 @@ class _Trial:
     def steps(self, arm: str, speedup: Speedup | None) -> int:
         """Return an arm's full steps; of the hybrid arm the fewest, with ``"auto"`` the most."""
         total = self.meter.total_steps
-        if speedup is not None and (speedup == AUTO or arm in SHORTENED):
-            return short_steps(total, self._arm.lengths, speedup)
-        if speedup is not None and arm == HYBRID:
-            return total - self.schedule(speedup).planned
-        return total
+        if speedup is None:
+            return total
+        if speedup == AUTO or arm in SHORTENED:
+            return short_steps(total, self.arm.lengths, speedup)
+        return total - self.schedule(speedup).planned

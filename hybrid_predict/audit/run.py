@@ -6,15 +6,15 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from hybrid_predict.audit.arm import MakeRun
-from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig
 from hybrid_predict.audit.results import make_results
-from hybrid_predict.audit.store import RESULTS, FinishedRun, RunKey, RunStore, run_key
+from hybrid_predict.audit.store import RESULTS, Cell, FinishedRun, RunStore, cell, cells
 from hybrid_predict.audit.training import short_steps, train_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.config import Speedup
@@ -35,7 +35,7 @@ _NO_PARAMETERS = ("speedups", "directions", "experiment", "mlflow")
 """Options that change nothing in the runs of an audit."""
 
 
-class ArmRuns:
+class Runs:
     """Gives the runs of an audit or a search, from the store or trained now.
 
     ``speedups`` are all that may be asked for. The observer is called once for every run.
@@ -44,58 +44,55 @@ class ArmRuns:
     def __init__(
         self,
         make_run: MakeRun,
-        config: AuditConfig,
-        speedups: Sequence[Speedup],
         store: RunStore,
+        speedups: Sequence[Speedup],
         observer: Observer,
         tracking: Tracking | None = None,
     ) -> None:
-        self._make_run, self._config, self._speedups = make_run, config, speedups
-        self._store, self._observer, self._tracking = store, observer, tracking
-        self._reported: set[RunKey] = set()
+        self._make_run = make_run
+        self._store = store
+        self._speedups = speedups
+        self._observer = observer
+        self._tracking = tracking
+        self._reported: set[Cell] = set()
         self._told: set[str] = set()
 
-    def get(self, arm: str, speedup: Speedup, seed: int) -> FinishedRun:
-        """Return a finished run, trained now if it is missing."""
-        key = self._store.key(arm, speedup, seed)
-        if key is None:  # with "auto" its length is that of the hybrid arm
-            self.get(HYBRID, speedup, seed)
-            return self.get(arm, speedup, seed)
-        if key in self._reported:
-            return self._store.runs[key]
-        known = key in self._store.runs
-        if known:
-            self._check(self._store.runs[key])
-        else:
-            self._train(key)
-        run = self._store.runs[key]
-        self._reported.add(key)
-        report = self._observer.run_found if known else self._observer.run_finished
-        report(run)
-        return run
+    def get(self, config: AuditConfig, arm: str, seed: int) -> FinishedRun:
+        """Return the finished run of an arm at the configuration's speedup."""
+        asked = cell(config, arm, seed)
+        if asked not in self._reported:
+            known = asked in self._store.runs
+            if known:
+                self._check(self._store.runs[asked])
+            else:
+                self._train(config, asked)
+            self._reported.add(asked)
+            report = self._observer.run_found if known else self._observer.run_finished
+            report(self._store.runs[asked])
+        return self._store.runs[asked]
 
-    def _train(self, key: RunKey) -> None:
-        (arm, speedup, seed), tracking, logger = key, self._tracking, None
-        if tracking is not None:
-            logger = tracking.logger(f"{arm}, seed {seed}", {"arm": arm, "seed": str(seed)})
+    def _train(self, config: AuditConfig, asked: Cell) -> None:
+        scale = None
+        if asked.speedup == AUTO and asked.arm in SHORTENED:
+            hybrid = self.get(config, HYBRID, asked.seed)
+            scale = hybrid["total_steps"] / (hybrid["total_steps"] - hybrid["predicted_steps"])
+        tracking = self._tracking
+        title = f"{asked.arm}, seed {asked.seed}"
+        tags = {"arm": asked.arm, "seed": str(asked.seed)}
+        with nullcontext() if tracking is None else tracking.run(title, tags) as tracked:
 
-        def begun(run: FinishedRun) -> None:
-            self._check(run)
-            if logger is not None:
-                logger.log_hyperparams(_parameters(run))
+            def begun(run: FinishedRun) -> None:
+                self._check(run)
+                if tracked is not None:
+                    tracked.log_hyperparams(_parameters(run))
 
-        try:
+            place = self._store.place(asked)
             run = train_arm(
-                self._make_run, self._config, arm, seed, self._store.place(key), self._observer,
-                logger, begun, speedup,
-            )  # fmt: skip
-        except BaseException as error:
-            if tracking is not None and logger is not None:
-                tracking.failed(logger, error)
-            raise
+                self._make_run, config, asked, place, self._observer, tracked, begun, scale
+            )
         self._store.save(run)
-        if tracking is not None and logger is not None:
-            tracking.log_metrics({f"audit/{name}": run[name] for name in _TRACKED}, logger)
+        if tracking is not None:
+            tracking.log_metrics({f"audit/{name}": run[name] for name in _TRACKED}, tracked)
 
     def _check(self, run: FinishedRun) -> None:
         """Check a run before anything is trained that depends on it."""
@@ -174,16 +171,16 @@ def audit(
         UnsupportedSetupError: If the callback does not support them.
         MissingExtraError: If Lightning, matplotlib or MLflow is not installed.
     """
-    place, observer, status = writable_folder(folder), observer or Observer(), "FAILED"
+    place = writable_folder(folder)
+    status = "FAILED"
     with locked(place), quiet(slow_run.__name__):  # arms are timed
         store = RunStore(place, config, source, overwrite=overwrite)
         tracking = _tracking(store, config) if config.mlflow else None
-        arms = ArmRuns(make_run, config, (config.speedup,), store, observer, tracking)
+        runs = Runs(make_run, store, (config.speedup,), observer or Observer(), tracking)
         try:
-            for seed in range(config.seeds):  # all arms of a seed, so that they meet the same load
-                for arm in config.arms:
-                    arms.get(arm, config.speedup, seed)
-                    write_json(_results(store, config).results, place / RESULTS)
+            for each in cells(config, config.arms):
+                runs.get(config, each.arm, each.seed)
+                write_json(_results(store, config).results, place / RESULTS)
             status = "FINISHED"
         except KeyboardInterrupt:
             status = "KILLED"
@@ -194,9 +191,8 @@ def audit(
 
 def _results(store: RunStore, config: AuditConfig) -> AuditResult:
     """Judge the finished runs of an audit."""
-    asked = product(range(config.seeds), config.arms)
-    keys = [store.key(arm, config.speedup, seed) for seed, arm in asked]
-    runs = [store.runs[key] for key in keys if key in store.runs]
+    done = store.runs
+    runs = [done[each] for each in cells(config, config.arms) if each in done]
     results, verdict = make_results(config, store.depends_on, runs)
     return AuditResult(verdict, results, store.folder)
 
@@ -205,11 +201,12 @@ def _finish(
     store: RunStore, config: AuditConfig, tracking: Tracking | None, status: str
 ) -> AuditResult:
     """Write results and report of the finished runs, and end the MLflow run."""
-    result, files = _results(store, config), list[Path]()
+    result = _results(store, config)
     results = result.results
+    files: list[Path] = []
     try:
         if results["runs"] or status != "FAILED":  # an empty report would hide the error
-            first = run_key(HYBRID, config.speedup, 0)
+            first = cell(config, HYBRID, 0)
             log = store.place(first) / NAME if first in store.runs else None
             files.append(write_json(results, store.folder / RESULTS))
             files.append(replace_text(store.folder / "report.html", audit_page(results, log)))
@@ -241,6 +238,6 @@ def _tracking(store: RunStore, config: AuditConfig) -> Tracking:
     """Continue the parent run of this audit in MLflow, or start it."""
     chosen = {k: v for k, v in config.to_dict().items() if k not in _NO_PARAMETERS}
     params = {name: str(value) for name, value in chosen.items() if value not in (None, {}, [])}
-    conditions = json.dumps([store.depends_on, config.speedup], sort_keys=True)
+    conditions = json.dumps([store.depends_on, config.speedup, config.update], sort_keys=True)
     key = hashlib.sha256(conditions.encode()).hexdigest()
     return Tracking(store.folder, config.experiment, "audit", params, key)

@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig, shortened
-from hybrid_predict.audit.directions import Direction, GetRun, compare, direction_runs
 from hybrid_predict.audit.results import paired
-from hybrid_predict.audit.store import SCHEMA, SEARCH, RunStore
+from hybrid_predict.audit.run import Runs
+from hybrid_predict.audit.store import SCHEMA, SEARCH, FinishedRun, RunStore
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict, PairedSeed, judge_audit
 from hybrid_predict.config import Speedup
 from hybrid_predict.report import slow_run
@@ -30,8 +31,14 @@ from hybrid_predict.runs.runtime import (
 
 T = TypeVar("T")
 
+GetRun = Callable[[AuditConfig, str, int], FinishedRun]
+"""Returns a finished run from the configuration, which has speedup and update, arm and seed."""
+
 WAYS = (CORRECTED, HYBRID)
 """The arms whose largest speedup is searched."""
+
+COMPARED = 3
+"""Largest number of seeds with which corrected updates are compared."""
 
 FUTILE = 3
 """Smallest number of seeds after which a candidate that is inferior is given up."""
@@ -51,7 +58,7 @@ class Candidate:
     arm: str
     speedup: Speedup
     verdict: AuditVerdict
-    given_up: bool = False
+    finding: str
 
     @property
     def passed(self) -> bool:
@@ -70,10 +77,18 @@ class Candidate:
             return self.speedup
         return 1.0 / (1.0 - (self.verdict.saving or 0.0))
 
-    @property
-    def finding(self) -> str:
-        """The finding in a few words."""
-        return self.verdict.headline if self.given_up else FINDINGS[self.verdict.outcome]
+    def to_dict(self) -> dict[str, Any]:
+        """Return the candidate as plain data."""
+        names = ("arm", "speedup", "passed", "finding")
+        return {**{name: getattr(self, name) for name in names}, **self.verdict.to_dict()}
+
+
+class Direction(NamedTuple):
+    """A corrected update, and what runs of corrections alone with it arrived at."""
+
+    name: str
+    metric: float | None = None
+    """Mean over the compared seeds; None if a run diverged, or nothing was compared."""
 
 
 @dataclass(frozen=True)
@@ -82,20 +97,28 @@ class SearchResult:
 
     Args:
         tried: The candidates, in the order in which they were tested.
-        best: By arm, the largest speedup that keeps quality, and for ``auto``, if it is a
-            candidate, the mean of what it arrived at; None if none was shown to keep quality.
-        line: Python source that builds the Trainer.
         results: Content of ``search.json``.
         folder: Folder of that file.
         directions: The compared directions, that of the answer first.
     """
 
     tried: tuple[Candidate, ...]
-    best: Mapping[str, float | None]
-    line: str
     results: Mapping[str, Any]
     folder: Path
     directions: tuple[Direction, ...] = ()
+
+    @property
+    def best(self) -> Mapping[str, float | None]:
+        """By arm, the largest speedup that keeps quality; None if none was shown to.
+
+        For ``auto``, if it is a candidate, the mean of what it arrived at.
+        """
+        return dict(self.results["best"])
+
+    @property
+    def line(self) -> str:
+        """Python source that builds the Trainer; empty if nothing was trained."""
+        return str(self.results["line"])
 
     @property
     def outcome(self) -> AuditOutcome:
@@ -145,11 +168,12 @@ def search(
         UnsupportedSetupError: As :func:`hybrid_predict.audit.audit` does.
         MissingExtraError: If Lightning is not installed.
     """
-    place, observer = writable_folder(folder), observer or Observer()
+    place = writable_folder(folder)
     with locked(place), quiet(slow_run.__name__):
         store = RunStore(place, config, source, overwrite=overwrite)
-        runs = direction_runs(make_run, config, store, observer)
-        return Searching(runs, config, place, observer).result()
+        watching = observer or Observer()
+        runs = Runs(make_run, store, config.speedups, watching)
+        return Searching(runs.get, config, place, watching).result()
 
 
 def bisect(candidates: Sequence[T], passes: Callable[[T], bool]) -> None:
@@ -158,7 +182,8 @@ def bisect(candidates: Sequence[T], passes: Callable[[T], bool]) -> None:
     Assumes that every candidate below one that passes would pass, and every one above one that
     fails would fail.
     """
-    passed, failed = -1, len(candidates)
+    passed = -1
+    failed = len(candidates)
     while failed - passed > 1:
         tested = (passed + failed) // 2
         if passes(candidates[tested]):
@@ -190,39 +215,53 @@ def number_of_tests(config: AuditConfig) -> int:
     return tests * max(1, len(config.directions))
 
 
-class Searching:
-    """One call of :func:`search`; ``runs`` give finished runs by the name of their direction."""
+def compare(config: AuditConfig, get: GetRun, observer: Observer) -> list[Direction]:
+    """Train corrections alone with each update, at the speedup that a search tests first.
 
-    def __init__(
-        self,
-        runs: Mapping[str, GetRun],
-        config: AuditConfig,
-        folder: Path,
-        observer: Observer,
-    ) -> None:
-        self._runs, self._folder, self._observer = runs, folder, observer
-        self._asked, self._by_direction = config, config.by_direction()
-        self._directions = [Direction(next(iter(runs)))]
+    Returns:
+        The updates, the best first.
+    """
+    configs = {
+        name: replace(each, speedup=config.first_tested)
+        for name, each in config.by_direction().items()
+    }
+    # First a full run, which shows whether the lengths can be audited, and is needed anyway.
+    if len(configs) == 1 or get(next(iter(configs.values())), FULL, 0)["failure"]:
+        return [Direction(name) for name in configs]
+    seeds = min(config.seeds, COMPARED)
+    means: dict[str, float | None] = dict.fromkeys(configs, 0.0)
+    for seed, name in product(range(seeds), configs):
+        mean = means[name]
+        if mean is not None:
+            observer.direction_started(name)
+            run = get(configs[name], CORRECTED, seed)
+            means[name] = None if run["failure"] else mean + run["metric"] / seeds
+    compared = [Direction(name, mean) for name, mean in means.items()]
+    return sorted(compared, key=lambda d: (d.metric is None, config.sign * (d.metric or 0.0)))
+
+
+class Searching:
+    """One call of :func:`search`; ``get`` gives finished runs."""
+
+    def __init__(self, get: GetRun, config: AuditConfig, folder: Path, observer: Observer) -> None:
+        self._get = get
+        self._asked = config
+        self._config = config
+        self._folder = folder
+        self._observer = observer
+        self._directions: list[Direction] = []
         self._level = config.alpha / number_of_tests(config)
         self._tried: list[Candidate] = []
         self._lengths: Mapping[str, int] = {}
         self._full_failed = False
 
-    @property
-    def _chosen(self) -> str:
-        """Name of the direction that is searched with."""
-        return self._directions[0].name
-
-    @property
-    def _config(self) -> AuditConfig:
-        """The configuration with that direction."""
-        return self._by_direction[self._chosen]
-
     def result(self) -> SearchResult:
         """Test candidates until the answer cannot change, or the user interrupts."""
         try:
-            self._directions = compare(self._asked, self._runs, self._observer)
-            self._observer.direction_started(self._chosen)
+            self._directions = compare(self._asked, self._get, self._observer)
+            chosen = self._directions[0].name
+            self._config = self._asked.by_direction()[chosen]
+            self._observer.direction_started(chosen)
             try_candidates(self._config, self._passes)
         except KeyboardInterrupt:
             return self._written(partial=True)
@@ -242,47 +281,46 @@ class Searching:
     def _test(self, arm: str, speedup: Speedup) -> Candidate:
         """Train and judge a candidate, seed by seed, as long as it can pass."""
         config = replace(self._config, speedup=speedup, alpha=self._level)
-        get = self._runs[self._chosen]
         seeds: list[PairedSeed] = []
         for seed in range(config.seeds):
             runs = []
             for name in (FULL, SHORT, arm):
-                runs.append(get(name, speedup, seed))
-                self._lengths = self._lengths or runs[0]["lengths"]
-                if failure := runs[-1]["failure"]:
+                run = self._get(config, name, seed)
+                runs.append(run)
+                self._lengths = run["lengths"]
+                if failure := run["failure"]:
                     self._full_failed = name == FULL
                     return _given_up(arm, config, seeds, f"{name} {failure}", fault=name == arm)
             seeds.append(paired(*runs))
             if len(seeds) < config.seeds and _inferior(judge_audit(seeds, config, arm), config):
                 reason = f"inferior on {len(seeds)} seeds"
                 return _given_up(arm, config, seeds, reason, fault=True)
-        return Candidate(arm, speedup, judge_audit(seeds, config, arm))
+        verdict = judge_audit(seeds, config, arm)
+        return Candidate(arm, speedup, verdict, FINDINGS[verdict.outcome])
 
     def _written(self, *, partial: bool) -> SearchResult:
         """Write the results file, and return its content."""
-        ways = (*WAYS, *[AUTO] * (AUTO in self._config.speedups))
-        passed = [t for t in self._tried if t.passed]
-        best = {
-            way: max((t.shortening for t in passed if t.way == way), default=None) for way in ways
-        }
-        line = trainer_line(self._config, self._tried, self._lengths) if self._lengths else ""
-        tried = [
-            {"arm": t.arm, "speedup": t.speedup, "passed": t.passed, "finding": t.finding,
-             **t.verdict.to_dict()}
-            for t in self._tried
-        ]  # fmt: skip
+        best: dict[str, float | None] = dict.fromkeys(WAYS)
+        if AUTO in self._config.speedups:
+            best[AUTO] = None
+        for each in self._tried:
+            if each.passed:
+                best[each.way] = max(each.shortening, best[each.way] or 0.0)
         results: dict[str, Any] = finite(
             {
-                "schema": SCHEMA, "partial": partial, "environment": environment(),
-                "config": self._asked.to_dict(), "level": self._level,
-                "directions": [d._asdict() for d in self._directions if d.name], "tried": tried,
-                "best": best, "line": line,
+                "schema": SCHEMA,
+                "partial": partial,
+                "environment": environment(),
+                "config": self._asked.to_dict(),
+                "level": self._level,
+                "directions": [d._asdict() for d in self._directions if d.name],
+                "tried": [each.to_dict() for each in self._tried],
+                "best": best,
+                "line": trainer_line(self._config, self._tried, self._lengths),
             }
-        )  # fmt: skip
-        write_json(results, self._folder / SEARCH)
-        return SearchResult(
-            tuple(self._tried), best, line, results, self._folder, tuple(self._directions)
         )
+        write_json(results, self._folder / SEARCH)
+        return SearchResult(tuple(self._tried), results, self._folder, tuple(self._directions))
 
 
 def _given_up(
@@ -291,17 +329,16 @@ def _given_up(
     """Return a candidate that cannot pass any more; ``fault`` is whether its arm is the cause."""
     no_saving = fault and config.seeds >= FEW_SEEDS
     outcome = AuditOutcome.NO_SAVING if no_saving else AuditOutcome.UNDECIDED
-    headline = f"given up: {reason}"
-    verdict = replace(judge_audit(seeds, config, arm), outcome=outcome, headline=headline)
-    return Candidate(arm, config.speedup, verdict, given_up=True)
+    finding = f"given up: {reason}"
+    verdict = replace(judge_audit(seeds, config, arm), outcome=outcome, headline=finding)
+    return Candidate(arm, config.speedup, verdict, finding)
 
 
 def _inferior(verdict: AuditVerdict, config: AuditConfig) -> bool:
     """Whether the candidate cannot pass, and plain training as short cannot be as good either."""
-    contrast, worth = verdict.contrast, verdict.worth
-    if verdict.seeds < FUTILE or contrast is None or worth is None:
+    if verdict.seeds < FUTILE or verdict.contrast is None or verdict.worth is None:
         return False
-    return contrast.lower > 0 and worth.lower > (config.margin or 0.0)
+    return verdict.contrast.lower > 0 and verdict.worth.lower > (config.margin or 0.0)
 
 
 def plain_suffices(verdict: AuditVerdict, config: AuditConfig) -> bool:
@@ -317,8 +354,11 @@ def trainer_line(
 ) -> str:
     """Return the Python source of the Trainer of the candidate that saves most full steps.
 
-    The lengths are ``max_steps`` and ``max_epochs`` of the full arm, as far as given.
+    The lengths are ``max_steps`` and ``max_epochs`` of the full arm, as far as given. Empty if
+    they are not known, because nothing was trained.
     """
+    if not lengths:
+        return ""
     lines: dict[float, str] = {}  # by the share of full steps that is saved
     options = [f"{name}={value!r}" for name, value in config.hybrid.items()]
     note = "with a schedule as short as the run"

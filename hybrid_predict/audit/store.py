@@ -1,41 +1,34 @@
-"""The finished runs of a folder, kept so that an audit or a search continues where it stopped."""
+"""The runs of an audit as cells, and the store of finished ones, where a stopped audit goes on."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Mapping
-from datetime import date
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig, shortened, speedup_text
-from hybrid_predict.config import Speedup
+from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig, speedup_text
+from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.files import read_regular, writing
 from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import finite
 
-RunKey = tuple[str, Speedup | None, int]
-"""Arm, speedup and seed of a run; the full arm and controls have no speedup."""
-
 FinishedRun = Mapping[str, Any]
 """Entry of a run in the results file; :func:`hybrid_predict.audit.training.train_arm` makes it."""
 
-PLAIN = (FULL, SHORT)
-"""Arms of plain training, which do not depend on the configuration of the plug-in."""
-
-_DIRECTIONS = "directions"  # folder of runs with other corrected updates
-
-RESULTS, SEARCH = "results.json", "search.json"
+RESULTS = "results.json"
+SEARCH = "search.json"
 """Files that an audit and a search write from the finished runs."""
 
-SCHEMA = 6
+SCHEMA = 7
 """Version of the fields in these files and of the entries of runs."""
 
 RATES_APART = 0.05
@@ -43,19 +36,39 @@ RATES_APART = 0.05
 schedule counts as shortened; rates within a factor of two, of schedules without an end, do too."""
 
 
-def run_key(arm: str, speedup: Speedup | None, seed: int) -> RunKey:
-    """Return the key of a run; the full arm and controls are the same at every speedup."""
-    if speedup is None or arm not in (*SHORTENED, HYBRID):
-        return arm, None, seed
-    return arm, speedup if speedup == AUTO else float(speedup), seed
+class Cell(NamedTuple):
+    """What tells a run from the others of a training.
+
+    ``speedup`` is None for the full arm and controls, ``update`` is empty for arms that correct
+    nothing. With ``"auto"`` a short arm takes as many full steps as the hybrid arm of its seed.
+    """
+
+    arm: str
+    speedup: Speedup | None
+    seed: int
+    update: str
+
+
+def cell(config: AuditConfig, arm: str, seed: int) -> Cell:
+    """Return the cell of an arm at the configuration's speedup and with its corrected update."""
+    speedup: Speedup | None = None
+    if arm in (*SHORTENED, HYBRID):
+        speedup = AUTO if isinstance(config.speedup, str) else float(config.speedup)
+    return Cell(arm, speedup, seed, config.update if arm in (CORRECTED, HYBRID) else "")
+
+
+def cells(config: AuditConfig, arms: Sequence[str]) -> list[Cell]:
+    """Return the cells of some arms, all of a seed together, so that they meet the same load."""
+    first = [cell(config, arm, 0) for arm in arms]
+    return [each._replace(seed=seed) for seed, each in product(range(config.seeds), first)]
 
 
 class RunStore:
     """Finished runs, as lines of ``runs.jsonl`` in a folder that need not exist yet.
 
-    ``depends_on`` is what they depend on, as plain data: options, versions and ``source``. Runs of
-    another training, and a results file without its runs, are refused with a ConfigError. With
-    ``plain``, that store keeps the runs of plain training.
+    ``depends_on`` is what they depend on besides their cells, as plain data: options, versions and
+    ``source``. Runs of another training, and a results file without its runs, are refused with a
+    ConfigError.
     """
 
     def __init__(
@@ -65,18 +78,18 @@ class RunStore:
         source: Mapping[str, Any] | None = None,
         *,
         overwrite: bool = False,
-        plain: RunStore | None = None,
     ) -> None:
-        self.folder, self._source, self._overwrite = folder, source, overwrite
-        self._plain = plain
-        versions = {"schema": SCHEMA, "hybrid_predict": version("hybrid-predict"),
-                    "torch": torch.__version__, "lightning": version("lightning")}  # fmt: skip
-        conditions = {**config.training(), **(source or {}), **versions}
-        self.depends_on: dict[str, Any] = _plain(conditions)
-        self._rows = Rows(folder / RUNS, _row_key)
+        self.folder = folder
+        versions = {
+            "schema": SCHEMA,
+            "hybrid_predict": version("hybrid-predict"),
+            "torch": torch.__version__,
+            "lightning": version("lightning"),
+        }
+        self.depends_on = _plain({**config.training(), **(source or {}), **versions})
+        self._rows = Rows(folder / RUNS, _row_cell)
         if overwrite:
             self._rows.clear()
-            shutil.rmtree(folder / _DIRECTIONS, ignore_errors=True)
             for path in (folder / RESULTS, folder / SEARCH):
                 with writing(path):
                     path.unlink(missing_ok=True)
@@ -87,45 +100,22 @@ class RunStore:
         if not self.runs:
             self._check_results()
 
-    def within(self, name: str, config: AuditConfig) -> RunStore:
-        """Return a store in a folder within for another configuration of the plug-in.
-
-        Its runs of plain training are those of this store.
-        """
-        folder = self.folder / _DIRECTIONS / name
-        return RunStore(folder, config, self._source, overwrite=self._overwrite, plain=self)
-
     @property
-    def runs(self) -> dict[RunKey, FinishedRun]:
-        """The finished runs by key."""
-        shared = {} if self._plain is None else self._plain.runs
-        plain = {key: run for key, run in shared.items() if key[0] in PLAIN}
-        return {**plain, **{key: row["run"] for key, row in self._rows.done.items()}}
+    def runs(self) -> dict[Cell, FinishedRun]:
+        """The finished runs by cell."""
+        return {cell: row["run"] for cell, row in self._rows.done.items()}
 
-    def key(self, arm: str, speedup: Speedup | None, seed: int) -> RunKey | None:
-        """Return the key of a run; None if it needs the hybrid arm of its seed, which is missing.
-
-        With ``"auto"`` a short arm takes as many full steps as that one.
-        """
-        if speedup == AUTO and arm in SHORTENED:
-            hybrid = self.runs.get(run_key(HYBRID, AUTO, seed))
-            if hybrid is None:
-                return None
-            total = hybrid["total_steps"]
-            speedup = total / (total - hybrid["predicted_steps"])
-        return run_key(arm, speedup, seed)
-
-    def place(self, key: RunKey) -> Path:
+    def place(self, cell: Cell) -> Path:
         """Return the folder that the Trainer of a run may write to."""
-        arm, speedup, seed = key
-        name = arm if speedup is None else f"{arm}-{speedup_text(speedup)}"
-        return self.folder / "runs" / f"{name}-seed{seed}"
+        words = [cell.arm]
+        if cell.speedup is not None:
+            words.append(speedup_text(cell.speedup))
+        if cell.arm in (CORRECTED, HYBRID) and cell.update != HybridConfig().updates["hidden"]:
+            words.append(sha256(cell.update.encode()).hexdigest()[:8])
+        return self.folder / "runs" / "-".join([*words, f"seed{cell.seed}"])
 
     def save(self, run: FinishedRun) -> None:
         """Add a finished run, after checking it."""
-        if self._plain is not None and run["arm"] in PLAIN:
-            self._plain.save(run)
-            return
         self.check(run)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._rows.add({"depends_on": self.depends_on, "run": run})
@@ -140,7 +130,12 @@ class RunStore:
                 _check_seed(run, other)
 
     def _check_conditions(self, row: Mapping[str, Any], config: AuditConfig) -> None:
-        now, before, run = self.depends_on, row["depends_on"], row["run"]
+        now = self.depends_on
+        before = row["depends_on"]
+        run = row["run"]
+        if before.get("schema") != SCHEMA:
+            expected = f"finished runs that this version wrote (schema {SCHEMA})"
+            self._refuse(expected, f"runs of another version (schema {before.get('schema')})")
         if other := [n for n in sorted(now.keys() | before.keys()) if now.get(n) != before.get(n)]:
             self._refuse("finished runs of this audit", f"runs with other {', '.join(other)}")
         if _plain(config.controls.get(run["arm"], run["changes"])) != run["changes"]:
@@ -160,36 +155,24 @@ class RunStore:
         raise ConfigError(str(self.folder), expected, got, remedy)
 
 
-def _row_key(row: Mapping[str, Any]) -> RunKey:
-    """Return the key of a line's run; raise for a damaged line what :class:`Rows` catches."""
+def _row_cell(row: Mapping[str, Any]) -> Cell:
+    """Return the cell of a line's run; raise for a damaged line what :class:`Rows` catches."""
     run = row["run"]
     for name in ("shapes", "total_steps", "lengths", "weights", "changes"):
         run[name]
     if not isinstance(row["depends_on"], dict):
         raise TypeError("depends_on is no mapping")
-    speedup = run.get("speedup")  # runs of earlier versions have none, and are refused by schema
-    return run_key(str(run["arm"]), speedup, int(run["seed"]))
+    # Runs of earlier versions lack some names; they are refused by their schema.
+    return Cell(str(run["arm"]), run.get("speedup"), int(run["seed"]), run.get("update", ""))
 
 
 def _differing(run: FinishedRun, other: FinishedRun) -> str:
     """Return what shows that two runs are of different trainings; empty if nothing does."""
     if other["shapes"] != run["shapes"]:
         return "names or shapes of parameters"
-    longer, shorter = sorted((run, other), key=_scale)
-    if (scale := _scale(shorter)) == _scale(longer):
-        if run["total_steps"] != other["total_steps"]:
-            return "number of steps"
-        due = longer["lengths"]
-    elif _scale(longer) == 1.0:
-        due = {name: shortened(length, scale) for name, length in longer["lengths"].items()}
-    else:
-        return ""
-    return "max_steps or max_epochs" if shorter["lengths"] != due else ""
-
-
-def _scale(run: FinishedRun) -> float:
-    """Return the factor by which the run's schedule is shorter than that of the full arm."""
-    return float(run["speedup"]) if run["arm"] in SHORTENED else 1.0
+    if other["scale"] == run["scale"] and other["total_steps"] != run["total_steps"]:
+        return "number of steps"
+    return "max_steps or max_epochs" if other["lengths"] != run["lengths"] else ""
 
 
 def _check_seed(run: FinishedRun, other: FinishedRun) -> None:
@@ -220,12 +203,8 @@ def _check_seed(run: FinishedRun, other: FinishedRun) -> None:
 
 def _plain(value: Any) -> Any:
     """Return data from YAML as data for JSON."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted((_plain(item) for item in value), key=repr)
-    if isinstance(value, date):
-        return value.isoformat()
-    return value.hex() if isinstance(value, bytes) else finite(value)
+
+    def text(item: Any) -> Any:
+        return sorted(map(str, item)) if isinstance(item, (set, frozenset)) else str(item)
+
+    return json.loads(json.dumps(finite(value), default=text))

@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig, shortened
 from hybrid_predict.audit.meter import Meter, TrialEnd
-from hybrid_predict.audit.store import FinishedRun, run_key
+from hybrid_predict.audit.store import Cell, FinishedRun
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.interrupts import raise_interrupt
@@ -57,7 +57,8 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
 @contextmanager
 def preserved() -> Iterator[None]:
     """Restore random states, torch's settings and Lightning's variables after the block."""
-    states, variables = random_states(), {name: os.environ.get(name) for name in _VARIABLES}
+    states = random_states()
+    variables = {name: os.environ.get(name) for name in _VARIABLES}
     settings = [(set_to, get()) for get, set_to in _SETTINGS]
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -107,32 +108,37 @@ def short_steps(total: int, lengths: Mapping[str, int], speedup: Speedup) -> int
 def train_arm(
     make_run: MakeRun,
     config: AuditConfig,
-    name: str,
-    seed: int,
+    cell: Cell,
     folder: Path,
     observer: Observer,
     logger: Any = None,
     check: Callable[[FinishedRun], None] = lambda start: None,
-    speedup: Speedup | None = None,
+    scale: float | None = None,
 ) -> FinishedRun:
-    """Train one arm from one seed, and return the run's entry of the results file.
+    """Train one cell, and return the run's entry of the results file.
 
-    ``check`` gets the part of the entry that is known before training, and may raise. ``speedup``
-    takes the place of that of the configuration.
+    ``check`` gets the part of the entry that is known before training, and may raise. ``scale`` is
+    as for :class:`AuditArm`.
     """
+    meter = Meter(config.metric, cell.seed, on_step=observer.stepped)
+    arm = AuditArm(cell.arm, cell.seed, config, folder, meter, logger, scale)
 
     def entry() -> dict[str, Any]:
-        run = dict(zip(("arm", "speedup", "seed"), run_key(name, arm.speedup, seed), strict=True))
-        given = {"changes": dict(arm.changes), "lengths": arm.lengths, "left_out": arm.left_out}
-        return {**run, **given, **meter.entry}
+        return {
+            **cell._asdict(),
+            "changes": dict(arm.changes),
+            "lengths": arm.lengths,
+            "scale": arm.scale,
+            "left_out": arm.left_out,
+            **meter.entry,
+        }
 
     def started(trainer: Any) -> None:
         arm.settle_callbacks(trainer)
         check(entry())
-        observer.run_started(name, seed, meter.total_steps)
+        observer.run_started(cell.arm, cell.seed, meter.total_steps)
 
-    meter = Meter(config.metric, seed, started, observer.stepped)
-    arm = AuditArm(name, seed, config, folder, meter, logger, speedup)
+    meter.on_start = started
     fit_arm(arm, make_run, meter)
     ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
     counts = ledger or {"full_steps": meter.entry["steps"]}
@@ -177,7 +183,8 @@ def raise_named(error: BaseException, keys: Mapping[type, str] = DATA) -> None:
         error = error.__cause__
     raise_interrupt(error)
     for frame, line in traceback.walk_tb(error.__traceback__):
-        owner, code = frame.f_locals.get("self"), frame.f_code
+        owner = frame.f_locals.get("self")
+        code = frame.f_code
         for cls, key in keys.items():
             if isinstance(owner, cls):
                 method = f"{type(owner).__name__}.{code.co_name}() to succeed"

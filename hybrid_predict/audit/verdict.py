@@ -173,7 +173,8 @@ def _compare(
     seeds: Sequence[PairedSeed], saving: float, config: AuditConfig, arm: str
 ) -> AuditVerdict:
     """Return the verdict on arms that all have a finite metric."""
-    n, sign = len(seeds), config.sign
+    n = len(seeds)
+    sign = config.sign
     lost = [sign * (s.hybrid - s.full) for s in seeds]
     worth = [sign * (s.control - s.full) for s in seeds]
     gain = [sign * (s.control - s.hybrid) for s in seeds]
@@ -181,16 +182,14 @@ def _compare(
     given_up = 1.0 - config.retain
     line = given_up * fmean(worth) if config.margin is None else config.margin
     difference = signed(sign * fmean(lost))
-    headline = f"saving {percent(saving)} at a difference of {difference}"
-    measured = AuditVerdict(AuditOutcome.UNDECIDED, headline, "", n, saving, line, way)
     if n < 2:
-        return measured
+        headline = f"saving {percent(saving)} at a difference of {difference}"
+        return AuditVerdict(AuditOutcome.UNDECIDED, headline, "", n, saving, line, way)
     contrast = [
         d - (given_up * w if config.margin is None else config.margin)
         for d, w in zip(lost, worth, strict=True)
     ]
     limits = [bounds(values, config.alpha) for values in (contrast, gain, worth)]
-    measured = replace(measured, contrast=limits[0], gain=limits[1], worth=limits[2])
     outcome, headline = _decide(saving, way, limits, config, arm)
     if outcome is AuditOutcome.VERIFIED:
         spread = f"{difference} ± {stdev(lost):.2g}, n = {n}"
@@ -207,7 +206,7 @@ def _compare(
         f"The {arm} arm took {percent(saving)} fewer full steps than the full arm. Its control is "
         f"{control}. {_explain(limits, config, arm)}"
     )
-    return replace(measured, outcome=outcome, headline=headline, text=text)
+    return AuditVerdict(outcome, headline, text, n, saving, line, way, *limits)
 
 
 def _decide(
@@ -215,7 +214,8 @@ def _decide(
 ) -> tuple[AuditOutcome, str]:
     """Return the outcome and, unless it is verified, the headline."""
     contrast, gain, worth = limits
-    none, undecided = AuditOutcome.NO_SAVING, AuditOutcome.UNDECIDED
+    none = AuditOutcome.NO_SAVING
+    undecided = AuditOutcome.UNDECIDED
     few = "not enough seeds to tell"
     control = "the short arm" if way < LEAST_SAVING else "plain training of as many full steps"
     if saving < LEAST_SAVING:

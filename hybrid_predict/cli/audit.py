@@ -120,7 +120,8 @@ def show_audit(
     print(f"{PROGRAM} {typed[0]}: {len(lengths)} runs, written to {folder}", flush=True)
     with Screen(lengths, partial(_outcome, config)) as screen:
         result = train(observer=screen)
-    results, verdict = result.results, result.verdict
+    results = result.results
+    verdict = result.verdict
     if result.partial:
         screen.say(f"\nStopped after {len(results['runs'])} of {results['planned_runs']} runs.")
         screen.say(_GOES_ON, soft_wrap=True)
@@ -128,8 +129,9 @@ def show_audit(
     screen.table(titles, [row.values() for row in audit_rows(results)])
     finding = plain_finding(results)
     screen.say(f"\n{finding}", style="bold")
-    tested, few = verdict.contrast is not None, verdict.seeds < FEW_SEEDS
-    why = ["The report has the tests and their bounds." if tested else verdict.text]
+    few = verdict.seeds < FEW_SEEDS
+    tested = "The report has the tests and their bounds."
+    why = [verdict.text if verdict.contrast is None else tested]
     if few and unsaved(results):  # more seeds prove nothing either
         why = []
     elif finding != verdict.headline:
@@ -161,14 +163,12 @@ def _show_search(
     print(f"{PROGRAM} audit --search: at most {most} runs, written to {folder}", flush=True)
     with Screen([1.0] * most, partial(_outcome, config)) as screen:
         result = train(observer=screen)
-    rows = [
-        [
-            tried.arm, speedup_text(tried.speedup), str(tried.verdict.seeds),
-            "" if tried.verdict.saving is None else percent(tried.verdict.saving),
-            tried.finding,
-        ]
-        for tried in result.tried
-    ]  # fmt: skip
+    rows = []
+    for tried in result.tried:
+        saving = tried.verdict.saving
+        saved = "" if saving is None else percent(saving)
+        seeds = str(tried.verdict.seeds)
+        rows.append([tried.arm, speedup_text(tried.speedup), seeds, saved, tried.finding])
     if len(result.directions) > 1:
         means = [("failed" if m is None else f"{m:.5g}") for _, m in result.directions]
         compared = [[d.name, m] for d, m in zip(result.directions, means, strict=True)]

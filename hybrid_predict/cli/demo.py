@@ -35,7 +35,8 @@ def _run(options: Namespace) -> int:
     from hybrid_predict.demo import FULL, Recipe
     from hybrid_predict.runs.runtime import threads, writable_folder
 
-    full, mlflow = options.full, not options.no_mlflow
+    full = options.full
+    mlflow = not options.no_mlflow
     given = {"steps": options.steps, "learning_rate": options.learning_rate}
     changes = {name: value for name, value in given.items() if value is not None}
     recipe = replace(FULL if full else Recipe(), **changes)

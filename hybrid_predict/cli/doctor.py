@@ -76,8 +76,7 @@ def _environment() -> list[tuple[str, str]]:
 
 
 def _print(title: str, text: str) -> None:
-    start, further = f"{title:18}", " " * 18
-    lines = TextWrapper(80, start, further, break_long_words=False, break_on_hyphens=False)
+    lines = TextWrapper(80, f"{title:18}", " " * 18, break_long_words=False, break_on_hyphens=False)
     print(lines.fill(printable(text)))
 
 

@@ -35,7 +35,9 @@ class Screen(Observer):
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._console = Console(highlight=False, markup=False)
-        self._lengths, self._outcome, self._name = lengths, outcome, name or self._arm_and_seed
+        self._lengths = lengths
+        self._outcome = outcome
+        self._name = name or self._arm_and_seed
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -48,7 +50,9 @@ class Screen(Observer):
         )
         self._all = self._progress.add_task("all runs", total=sum(lengths), note="")
         self._one = self._progress.add_task("", note="", visible=False)
-        self._done, self._steps, self._known = done, 0, 0
+        self._done = done
+        self._steps = 0
+        self._known = 0
         self._speedup: Speedup | None = None
         self._direction = ""
         self._show_done()
@@ -128,7 +132,8 @@ class Screen(Observer):
 
     def _arm_and_seed(self, run: Run) -> str:
         """Return the first words of a run's line; the full arm is the same at every speedup."""
-        arm, speedup = run["arm"], ""
+        arm = run["arm"]
+        speedup = ""
         if self._speedup is not None and arm != FULL:
             speedup = f" at speedup {speedup_text(self._speedup)}"
         direction = f" ({self._direction})" if self._direction and arm not in (FULL, SHORT) else ""

@@ -133,18 +133,14 @@ class Group:
         self,
         optimizer: OptimizerWrapper,
         options: Mapping[int, Options],
-        good: Tensor | bool,
         *,
         correct: bool,
     ) -> OpenUpdate | None:
         """Average the gradients and find the corrected directions, right before an update.
 
-        If the update will not happen (``good`` is false), the averages do not change.
-
         Args:
             optimizer: The optimizers.
             options: How each parameter is updated, by ``id``.
-            good: Whether the update will happen.
             correct: Whether the tensors whose turn it is are corrected.
 
         Returns:
@@ -168,14 +164,12 @@ class Group:
         average, counts = [memory.average[k] for k in members], self._counts(chosen)
         corrects = correct and treatment.update is not None
         turn = [at for at, k in enumerate(members) if corrects and self._due(k)]
-        for k in members:
-            self._seen[k] += 1
-            self._peaks[k] = lists.largest([self._peaks[k], settings[k].rate])
+        self._count(members, settings)
         if turn:
             norms, cosines = lists.angles(gradients, average, counts)
         else:
             norms = lists.norms(gradients, counts)
-        gradients, usable = usable_gradients(gradients, average, norms, good)
+        gradients, usable = usable_gradients(gradients, average, norms)
         update = treatment.update
         lists.average(average, gradients, AVERAGE if update is None else update.decay)
         corrected = None
@@ -195,6 +189,12 @@ class Group:
         before = [v.clone() for v in values]
         return OpenUpdate(self, members, before, usable, still, corrected, corrects)
 
+    def _count(self, members: Sequence[int], options: Sequence[Options]) -> None:
+        """Count an update of these tensors, and note the learning rate if it is the largest."""
+        for k in members:
+            self._seen[k] += 1
+            self._peaks[k] = lists.largest([self._peaks[k], options[k].rate])
+
     def _due(self, k: int) -> bool:
         """Return whether it is a tensor's turn to be corrected, by its updates so far.
 
@@ -206,7 +206,6 @@ class Group:
         self,
         update: OpenUpdate,
         options: Mapping[int, Options],
-        good: Tensor | bool,
         movement: WeightDelta | None,
         learned: Learned,
     ) -> None:
@@ -217,13 +216,10 @@ class Group:
         """
         with torch.no_grad():
             values, own = self._values(), [options[id(p)] for p in self.parameters]
-            only = optimizer_only(
-                self.memory.average, update.members, update.usable, update.still, good
-            )
+            average = self.memory.average
+            only = optimizer_only(average, update.members, update.usable, update.still)
             columns = zip(values, update.before, own, strict=True)
-            still = [
-                unmoved(*each, update.still.get(k), only[k], good) for k, each in enumerate(columns)
-            ]
+            still = [unmoved(*each, update.still.get(k), only[k]) for k, each in enumerate(columns)]
             masks = [either(*pair) for pair in zip(only, still, strict=True)]
             if update.correction is not None:
                 self._correct(update, own, values, masks)

@@ -58,7 +58,7 @@ class Groups:
         self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
     ) -> None:
         self._mapper, self._optimizer = mapper, optimizer
-        self._history, self._lag, self._paced = config.history_dtype, config.lag or 0, config.paced
+        self._history, self._paced = config.history_dtype, config.paced
         self._always, self._planned = config.always_predicted, config.compression - 1.0
         self._shadow = config.shadow
         updates = {kind: make_update(u) for kind, u in config.active_updates.items()}
@@ -105,7 +105,7 @@ class Groups:
     def steps_until_skill(self) -> int:
         """Number of steps until skill can be known; 0 if predicted steps need none."""
         longest = max((group.window_length for group in self._groups), default=0)
-        return steps_until_known(longest, short=self._paced) + self._lag if self.gate.gated else 0
+        return steps_until_known(longest, short=self._paced) if self.gate.gated else 0
 
     @property
     def held_bytes(self) -> int:

@@ -29,7 +29,9 @@ def colors(results: Mapping[str, Any]) -> dict[str, str]:
 
 def paired_figure(results: Mapping[str, Any]) -> Figure:
     """Draw the final metric of ``results.json``, one line per seed through the arms."""
-    figure, runs, shades = new_figure(figsize=SIZE), results["runs"], colors(results)
+    runs = results["runs"]
+    shades = colors(results)
+    figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
     arms = [name for name in shades if any(run["arm"] == name for run in runs)]
     for seed in sorted({run["seed"] for run in runs}):
@@ -50,7 +52,8 @@ def curves_figure(results: Mapping[str, Any], key: str, over: str) -> Figure:
 
     ``over`` is ``full steps`` or ``seconds``, without those of validation.
     """
-    figure, loss = new_figure(figsize=SIZE), key == "curve"
+    loss = key == "curve"
+    figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
     for arm, color in colors(results).items():
         curves = [run[key] for run in results["runs"] if run["arm"] == arm and run.get(key)]
@@ -58,10 +61,14 @@ def curves_figure(results: Mapping[str, Any], key: str, over: str) -> Figure:
             full_steps, seconds, values = zip(*curve, strict=True)
             axes.plot(
                 seconds if over == "seconds" else full_steps,
-                smoothed(list(values), 3 if loss else 1), color=color, linewidth=1.2,
-                label=arm if k == 0 else None, alpha=0.9 if len(curves) == 1 else 0.6,
-                marker="" if loss else "o", markersize=3,
-            )  # fmt: skip
+                smoothed(list(values), 3 if loss else 1),
+                color=color,
+                linewidth=1.2,
+                label=arm if k == 0 else None,
+                alpha=0.9 if len(curves) == 1 else 0.6,
+                marker="" if loss else "o",
+                markersize=3,
+            )
     label = "training loss" if loss else results["config"]["metric"]
     axes.set(xlabel=over, ylabel=label, xlim=(0, None))
     title = "Training loss" if loss else label
@@ -78,7 +85,8 @@ def difference_figure(results: Mapping[str, Any]) -> Figure:
     The bar spans the one-sided confidence bounds of the contrast that is tested, moved by the line
     that it is tested against.
     """
-    verdict, config = results["verdict"], results["config"]
+    verdict = results["verdict"]
+    config = results["config"]
     sign = 1.0 if config["mode"] == "min" else -1.0
     line = sign * verdict["line"]
     figure = new_figure(figsize=SIZE)

@@ -11,7 +11,7 @@ of a full step's time is spent on calling the library, not on operations."""
 
 LONGEST_PERIOD = 6
 """Most full steps from one correction of a matrix to the next. Rarer ones are worth less than the
-1.5 full steps that the default saves (decision 40)."""
+1.5 full steps that the default saves (decision 12)."""
 
 NONE_FIT = "max_overhead allows no corrected updates; for these set"
 """Beginning of advice where a budget is too small; :func:`remedies` follows."""

@@ -1,6 +1,6 @@
 """How many predicted steps follow each full step, and how long they are, from what a run shows.
 
-docs/method.md has the rule in words, decision 31 the source of its constants. Advances are in
+docs/method.md has the rule in words, decision 4 the source of its constants. Advances are in
 lengths of the drift per full step.
 """
 

@@ -64,9 +64,9 @@ FACTOR, ROOT = halley(0.03), halley(0.01)
 """Halley's step for orthogonal factors, and for inverse square roots of covariances."""
 
 MOMENT_DECAY = 0.95
-"""Of the second moments of rows, where .9 to .99 made no difference (decision 13), and of the
+"""Of the second moments of rows, where .9 to .99 made no difference (decision 1), and of the
 energies of rows and columns."""
 MOST_ENERGY = 4.0
 """Range of a row's or column's energy around the mean, beyond which its scale does not change
-(decision 32)."""
+(decision 1)."""
 ROOT_FLOOR = 2.0**-7  # added to the diagonals of covariances in 16 bits, in Frobenius norms

@@ -1,6 +1,6 @@
 """Skill, the share of the following movement that forecasts explain, and their fitted length.
 
-docs/method.md has the rule in words, decision 16 the source of its constants.
+docs/method.md has the rule in words, decision 3 the source of its constants.
 """
 
 from __future__ import annotations

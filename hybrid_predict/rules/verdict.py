@@ -49,7 +49,7 @@ def loss_cause(loss: float | None, limit: float) -> str:
 
 STEEPNESS = 0.1
 """A predicted step goes downhill if it is at least this steep, as a share of the full step's own
-steepness. Nearly all forecasts along the drift are, placebos only by chance (decision 28)."""
+steepness. Nearly all forecasts along the drift are, placebos only by chance (decision 5)."""
 
 MOST_LOST = 0.2  # largest share of verdicts in which sound predicted steps do not go downhill
 CHANCE = 0.5  # the share by chance, which the test bets on

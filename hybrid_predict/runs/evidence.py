@@ -57,7 +57,9 @@ def bounds(values: Sequence[float], alpha: float) -> Bounds:
     Raises:
         MissingExtraError: If scipy is not installed.
     """
-    n, mean, sd = len(values), statistics.fmean(values), statistics.stdev(values)
+    n = len(values)
+    mean = statistics.fmean(values)
+    sd = statistics.stdev(values)
     reach = float(_distributions().t.isf(alpha, n - 1)) * sd / math.sqrt(n)
     return Bounds(mean, sd, mean - reach, mean + reach, n)
 

@@ -67,4 +67,5 @@ class Rows(Generic[Key]):
         """Delete all rows and the file."""
         with writing(self.path):
             self.path.unlink(missing_ok=True)
-        self.done, self._cut_off = {}, False
+        self.done = {}
+        self._cut_off = False

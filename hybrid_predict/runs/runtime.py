@@ -87,9 +87,11 @@ def quiet(*muted: str) -> Iterator[None]:
 @contextmanager
 def collected(messages: list[str]) -> Iterator[None]:
     """Collect the plug-in's warnings inside the block instead of showing them."""
-    package, listener = logging.getLogger("hybrid_predict"), logging.Handler(logging.WARNING)
+    package = logging.getLogger("hybrid_predict")
+    listener = logging.Handler(logging.WARNING)
     listener.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    propagate, package.propagate = package.propagate, False
+    propagate = package.propagate
+    package.propagate = False
     package.addHandler(listener)
     try:
         with warnings.catch_warnings(record=True) as caught:

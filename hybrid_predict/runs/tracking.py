@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,9 @@ class Tracking:
     ) -> None:
         from mlflow import MlflowClient
 
-        self.uri, self._experiment, self._logged = tracking_uri(folder), experiment, False
+        self.uri = tracking_uri(folder)
+        self._experiment = experiment
+        self._logged = False
         client = self._client = MlflowClient(self.uri)
         known = client.get_experiment_by_name(experiment)
         place = (folder / "mlartifacts").resolve().as_uri()
@@ -53,21 +56,27 @@ class Tracking:
         for parameter, value in params.items():
             client.log_param(self._parent, parameter, value)
 
-    def logger(self, name: str, tags: Mapping[str, str]) -> MLFlowLogger:
-        """Return a logger for the Trainer of one run below the parent."""
+    @contextmanager
+    def run(self, name: str, tags: Mapping[str, str]) -> Iterator[MLFlowLogger]:
+        """Give a logger for the Trainer of one run below the parent.
+
+        An error inside the block marks the run as interrupted by the user, or as failed.
+        """
         from lightning.pytorch.loggers import MLFlowLogger
 
         self._logged = True
         tags = {PARENT: self._parent, **tags}
-        return MLFlowLogger(
+        logger = MLFlowLogger(
             self._experiment, run_name=name, tracking_uri=self.uri, tags=tags, synchronous=False
         )
-
-    def failed(self, logger: MLFlowLogger, error: BaseException) -> None:
-        """Mark the run of a logger as interrupted by the user, or as failed with an error."""
-        stopped = isinstance(error, KeyboardInterrupt)
-        how = ("KILLED", "stopped") if stopped else ("FAILED", f"failed: {type(error).__name__}")
-        self._end(str(logger.run_id), *how)
+        try:
+            yield logger
+        except KeyboardInterrupt:
+            self._end(str(logger.run_id), "KILLED", "stopped")
+            raise
+        except BaseException as error:
+            self._end(str(logger.run_id), "FAILED", f"failed: {type(error).__name__}")
+            raise
 
     def log_metrics(
         self, metrics: Mapping[str, float | None], logger: MLFlowLogger | None = None

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from hybrid_predict.torch import shards
-from hybrid_predict.torch.deltas import copy_unless
 from hybrid_predict.torch.fsdp1 import named_modules
 from hybrid_predict.torch.host import HostCopy
 
@@ -144,29 +143,13 @@ class BufferTracker:
         pairs = [str(entry).rpartition(":") for entry in state]
         self._changing |= {(id(modules[m]), name) for m, _, name in pairs if m in modules}
 
-    def undo_changes(self, good: Tensor | bool = False) -> None:
-        """Put all copied tensors back if ``good`` is false, a bool or a 0-dim bool tensor.
-
-        The host only reads a tensor if buffers were registered, removed, replaced or resized.
-        """
-        if isinstance(good, Tensor) and self._restructured():
-            good = bool(good)
-        if good is True:
-            return
+    def undo_changes(self) -> None:
+        """Put all copied tensors back."""
         with torch.no_grad():
-            if good is False:
-                self._undo_structure()
+            self._undo_structure()
             for tensor, copy in self.copies:
                 for target, kept in zip(_parts(tensor), _parts(copy), strict=True):
-                    copy_unless(good, target, kept)
-
-    def _restructured(self) -> bool:
-        """Return whether a buffer was registered, removed, replaced or resized since ``copy``."""
-        return (
-            any(module._buffers for module in self._bare)
-            or any(_holds_others(module, buffers) for module, buffers, _ in self._structure)
-            or any(_shapes(tensor) != _shapes(copy) for tensor, copy in self.copies)
-        )
+                    target.copy_(kept)
 
     def _undo_structure(self) -> None:
         """Put the same buffers, with the same sizes, in the same places."""

@@ -24,6 +24,9 @@ _RECURRENT = {
 }
 """Number of passes in each call of a fused recurrent layer; torch has no formula for these."""
 
+Follow = Callable[[Any, Any, Any, Any], None]
+"""Takes an operation, its arguments, its keyword arguments and its result."""
+
 _FAILED = -(2**50)
 """Count of a rank that failed to count; it makes the sum over the ranks negative."""
 
@@ -41,7 +44,7 @@ class Watching(TorchDispatchMode):
     # Without it, operators such as torch.cond raise.
     supports_higher_order_operators = True
 
-    def __init__(self, see: Callable[[Any, Any, Any, Any], None]) -> None:
+    def __init__(self, see: Follow) -> None:
         super().__init__()
         self._see = see
 
@@ -68,27 +71,35 @@ class OperationCounter:
     def __init__(self, ledger: SavingsLedger) -> None:
         self._ledger = ledger
         self._mode: Watching | None = None
+        self._counts = False
+        self._follow: Follow | None = None
         self._total = self._added = 0
         self._started = self._failed = False
 
-    def start(self, model: nn.Module) -> None:
+    def start(self, model: nn.Module, follow: Follow | None = None) -> None:
         """Count the next full step, if it is the first one and all of it can be counted.
 
         Models with compiled parts are not counted, and neither are models with tensor parallelism,
         where every rank would count the full layers. In compiled functions outside the model,
         operations that the compiler has fused count zero.
+
+        Args:
+            model: The model.
+            follow: Called with each operation of the full step, its arguments and its result, also
+                if nothing is counted; never for models with compiled parts.
         """
         tried, self._started = self._started, True
-        if tried or self._ledger.flops_per_step is not None or shards.is_tensor_parallel(model):
-            return
-        if not _compiled(model):
-            self._mode = Watching(self._count)
+        counted = tried or self._ledger.flops_per_step is not None
+        self._counts = not counted and not shards.is_tensor_parallel(model)
+        self._follow = follow
+        if (self._counts or follow is not None) and not _compiled(model):
+            self._mode = Watching(self._see)
             self._mode.__enter__()
 
     @property
     def counting(self) -> bool:
         """Whether a full step is being counted."""
-        return self._mode is not None
+        return self._mode is not None and self._counts
 
     @contextmanager
     def correcting(self) -> Iterator[None]:
@@ -101,10 +112,11 @@ class OperationCounter:
 
     def stop(self) -> bool:
         """Stop counting; return whether a full step was being counted."""
-        mode, self._mode = self._mode, None
+        counting = self.counting
+        mode, self._mode, self._follow = self._mode, None, None
         if mode is not None:
             mode.__exit__(None, None, None)
-        return mode is not None
+        return counting
 
     def reset(self) -> None:
         """Discard the count of an unfinished full step, and count the next one."""
@@ -129,6 +141,12 @@ class OperationCounter:
         # The others wait for the rank that has most to do.
         self._ledger.flops_per_correction = max(ranks.gather(self._added)) * ranks.size()
         return True
+
+    def _see(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if self._counts:
+            self._count(func, args, kwargs, result)
+        if self._follow is not None:
+            self._follow(func, args, kwargs, result)
 
     def _count(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         try:

@@ -1,21 +1,21 @@
-"""Decides the kinds of parameters in the first full step, from the graph of the loss."""
+"""Decides the kinds of parameters in the first full step, from what its losses show."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 from torch import Tensor
 
 from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.torch import ranks, shards
-from hybrid_predict.torch.graph import GraphFindings
+from hybrid_predict.interrupts import raise_interrupt
+from hybrid_predict.torch import ranks
+from hybrid_predict.torch.cost import Follow
 from hybrid_predict.torch.kinds import matrix_index
-from hybrid_predict.torch.nodes import MatrixIndex
 from hybrid_predict.torch.optimizer import OptimizerWrapper
 from hybrid_predict.torch.parameters import ParameterMapper
+from hybrid_predict.torch.uses import Findings, MatrixIndex, MatrixUses
 
 _NAMED = 3
 """Number of parameters that a message names; it counts the others."""
@@ -23,15 +23,16 @@ _NAMED = 3
 
 @final
 class KindDecision:
-    """Collects the findings from the losses of a full step, and decides the kinds per optimizer.
+    """Collects what the losses of a full step show, and decides the kinds per optimizer.
 
     Those that are ``pending`` have parameters whose kinds are still from names and shapes.
     """
 
     def __init__(self, mapper: ParameterMapper, optimizer: OptimizerWrapper) -> None:
         self._mapper, self._optimizer = mapper, optimizer
-        self._seen: GraphFindings | None = None
         self._index: MatrixIndex | None = None
+        self._uses: MatrixUses | None = None
+        self._seen: Findings | None = None
         self.logged = False
         self.pending = set(range(len(optimizer.optimizers)))
 
@@ -43,43 +44,60 @@ class KindDecision:
 
     def open(self) -> None:
         """Start a full step: note what is trained, since the loop may freeze parameters in it."""
-        self._seen = self._index = None
+        self._index = self._uses = self._seen = None
         if self.pending:
-            self._index = matrix_index(self._mapper.model, self._optimizer.owners())
+            model = self._mapper.model
+            self._index = matrix_index(model, self._optimizer.owners())
+            self._uses = MatrixUses(model, self._index)
+
+    @property
+    def follower(self) -> Follow | None:
+        """Follows the operations of the full step; None if nothing is left to decide."""
+        return None if self._uses is None else self._see
+
+    def _see(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        try:
+            if self._uses is not None:
+                self._uses.see(func, args, kwargs, result)
+        except Exception as error:  # it must not end the user's forward pass
+            self._uses = None
+            raise_interrupt(error)
 
     def observe(self, loss: object) -> None:
-        """Look at the graph of a loss, before or after its backward pass; no part of it is kept."""
+        """Look at what reaches a loss, before or after its backward pass; the loss is not kept."""
         if self._index is None or not isinstance(loss, Tensor) or loss.grad_fn is None:
             return
-        self._seen = self._seen or GraphFindings()
-        self._seen.add(loss, replace(self._index, stand_ins=shards.stand_ins(self._mapper.model)))
+        self._seen = self._seen or Findings()
+        if self._uses is not None and not _has_compiled(loss):
+            self._uses.add(loss)
+            self._seen = self._uses.findings
 
     @property
     def seen(self) -> bool:
-        """Whether a graph of a loss was observed, for what is not decided yet."""
+        """Whether a loss was observed, for what is not decided yet."""
         return self._seen is not None
 
     def decide(
         self, index: int, with_gradient: Collection[int], *, late: bool
     ) -> tuple[bool, list[str]]:
-        """Decide the kinds of one optimizer's parameters, if the graph showed them or it is late.
+        """Decide the kinds of one optimizer's parameters, if a loss was observed or it is late.
 
         Every rank has to call it; the result of rank 0 counts.
 
         Returns:
-            Whether a kind has changed, and the names of matrices that the graph did not place.
+            Whether a kind has changed, and the names of matrices that no loss has placed.
         """
         if self._index is None or (ranks.size() == 1 and self._seen is None and not late):
             return False, []
         keys = {id(p) for p in self._optimizer.parameters(index)}
-        seen = self._seen or GraphFindings()
+        seen = self._seen or Findings()
         answer = self._mapper.resolve(keys, seen, self._index, with_gradient)
         known, (kinds, unseen) = ranks.gather((self._seen is not None, answer))[0]
         if not known and not late:
             return False, []
         self.pending.discard(index)
         if not self.pending:
-            self._index = self._seen = None
+            self._index = self._uses = self._seen = None
         before = self._mapper.kinds
         if known:
             self._mapper.assign(kinds)
@@ -121,3 +139,13 @@ def listed(names: Sequence[str]) -> str:
     """Join the first few names, and count the others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
+
+
+def _has_compiled(loss: Tensor) -> bool:
+    """Return whether a part of a loss was compiled, whose operations are not all seen."""
+    found, queue = set(), [loss.grad_fn]
+    for node in queue:
+        if node is not None and node not in found:
+            found.add(node)
+            queue += [following for following, _ in node.next_functions]
+    return any(node.name().startswith("CompiledFunction") for node in found)

@@ -111,15 +111,12 @@ class Movement:
         self._written()
         self._versions = [v._version for v in self._values]
 
-    def undo(self, good: Tensor | bool = False, members: Sequence[int] | None = None) -> None:
-        """Undo the movement of members, or of all, bit for bit if ``good`` is false.
-
-        A 0-dim bool tensor is not read by the host.
-        """
+    def undo(self, members: Sequence[int]) -> None:
+        """Undo the movement of members, bit for bit."""
         with torch.no_grad():
-            for k in range(len(self._values)) if members is None else members:
+            for k in members:
                 for target, kept in self._copies[k]:
-                    copy_unless(good, target, kept)
+                    target.copy_(kept)
         self._written()
 
     def undo_after_writes(self, members: Sequence[int]) -> None:
@@ -159,14 +156,6 @@ class Movement:
             return before
         step = self.delta.factors[k] * upcast(self.delta.directions[k])
         return value - step.to(value.dtype)
-
-
-def copy_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
-    """Copy ``kept`` to ``target`` if ``good`` is false, without waiting for the device."""
-    if isinstance(good, Tensor) and good.device.type != "cpu":
-        target.copy_(torch.where(good.to(target.device), target, kept))
-    elif not good:
-        target.copy_(kept)
 
 
 def write_rounded(value: Tensor, wanted: Tensor, carry: Tensor) -> None:

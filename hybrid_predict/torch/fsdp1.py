@@ -1,4 +1,4 @@
-"""``FullyShardedDataParallel`` (FSDP1) with original parameters: their ranges, names and graphs.
+"""``FullyShardedDataParallel`` (FSDP1) with original parameters: their ranges and names.
 
 Between two passes, torch makes each parameter the range of it that lies in this rank's shard of a
 flat parameter. Private attributes of torch are read in this file alone; ``test_distributed``
@@ -87,7 +87,7 @@ def add_state_dict_hooks(
     return [first, loading, module.register_state_dict_post_hook(leave)]
 
 
-def graph_parts(model: nn.Module) -> dict[tuple[int, int], int]:
+def split_parts(model: nn.Module) -> dict[tuple[int, int], int]:
     """Map the output of the split of each flat parameter to the ``id`` of the parameter."""
     parts = {}
     for _, flat in _flat_parameters(model):

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from hybrid_predict.torch.fsdp1 import named_children, named_modules, named_parameters
-from hybrid_predict.torch.graph import GraphFindings
-from hybrid_predict.torch.nodes import MatrixIndex
 from hybrid_predict.torch.shards import form
+from hybrid_predict.torch.uses import Findings, MatrixIndex
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _CONVOLUTIONS = (nn.modules.conv._ConvNd, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -27,7 +26,7 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[int, str]:
     """Classify every parameter of a model by module types, names and shapes.
 
-    This is used before the first full step; after it, :func:`resolve` uses the graph of the loss.
+    This is used before the first full step; then :func:`resolve` uses what the loss has shown.
 
     ``hidden`` matrices are weights of two or more dimensions, including convolutions, attention
     projections and low-rank adapters, but not embedding tables, learned positions and heads. A
@@ -44,41 +43,33 @@ def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[
 
 
 def matrix_index(model: nn.Module, owners: Mapping[int, int] | None = None) -> MatrixIndex:
-    """List the parameters of a model, as needed to find its matrices in a graph."""
-    _, matrices = _listed(model)
-    networks = _networks(model, matrices, owners or {})
+    """List the trained matrices of a model, to be followed through a full step."""
+    networks = _networks(model, _listed(model)[1], owners or {})
     trained = {id(p): form(p) for p in model.parameters() if p.requires_grad}
     return MatrixIndex(
         {key: p for key, p in trained.items() if p.dim() > 1},
-        frozenset(key for key, p in trained.items() if p.dim() < 2),
         [frozenset(m.key for m in network) for network in networks],
-        frozenset(
-            tuple(form(p).shape)
-            for name, p in model.named_parameters()
-            if not p.requires_grad and "weight" in name.rpartition(".")[2] and form(p).dim() > 1
-        ),
-        _weights(model, (nn.Linear,)),
     )
 
 
 def resolve(
     model: nn.Module,
     known: Mapping[int, str],
-    seen: GraphFindings,
+    seen: Findings,
     index: MatrixIndex,
     with_gradient: Collection[int],
 ) -> tuple[dict[int, str], list[int]]:
-    """Change the known kinds of parameters, by ``id``, to what the graphs of losses have shown.
+    """Change the known kinds of parameters, by ``id``, to what losses have shown.
 
     A head is a matrix whose product reaches the loss without a product with another matrix in
     between. It stays a head if it is also used inside, as in a model that feeds its prediction
     back. A table in which rows are looked up is an embedding, whatever else it is used for. A
     parameter that is only combined with data element by element is a vector. Kinds do not change
-    for the only matrix of a network, and for matrices that no graph shows. The sibling of a head,
+    for the only matrix of a network, and for matrices that no loss shows. The sibling of a head,
     without gradient, is one.
 
     Returns:
-        Kinds by ``id``, and the ``id`` of matrices whose place the graph did not show.
+        Kinds by ``id``, and the ``id`` of matrices whose place was not shown.
     """
     matrices = {m.key: m for m in _listed(model)[1]}
     alone = {key for network in index.networks if len(network) < 2 for key in network}
@@ -87,7 +78,7 @@ def resolve(
         members = [m for key, m in matrices.items() if key in network]
         for head in [m for m in members if m.key in heads]:
             siblings = {m.key for m in _sibling_heads(model, members, head)}
-            heads |= siblings - seen.reached - set(with_gradient)
+            heads |= siblings - set(with_gradient)
     kinds, unseen = dict(known), []
     for key, kind in known.items():
         p = index.matrices.get(key)
@@ -98,7 +89,7 @@ def resolve(
             kinds[key] = "embedding"
         elif key in heads:
             kinds[key] = "head"
-        elif key in seen.inside or key not in seen.reached | set(with_gradient):
+        elif key in seen.inside or key not in with_gradient:
             kinds[key] = inner
         elif key in seen.elementwise - seen.weights:
             kinds[key] = "vector"

@@ -34,7 +34,7 @@ _SQUARED = (1e-20, 1e20)
 class Moments(NamedTuple):
     """What is known about each matrix M and its orthogonal factor O, updated in place."""
 
-    energies: Sequence[Tensor]  # shares of |M|^2 of the rows, then of the columns of M
+    energies: Sequence[Tensor]  # mean squares of the rows, then of the columns of M, over M's
     levels: Sequence[Tensor]  # mean squares of the rows of O
     roots: Sequence[Tensor]  # covariance of the shorter side and its root, see `pack`, or empty
 
@@ -42,7 +42,8 @@ class Moments(NamedTuple):
 def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
     r"""Return :math:`-P / \|P\|` for each matrix M, from an orthogonal factor O; zero for zero.
 
-    .. math:: s_i \leftarrow \rho s_i + (1 - \rho) \, \|M_i\|^2 / \|M\|_F^2, \qquad
+    .. math:: s_i \leftarrow \rho s_i + (1 - \rho) \, \langle M_{ij}^2 \rangle_j /
+        \langle M_{ij}^2 \rangle, \qquad
         a_i = \min \bigl( 4, \max (\tfrac14, s_i / \bar s) \bigr)^{-1/4}, \qquad
         O \approx U V^\top \text{ of } A M B, \\
         r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
@@ -65,7 +66,7 @@ def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
         rooted = moments.roots[k].numel() > 0
         groups[(*as_matrix(x.shape), x.dim() > 1, rooted, x.dtype, x.device)].append(k)
     for (height, width, flattens, rooted, *_), members in groups.items():
-        stack = torch.stack([matrices[k].reshape(height, width) for k in members])
+        stack = torch.stack([_as_matrix(matrices[k], height, width) for k in members])
         if flattens:
             energies, levels, roots = ([each[k] for k in members] for each in moments)
             scales = _scales(stack, energies)
@@ -73,12 +74,16 @@ def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
                 scales.pop(int(height > width))
             _multiply(stack, scales)
             stack = _levelled(orthogonal(stack, roots if rooted else []), levels)
-            _multiply(stack, scales).mul_(1.0 / lengths(stack))
+            _multiply(stack, scales).div_(lengths(stack))
         else:
-            stack.mul_(-1.0 / lengths(stack))
-        for x, k in zip(stack.contiguous(), members, strict=True):
-            matrices[k] = x.view(matrices[k].shape)
+            stack.div_(lengths(stack).neg_())
+        for x, k in zip(stack.contiguous().unbind(), members, strict=True):
+            matrices[k] = x if x.shape == matrices[k].shape else x.view(matrices[k].shape)
     return matrices
+
+
+def _as_matrix(tensor: Tensor, height: int, width: int) -> Tensor:
+    return tensor if tensor.dim() == 2 else tensor.reshape(height, width)
 
 
 def _scales(stack: Tensor, energies: Sequence[Tensor]) -> list[Tensor]:
@@ -86,21 +91,17 @@ def _scales(stack: Tensor, energies: Sequence[Tensor]) -> list[Tensor]:
 
     The matrices are scaled to a largest entry of one, so that their squares fit in 32 bits.
     """
-    # Norms of columns and largest norms take ten times as long on the CPU as these sums and maxima.
+    # Norms of columns and largest norms take ten times as long on the CPU as means and maxima.
     stack.div_(stack.abs().amax((-2, -1), keepdim=True).clamp_min_(_TINY))
     squares = stack.square()
-    shares = torch.cat([squares.sum(axis) for axis in (-1, -2)], -1).to(energies[0])
-    shares.div_(shares.sum(-1, keepdim=True).mul_(0.5).clamp_min_(_TINY))
-    torch._foreach_lerp_(list(energies), list(shares.unbind()), 1.0 - MOMENT_DECAY)
-    sides = torch.stack(list(energies)).split(stack.shape[-2:], -1)
-    return [
-        (side / side.mean(-1, keepdim=True).clamp_min_(_TINY))
-        .clamp_(1.0 / MOST_ENERGY, MOST_ENERGY)
-        .pow_(-0.25)
-        .to(stack)
-        .unsqueeze(axis)
-        for side, axis in zip(sides, (-1, -2), strict=True)
-    ]
+    ratios = torch.cat([squares.mean(axis) for axis in (-1, -2)], -1).to(energies[0])
+    ratios.div_(ratios.mean(-1, keepdim=True).clamp_min_(_TINY))
+    torch._foreach_lerp_(list(energies), list(ratios.unbind()), 1.0 - MOMENT_DECAY)
+    known = torch.stack(list(energies))
+    known.div_(known.mean(-1, keepdim=True).clamp_min_(_TINY))  # both sides have this mean
+    known.clamp_(1.0 / MOST_ENERGY, MOST_ENERGY).pow_(-0.25)
+    rows, columns = known.to(stack).split(stack.shape[-2:], -1)
+    return [rows.unsqueeze(-1), columns.unsqueeze(-2)]
 
 
 def _multiply(stack: Tensor, scales: Sequence[Tensor]) -> Tensor:
@@ -110,13 +111,11 @@ def _multiply(stack: Tensor, scales: Sequence[Tensor]) -> Tensor:
 
 
 def _levelled(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
-    """Update the second moments of rows, divide the rows by their roots, and scale to length -1."""
-    norms = torch.linalg.vector_norm(stack, dim=-1)
-    squares = norms.square().div_(stack.shape[-1]).to(moments[0])
+    """Update the second moments of rows, and divide the rows by their negated roots."""
+    squares = stack.square().mean(-1).to(moments[0])
     torch._foreach_lerp_(list(moments), list(squares.unbind()), 1.0 - MOMENT_DECAY)
-    roots = torch.stack(list(moments)).clamp_min_(_TINY).sqrt_().to(stack)
-    sizes = torch.linalg.vector_norm(norms / roots, dim=-1, keepdim=True).clamp_min_(_TINY)
-    return stack.mul_(roots.mul_(sizes).clamp_min_(_TINY).reciprocal_().neg_().unsqueeze(-1))
+    roots = torch.stack(list(moments)).clamp_min_(_TINY).rsqrt_().neg_()
+    return stack.mul_(roots.to(stack).unsqueeze(-1))
 
 
 def lengths(stack: Tensor) -> Tensor:
@@ -141,7 +140,7 @@ def orthogonal(stack: Tensor, roots: Sequence[Tensor] = ()) -> Tensor:
 def _polar(x: Tensor, iterations: int) -> Tensor:
     """Return the orthogonal factor of every wide matrix of a stack."""
     x, gram, norms = _with_gram(x)
-    inverse = (CUSHION * norms.sqrt()).reciprocal_()
+    inverse = norms.rsqrt().mul_(1.0 / CUSHION)
     gram.mul_(inverse.square())
     if _inverts(x):
         return torch.bmm(_inverse_root(gram, FACTOR).mul_(inverse), x)

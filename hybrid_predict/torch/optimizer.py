@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from operator import is_
 from typing import Any, NamedTuple, final
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -78,7 +77,6 @@ class OptimizerWrapper:
         self._known: dict[tuple[int, int], tuple[list[Any], UpdateRule]] = {}
         self._decays: dict[tuple[int, float], float] = {}
         self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
-        self._flags: dict[int, Tensor | None] = {}
         self._hooks: list[StepHooks] = []
         for optimizer in several:
             check_supported(optimizer)
@@ -229,24 +227,13 @@ class OptimizerWrapper:
             for group, old in zip(groups, kept, strict=True):
                 _set_rate(group, old)
 
-    def holds_on_device(self, index: int) -> bool:
-        """Return whether the next update can be held back without reading the device.
+    def skips(self, index: int) -> bool:
+        """Return whether a gradient scaler makes a fused optimizer skip its next update.
 
-        Fused optimizers can, unless they would leave the state of a parameter undefined.
+        Reading its flag waits for the device, as the scaler itself does for other optimizers.
         """
-        optimizer = self.optimizers[index]
-        fused = all(group.get("fused") for group in optimizer.param_groups)
-        if not (fused and type(optimizer).__module__.startswith("torch.optim")):
-            return False
-        updated = [p for p in self.parameters(index) if p.grad is not None]
-        return not optimizer.state or all(optimizer.state.get(p) for p in updated)
-
-    def hold_on_device(self, index: int, good: Tensor) -> None:
-        """Make a fused optimizer skip its next update if ``good`` is false."""
-        optimizer: Any = self.optimizers[index]
-        existing = self._flags[index] = getattr(optimizer, "found_inf", None)
-        skip = (~good).to(torch.float32)
-        optimizer.found_inf = skip if existing is None else torch.maximum(skip, existing.to(skip))
+        flag = getattr(self.optimizers[index], "found_inf", None)
+        return flag is not None and bool(flag)
 
     def hold_back(self, index: int) -> None:
         """Remove the gradients of an optimizer, so that its next update does nothing."""
@@ -261,21 +248,15 @@ class OptimizerWrapper:
         self._held_back[index] = held, counts
 
     def restore_gradients(self, index: int) -> None:
-        """Restore the gradients and flags that were changed to hold back an update."""
-        optimizer: Any = self.optimizers[index]
-        if index in self._flags:
-            existing = self._flags.pop(index)
-            if existing is not None:
-                optimizer.found_inf = existing
-            else:
-                vars(optimizer).pop("found_inf", None)
+        """Restore the gradients that were removed to hold back an update."""
         if index not in self._held_back:
             return
         held, counts = self._held_back.pop(index)
         for p, gradient in held:
             if p.grad is None:  # after an update that raised, there may be a newer one
                 p.grad = gradient
-        for group, before in zip(optimizer.param_groups, counts, strict=False):  # some may be new
+        groups = self.optimizers[index].param_groups
+        for group, before in zip(groups, counts, strict=False):  # some may be new
             group.update(before)
 
     def check_state(self, index: int) -> None:

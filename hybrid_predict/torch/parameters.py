@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from hybrid_predict.errors import ConfigError, ContractError, UnsupportedSetupError
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.torch import fsdp1, shards
 from hybrid_predict.torch.deltas import Movement, WeightDelta
-from hybrid_predict.torch.graph import GraphFindings
 from hybrid_predict.torch.kinds import classify, resolve
-from hybrid_predict.torch.nodes import MatrixIndex
 from hybrid_predict.torch.reading import VerifiedReads
 from hybrid_predict.torch.shards import form
+from hybrid_predict.torch.uses import Findings, MatrixIndex
 
 
 @final
@@ -82,7 +81,7 @@ class ParameterMapper:
     def resolve(
         self,
         keys: Collection[int],
-        seen: GraphFindings,
+        seen: Findings,
         index: MatrixIndex,
         with_gradient: Collection[int],
     ) -> tuple[dict[str, str], list[str]]:
@@ -128,7 +127,7 @@ class ParameterMapper:
         """Call ``fn(name, tensor)`` for every parameter, of which it gets the local shard.
 
         Raises:
-            ContractError: If ``fn`` has written to a tensor.
+            ConfigError: If ``fn`` has written to a tensor.
         """
         for name, p in self._by_name.items():
             value = shards.local(p)
@@ -136,7 +135,9 @@ class ParameterMapper:
             with torch.no_grad():
                 fn(name, value)
             if value._version != before:
-                raise ContractError("fn", f"a function that only reads {name}", "a write to it")
+                expected = f"a function that only reads {name}"
+                remedy = "Call map with a function that returns the new values."
+                raise ConfigError("fn", expected, "a write to it", remedy)
 
     def map(self, fn: Callable[[str, Tensor], Tensor]) -> None:
         """Replace every parameter's values by ``fn(name, tensor)``; on an error none is replaced.

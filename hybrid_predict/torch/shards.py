@@ -68,10 +68,10 @@ def _class_names(module: nn.Module) -> list[str]:
 
 
 def stand_ins(model: nn.Module) -> dict[Hashable, int]:
-    """Map what stands for a parameter in a graph to the ``id`` of the parameter.
+    """Map what stands for a parameter in a forward pass to the ``id`` of the parameter.
 
     With FSDP2 it is the ``id`` of the full parameter, unless this version of torch stores it in
-    another place. For FSDP1 see :func:`~hybrid_predict.torch.fsdp1.graph_parts`.
+    another place. For FSDP1 see :func:`~hybrid_predict.torch.fsdp1.split_parts`.
     """
     params: list[Any] = []
     for module in fsdp2_modules(model):
@@ -81,7 +81,7 @@ def stand_ins(model: nn.Module) -> dict[Hashable, int]:
             params += getattr(group, "fsdp_params", ())
     pairs = [(getattr(p, "_unsharded_param", None), p.sharded_param) for p in params]
     found: dict[Hashable, int] = {id(f): id(shard) for f, shard in pairs if f is not None}
-    found.update(fsdp1.graph_parts(model))
+    found.update(fsdp1.split_parts(model))
     return found
 
 

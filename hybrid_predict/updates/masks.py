@@ -20,16 +20,16 @@ _SMALL = 2048
 
 
 def usable_gradients(
-    gradients: list[Tensor], average: Sequence[Tensor], norms: Tensor, good: Tensor | bool
+    gradients: list[Tensor], average: Sequence[Tensor], norms: Tensor
 ) -> tuple[list[Tensor], Tensor | None]:
-    """Replace gradients by their average where they are not finite, or the update will not happen.
+    """Replace gradients by their average where they are not finite.
 
     Returns:
         The gradients, and whether each was usable, bools of shape (K,); None if all are.
     """
-    if good is True and finite_on_host(norms):
+    if finite_on_host(norms):
         return gradients, None
-    usable = norms.isfinite() & good
+    usable = norms.isfinite()
     triples = zip(gradients, average, usable, strict=True)
     return [torch.where(ok, g, upcast(m).to(g.dtype)) for g, m, ok in triples], usable
 
@@ -39,24 +39,21 @@ def optimizer_only(
     members: Sequence[int],
     usable: Tensor | None,
     still: Mapping[int, Tensor | None],
-    good: Tensor | bool,
 ) -> list[Tensor | None]:
     """Return a mask per tensor of the entries that only the optimizer may move.
 
     These are entries that never had a gradient, and all entries of tensors whose gradient is not
-    usable or whose update does not happen. An average is not searched for zeros if the tensor's
+    usable. An average is not searched for zeros if the tensor's
     gradient has none (``still``). ``members`` are the tensors that have a gradient now.
     """
     lost = {} if usable is None else dict(zip(members, ~usable, strict=True))
-    held_back = ~good if isinstance(good, Tensor) else None
     searched = [k for k in range(len(averages)) if still.get(k, True) is not None]
     found = dict(zip(searched, zeros([averages[k] for k in searched]), strict=True))
     masks = []
     for k, average in enumerate(averages):
         mask = found.get(k)
-        lost_here = lost.get(k, held_back)  # what is usable has an update that happens
-        if lost_here is not None:
-            mask = (is_zero(average) if mask is None else mask) | lost_here
+        if k in lost:
+            mask = (is_zero(average) if mask is None else mask) | lost[k]
         masks.append(mask)
     return masks
 
@@ -109,7 +106,6 @@ def unmoved(
     own: Options,
     still: Tensor | None,
     only: Tensor | None,
-    good: Tensor | bool,
 ) -> Tensor | None:
     """Return the mask of the entries that are frozen now, such as rows that a hook has frozen.
 
@@ -128,7 +124,7 @@ def unmoved(
         off = value - before
     off, moved = upcast(off).square_(), ~still
     mask = still & (off <= COASTING**2 * (off * moved).sum() / moved.sum().clamp(min=1))
-    return _unless_empty(mask if good is True else mask & good)
+    return _unless_empty(mask)
 
 
 def either(left: Tensor | None, right: Tensor | None) -> Tensor | None:

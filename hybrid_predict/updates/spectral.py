@@ -113,15 +113,15 @@ class SpectralUpdate(AbstractUpdate):
         matrices: list[Tensor],
     ) -> list[Tensor]:
         """Return the negated, scaled orthogonal factor of average and newest gradient."""
+        import torch
+
         from hybrid_predict.torch.matrices import Moments, flatten, observe
 
         arrays, every = state.arrays, seen_every(state.period)
-        due = []
-        for position, k in enumerate(members):
-            step = int(arrays["steps"][k])
-            if step < EARLY or step % every == 0:
-                due.append(position)
-            arrays["steps"][k] += 1
+        steps = [arrays["steps"][k] for k in members]
+        known = enumerate(torch.stack(steps).tolist())
+        due = [position for position, step in known if step < EARLY or step % every == 0]
+        torch._foreach_add_(steps, 1)
         roots = [arrays["roots"][members[position]] for position in due]
         decay = COVARIANCE_DECAY ** (every * state.period)
         observe(roots, [matrices[position] for position in due], decay)

@@ -16,12 +16,14 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning_models import Net, loader
 
-from hybrid_predict import ConfigError, HybridPredict, UnsupportedSetupError
+from hybrid_predict import HybridPredict
 from hybrid_predict.audit import audit, plan_audit
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import Meter
+from hybrid_predict.audit.store import cell
 from hybrid_predict.audit.training import train_arm
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
 
@@ -31,6 +33,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 def arm(name, folder, **options):
     config = AuditConfig(**{"mlflow": False, **options})
     return AuditArm(name, 0, config, folder, Meter(config.metric))
+
+
+def trained(make_run, name, folder, **options):
+    """Train one arm from seed 0; return its entry."""
+    config = AuditConfig(**options)
+    return train_arm(make_run, config, cell(config, name, 0), folder, Observer())
 
 
 def keys(value):
@@ -219,7 +227,7 @@ def test_loggers_are_replaced_and_that_is_told(tmp_path, monkeypatch, given, nam
     """A callback that needs a logger finds one, whatever the Trainer is given."""
     monkeypatch.chdir(tmp_path)
     made = run(Net, logger=given, callbacks=[LearningRateMonitor()])
-    entry = train_arm(made, AuditConfig(), FULL, 0, tmp_path, Observer())
+    entry = trained(made, FULL, tmp_path)
     told = f"Not used in the audit, which has a logger of its own: {names}."
     assert entry["left_out"] == ([told] if names else [])
     assert not (tmp_path / "own").exists()
@@ -267,7 +275,7 @@ def test_missing_metric_is_told_with_those_that_are_logged(tmp_path, sanity):
     """Before training if Lightning's sanity check runs, else after it."""
     make_run = run(Spy if sanity else Net, num_sanity_val_steps=sanity)
     with pytest.raises(ConfigError, match=r"got 'val_los'. The validation logs val_loss\."):
-        train_arm(make_run, AuditConfig(metric="val_los"), FULL, 0, tmp_path, Observer())
+        trained(make_run, FULL, tmp_path, metric="val_los")
 
 
 @pytest.mark.parametrize("name", ARMS)
@@ -281,7 +289,7 @@ def test_run_that_ends_early_is_refused(tmp_path, name):
     make_run = run(lambda: Tired("none"), max_steps=30)
     due = 20 if name in SHORTENED else 30
     with pytest.raises(UnsupportedSetupError, match=f"a run of {due} steps, got"):
-        train_arm(make_run, AuditConfig(), name, 0, tmp_path, Observer())
+        trained(make_run, name, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:Total length of")
@@ -319,10 +327,10 @@ def test_metric_that_the_sanity_check_does_not_log_is_waited_for(
     tmp_path, kind, metric, validations
 ):
     make_run = run(lambda: kind("none"), (loader(), validations))
-    entry = train_arm(make_run, AuditConfig(metric=metric), FULL, 0, tmp_path, Observer())
+    entry = trained(make_run, FULL, tmp_path, metric=metric)
     assert entry["metric"] > 0
     with pytest.raises(ConfigError, match="The validation logs val_loss"):
-        train_arm(make_run, AuditConfig(metric="val"), FULL, 0, tmp_path, Observer())
+        trained(make_run, FULL, tmp_path, metric="val")
 
 
 class Split(L.LightningDataModule):
@@ -353,14 +361,14 @@ class Noting(Net):
 
 @pytest.mark.parametrize("metric", ["val_loss", "noise"])
 def test_last_validation_is_on_the_runs_own_data_from_the_same_states(tmp_path, metric):
-    config, metrics, data = AuditConfig(metric=metric), {}, {name: Split() for name in ARMS}
+    metrics, data = {}, {name: Split() for name in ARMS}
 
     def make_run(arm):
         torch.rand(1 + ARMS.index(arm.name))  # whatever training draws differs between arms
         return arm.trainer(max_steps=18), Noting("none"), data[arm.name]
 
     for name in ARMS:
-        metrics[name] = train_arm(make_run, config, name, 0, tmp_path, Observer())["metric"]
+        metrics[name] = trained(make_run, name, tmp_path, metric=metric)["metric"]
     if metric == "val_loss":
         assert metrics == pytest.approx({name: data[name].draws[0] for name in ARMS}, rel=1e-5)
     else:
@@ -374,7 +382,7 @@ def test_metric_that_is_not_finite_is_told_from_weights_that_are_not(tmp_path, b
             self.log("val_loss", torch.tensor(float("nan")))
 
     make_run = run(lambda: Broken("none") if broken == "metric" else Net("none", nan_at={3}))
-    entry = train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
+    entry = trained(make_run, FULL, tmp_path)
     assert entry["metric"] is None
     assert entry["failure"] == ("metric not finite" if broken == "metric" else "diverged")
 
@@ -382,5 +390,5 @@ def test_metric_that_is_not_finite_is_told_from_weights_that_are_not(tmp_path, b
 @pytest.mark.parametrize(("schedule", "rate"), [("cosine", 0.0), ("none", 1.0), ("plateau", None)])
 def test_last_learning_rate_is_recorded_unless_it_follows_a_metric(tmp_path, schedule, rate):
     make_run = run(lambda: Net(schedule))
-    entry = train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
+    entry = trained(make_run, FULL, tmp_path)
     assert entry["rates"] == ([] if rate is None else [pytest.approx(rate, abs=1e-6)])

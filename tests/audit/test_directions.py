@@ -1,19 +1,22 @@
 """The choice of a direction before a search: what it trains, shares, keeps and answers."""
 
 import json
+from dataclasses import replace
 
 import pytest
-from audit_task import Task, config
+from audit_task import Task, config, kept
 
-from hybrid_predict import ConfigError, SpectralUpdate
-from hybrid_predict.audit import plan_search, search
-from hybrid_predict.audit.directions import COMPARED
+from hybrid_predict import SpectralUpdate
+from hybrid_predict.audit import audit, plan_search, search
+from hybrid_predict.audit.config import direction_name
 from hybrid_predict.audit.plan import most_runs
-from hybrid_predict.audit.searching import Searching, number_of_tests
+from hybrid_predict.audit.searching import COMPARED, Searching, number_of_tests
+from hybrid_predict.audit.store import RunStore, cell
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.runtime import Observer
 
 NO_ROOT = SpectralUpdate(longest=0)
-OWN_LENGTH = {"class_path": "hybrid_predict.SpectralUpdate", "init_args": {"bound": 1.0}}
+OWN_LENGTH = SpectralUpdate(bound=1.0)
 NAMES = ("spectral", "SpectralUpdate(longest=0)", "SpectralUpdate(bound=1.0)")
 
 
@@ -28,20 +31,20 @@ def compared(metrics, folder, **options):
     )
     asked = {name: [] for name in NAMES}
 
-    def run(name):
-        def finished(arm, speedup, seed):
-            asked[name].append((arm, speedup, seed))
-            value = metrics[name] if arm == "corrected" else 1.0 + 0.3 * (arm == "short")
-            steps = 600 if arm == "full" else 600 / speedup
-            failure = "diverged" if value is None else None
-            return {
-                "arm": arm, "seed": seed, "metric": value and value + 0.001 * seed * len(arm),
-                "lengths": {"max_steps": 600}, "failure": failure, "full_steps": steps,
-            }  # fmt: skip
+    def run(config, arm, seed):
+        name = direction_name(config.hybrid_config().updates["hidden"])
+        asked[name].append((arm, config.speedup, seed))
+        value = metrics[name] if arm == "corrected" else 1.0 + 0.3 * (arm == "short")
+        return {
+            "arm": arm,
+            "seed": seed,
+            "metric": value and value + 0.001 * seed * len(arm),
+            "lengths": {"max_steps": 600},
+            "failure": "diverged" if value is None else None,
+            "full_steps": 600 if arm == "full" else 600 / config.speedup,
+        }
 
-        return finished
-
-    searching = Searching({name: run(name) for name in NAMES}, chosen, folder, Observer())
+    searching = Searching(run, chosen, folder, Observer())
     return searching.result(), asked
 
 
@@ -84,8 +87,12 @@ def test_directions_share_plain_runs_and_a_search_goes_on(tmp_path):
     assert len(task.calls) == plan.runs == plan.left == most_runs(chosen) == 2 * (2 + 2 + 1)
     assert plan.tests == number_of_tests(chosen) == 2 * 2
     assert task.calls.count(("full", 0)) == 1
-    (folder,) = (tmp_path / "directions").iterdir()
-    assert folder.name.startswith("SpectralUpdate_longest=0_-")
+    assert len({line["run"]["update"] for line in kept(tmp_path)}) == 3  # none, and two
+    alone = Task()  # an audit of one of them finds its runs
+    audit(
+        alone, replace(chosen, hybrid={**chosen.hybrid, "updates": {"hidden": NO_ROOT}}), tmp_path
+    )
+    assert {name for name, _ in alone.calls} <= {"hybrid"}
     again = Task()
     assert search(again, chosen, tmp_path).results == result.results
     assert again.calls == []
@@ -94,6 +101,13 @@ def test_directions_share_plain_runs_and_a_search_goes_on(tmp_path):
     anew = Task()
     assert not search(anew, chosen, tmp_path, overwrite=True).partial
     assert sorted(anew.calls) == sorted(task.calls)
+
+
+def test_runs_with_other_updates_have_folders_of_their_own(tmp_path):
+    updates = ({}, {"hidden": "spectral"}, {"hidden": NO_ROOT})
+    configs = [config(hybrid={"updates": each}) for each in updates]
+    store = RunStore(tmp_path, configs[0])
+    assert len({store.place(cell(each, "corrected", 0)) for each in configs}) == 3
 
 
 def test_lengths_are_refused_before_directions_are_compared(tmp_path):

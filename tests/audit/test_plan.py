@@ -7,7 +7,7 @@ from audit_task import UNGATED, Task, config
 
 from hybrid_predict.audit import audit, plan_audit, plan_search
 from hybrid_predict.ledger import duration
-from hybrid_predict.runs.evidence import ARMS, FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import ARMS, HYBRID, SHORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 def test_plan_learns_the_length_from_a_few_steps(tmp_path, options, steps):
     task = Task(**options)
     plan = plan_audit(task, config(seeds=5), tmp_path / "none")
-    assert task.calls == [(FULL, 0), (HYBRID, 0)]
+    assert task.calls == [(HYBRID, 0)]
     assert plan.full_steps == dict(zip(ARMS, steps, strict=True))
     assert (plan.runs, plan.done) == (20, 0)
     assert plan.seconds == pytest.approx(5 * sum(steps) * plan.seconds_per_step)

@@ -6,9 +6,9 @@ import yaml
 from audit_task import STEPS, Task, config, keep, kept
 from lightning_models import Net, loader
 
-from hybrid_predict import ConfigError
 from hybrid_predict.audit import audit, plan_audit
 from hybrid_predict.audit.store import RunStore
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import locked
 
@@ -51,6 +51,16 @@ def test_results_of_others_are_refused(tmp_path, text):
     with pytest.raises(ConfigError, match=r"results.*--overwrite"):
         audit(task, config(seeds=1), tmp_path)
     assert (task.calls, (tmp_path / "results.json").read_text()) == ([], text)
+
+
+def test_runs_of_another_version_are_refused_and_that_is_said(audited):
+    old = kept(audited)
+    for line in old:
+        del line["run"]["update"], line["run"]["scale"]
+        line["depends_on"]["schema"] = 6
+    keep(audited, old)
+    with pytest.raises(ConfigError, match=r"another version \(schema 6\).*--overwrite"):
+        audit(Task(), config(), audited)
 
 
 def test_overwrite_trains_all_runs_again(audited):
@@ -127,11 +137,11 @@ def test_source_may_be_anything_that_yaml_holds(tmp_path):
     source = {"file": yaml.safe_load(text)}
     store = RunStore(tmp_path, config(), source)
     assert store.depends_on["file"] == {
-        "when": "2020-01-02", "at": "2020-01-02T03:04:05", "1": "one", "two": [{"3": ["a", "b"]}],
-        "none": None, "raw": "6869",
+        "when": "2020-01-02", "at": "2020-01-02 03:04:05", "1": "one", "two": [{"3": ["a", "b"]}],
+        "none": None, "raw": "b'hi'",
     }  # fmt: skip
     run = {"arm": FULL, "seed": 0, "speedup": None, "shapes": "", "weights": "", "changes": {},
-           "total_steps": STEPS, "lengths": {"max_steps": STEPS}}  # fmt: skip
+           "total_steps": STEPS, "lengths": {"max_steps": STEPS}, "scale": 1.0}  # fmt: skip
     store.save(run)
     assert len(RunStore(tmp_path, config(), source).runs) == 1
     with pytest.raises(ConfigError, match="other file"):

@@ -16,9 +16,9 @@ import torch
 from audit_task import STEPS, Interrupting, Task, config, keep, kept
 from lightning_models import Net, loader
 
-from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, meter, plan_audit
 from hybrid_predict.audit.results import make_results, sentences
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations import reporter
 from hybrid_predict.report import pages
 from hybrid_predict.report.audit_figures import curves_figure
@@ -55,7 +55,7 @@ def test_what_is_written(finished):
         "depends_on", "notes", "runs", "summary", "paired", "plain_steps_to_reach", "earned",
         "verdict",
     }  # fmt: skip
-    assert (results["schema"], results["partial"], results["planned_runs"]) == (6, False, 8)
+    assert (results["schema"], results["partial"], results["planned_runs"]) == (7, False, 8)
     assert results["seeds"] == [0, 1]
     assert {"cpu", "cpu_count", "gpu", "torch", "lightning"} <= results["environment"].keys()
     assert results["verdict"]["outcome"] == result.outcome.value == "undecided"
@@ -159,7 +159,7 @@ def test_with_auto_short_arms_take_as_many_full_steps_as_the_hybrid_arm_took(tmp
     assert hybrid["speedup"] == "auto" and hybrid["predicted_steps"] > 0
     for name in (SHORT, CORRECTED):
         assert runs[name]["full_steps"] == hybrid["full_steps"]
-        assert runs[name]["speedup"] == 120 / hybrid["full_steps"]
+        assert runs[name]["scale"] == 120 / hybrid["full_steps"]
     assert any('With "auto" the hybrid arm took' in note for note in result.results["notes"])
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "as many full steps as <em>hybrid</em> took" in page

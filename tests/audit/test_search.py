@@ -5,10 +5,10 @@ import json
 import pytest
 from audit_task import STEPS, Task, config, kept
 
-from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_search, search
 from hybrid_predict.audit.plan import most_runs
 from hybrid_predict.audit.searching import Searching
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.runtime import Observer
 
 SPEEDUPS = (1.5, 2.0, 3.0)
@@ -21,7 +21,8 @@ class Untrained:
         self.metric, self.failure = metric, failure
         self.asked = []
 
-    def run(self, name, speedup, seed):
+    def run(self, config, name, seed):
+        speedup = config.speedup
         self.asked.append((name, speedup, seed))
         value = self.metric(name, speedup, seed)
         speedup = 2.5 if speedup == "auto" else speedup
@@ -59,7 +60,7 @@ def searched(metric, folder, failure="diverged", **options):
     """A search over made runs: its result, what it asked for, and what it told."""
     runs, lines = Untrained(metric, failure), Lines()
     chosen = config(**{"speedups": SPEEDUPS, "seeds": 5, "hybrid": {}, **options})
-    return Searching({"": runs.run}, chosen, folder, lines).result(), runs, lines
+    return Searching(runs.run, chosen, folder, lines).result(), runs, lines
 
 
 def metric(borders):
@@ -117,7 +118,7 @@ def test_a_candidate_that_cannot_pass_is_given_up_and_called_so(tmp_path):
     result, runs, lines = searched(metric({"corrected": 0.0, "hybrid": 3.0}), tmp_path)
     first = result.tried[0]
     assert (first.arm, first.speedup, first.verdict.seeds) == ("corrected", 2.0, 3)
-    assert first.given_up and first.finding == "given up: inferior on 3 seeds"
+    assert first.finding == "given up: inferior on 3 seeds"
     assert first.verdict.outcome is AuditOutcome.NO_SAVING
     assert ("corrected", 2.0, first.finding) in lines.events
     assert ("corrected", 2.0, 3) not in runs.asked
@@ -164,7 +165,7 @@ def test_the_best_seeds_may_still_show_that_plain_training_can_be_shorter(tmp_pa
         return ends[name] + 0.001 * (len(name) * seed % 3)
 
     result, _, _ = searched(value, tmp_path)
-    assert not any(t.given_up for t in result.tried)
+    assert not any("given up" in t.finding for t in result.tried)
     assert result.line.startswith("Trainer(max_steps=200)  # plain training")
 
 
@@ -239,5 +240,5 @@ def test_a_plan_adds_up_the_longest_way_through_the_candidates():
     steps = {1.5: STEPS / 1.5, 2.0: STEPS / 2}
     longest = STEPS + sum(3 * n for n in steps.values())
     assert plan.seconds == pytest.approx(2 * longest * plan.seconds_per_step)
-    assert [arm for arm, _ in task.calls] == ["full", "hybrid"]
+    assert task.calls == [("hybrid", 0)]
     assert "At most 14 runs, for 4 tests of candidates; 0 done" in str(plan)

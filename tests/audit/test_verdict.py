@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hybrid_predict import ConfigError
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.verdict import AuditOutcome, PairedSeed, judge_audit
+from hybrid_predict.errors import ConfigError
 
 VERIFIED, NO_SAVING, UNDECIDED = AuditOutcome
 

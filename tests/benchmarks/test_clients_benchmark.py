@@ -18,7 +18,8 @@ from benchmarks.clients import train as run
 from benchmarks.clients.kept import KeptBatches
 from benchmarks.digests import code_digest
 from benchmarks.plan import Selection
-from hybrid_predict import ConfigError, HybridPredict
+from hybrid_predict import HybridPredict
+from hybrid_predict.errors import ConfigError
 
 
 def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:

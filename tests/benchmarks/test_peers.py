@@ -26,7 +26,7 @@ from benchmarks.peers import libraries
 from benchmarks.peers.dowg import DoWG
 from benchmarks.peers.muon import Muon, SOAPMuon
 from benchmarks.tasks import TASKS
-from hybrid_predict import MissingExtraError, UnsupportedSetupError
+from hybrid_predict.errors import MissingExtraError, UnsupportedSetupError
 
 
 def matched_muon(parameters):

@@ -7,6 +7,7 @@ from itertools import islice
 
 import pytest
 import torch
+from kind_cases import resolved
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils import _pytree as pytree
 
@@ -26,9 +27,8 @@ from benchmarks.tasks.photograph import (
 )
 from benchmarks.tasks.schedules import SCHEDULES
 from benchmarks.tasks.text import GRU
-from hybrid_predict import ConfigError
-from hybrid_predict.torch.graph import GraphFindings
-from hybrid_predict.torch.kinds import classify, matrix_index, resolve
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.torch.kinds import classify
 
 
 @pytest.fixture(params=TASKS, scope="module")
@@ -169,16 +169,13 @@ def test_adapters_start_at_the_base_model_and_leave_it_frozen():
     assert all(torch.equal(frozen[name], value) for name, value in base.state_dict().items())
 
 
-def test_names_and_shapes_say_what_the_graph_shows(task):
+def test_names_and_shapes_say_what_the_loss_shows(task):
     """So that a peer, which knows names and shapes alone, has the same hidden matrices."""
-    model = task.model(0)
-    loss, seen = task.loss(model, next(task.batches(0))), GraphFindings()
-    about = matrix_index(model)
-    seen.add(loss, about)
-    loss.backward()
-    moved = {id(p) for p in model.parameters() if p.grad is not None}
-    named = classify(model)
-    assert resolve(model, named, seen, about, moved) == (named, [])
+    model, batch = task.model(0), next(task.batches(0))
+    kinds = classify(model)
+    named = {n: kinds[id(p)] for n, p in model.named_parameters() if p.requires_grad}
+    matrices = {name: kind for name, kind in named.items() if kind != "vector"}
+    assert resolved(model, lambda net: task.loss(net, batch)) == (matrices, [])
 
 
 def test_the_recurrent_net_sees_no_byte_ahead():

@@ -14,7 +14,7 @@ from benchmarks.yardsticks.lightbench import LIGHTBENCH
 from benchmarks.yardsticks.nanogpt import CHARACTERS, characters, nanogpt
 from benchmarks.yardsticks.plan import Case, Watched, YardstickPlan, constant
 from benchmarks.yardsticks.xor import XorTask
-from hybrid_predict import ConfigError
+from hybrid_predict.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

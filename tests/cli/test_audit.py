@@ -17,7 +17,6 @@ from hybrid_predict import cli
 from hybrid_predict.audit import AuditConfig, AuditOutcome, AuditResult, plan_audit
 from hybrid_predict.audit.verdict import AuditVerdict
 from hybrid_predict.cli.audit import COMMAND
-from hybrid_predict.cli.program import with_seeds
 from hybrid_predict.cli.screen import Screen
 from hybrid_predict.report.pages import plain_finding
 
@@ -82,7 +81,7 @@ def test_plan_trains_a_few_steps_and_writes_nothing(work, capsys, options, seeds
     few = "A verdict needs at least 5 seeds; fewer only give a hint."
     assert out.splitlines().count(few) == (seeds == "4")
     assert not (work / "hybrid-predict-audit").exists()
-    assert seen() == [[18, 18, 9]] * 2
+    assert seen() == [[18, 18, 9]]
 
 
 def test_search_of_a_file(work, capsys):
@@ -181,18 +180,6 @@ def test_the_finding_is_given_in_plain_words(hybrid, seeds, outcome, saving, wor
     ]
     results = {"config": {"metric": "val_loss"}, "verdict": verdict, "runs": runs}
     assert plain_finding(results).startswith(words)
-
-
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        (["audit", "my file.yaml"], "audit 'my file.yaml' --seeds 5"),
-        (["audit", "f", "--seeds", "2", "--threads", "1"], "audit f --threads 1 --seeds 5"),
-        (["demo", "--seeds=1", "--overwrite", "--full"], "demo --full --seeds 5"),
-    ],
-)
-def test_a_command_is_given_again_with_more_seeds_and_keeps_finished_runs(typed, words):
-    assert with_seeds(typed, 5) == f"hybrid-predict {words}"
 
 
 def test_a_hint_ends_with_the_command_that_proves_it(work, capsys):

@@ -10,13 +10,8 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 
-from hybrid_predict import (
-    HybridConfig,
-    HybridPredict,
-    MomentumPredictor,
-    SavingsLedger,
-    UnsupportedSetupError,
-)
+from hybrid_predict import HybridConfig, HybridPredict, MomentumPredictor, SavingsLedger
+from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.last_run import LastRun
 
 pd = pytest.importorskip("pandas")

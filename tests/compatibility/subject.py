@@ -19,8 +19,9 @@ from torch.optim import Optimizer
 from witness import Witness, parameters
 
 from compatibility.rows import CHECKS
-from hybrid_predict import HybridConfig, MomentumPredictor, SavingsLedger, UnsupportedSetupError
+from hybrid_predict import HybridConfig, MomentumPredictor, SavingsLedger
 from hybrid_predict.config import KINDS
+from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.shards import full_tensor, local
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import hybrid_predict
+from hybrid_predict import errors
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -29,7 +30,6 @@ PUBLIC = (
     "hybrid_predict.audit",
     "hybrid_predict.forecast.predictors",
     "hybrid_predict.functional",
-    "hybrid_predict.testing",
     "hybrid_predict.updates",
 )
 DIRECTIVE = re.compile(r"^\.\. auto(?:class|function|data):: (\S+)$", re.M)
@@ -56,6 +56,9 @@ def exported() -> Iterator[str]:
     for module in PUBLIC:
         yield from (f"{module}.{name}" for name in importlib.import_module(module).__all__)
     yield from (f"hybrid_predict.{name}" for name in hybrid_predict._HOMES)
+    classes = [v for v in vars(errors).values() if isinstance(v, type)]
+    public = [c.__name__ for c in classes if issubclass(c, Exception) and c.__name__[0] != "_"]
+    yield from (f"hybrid_predict.errors.{name}" for name in public)
 
 
 def used() -> Iterator[str]:

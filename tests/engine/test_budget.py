@@ -11,9 +11,10 @@ import torch
 from loops import Run, normal, same_bits, weights
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, Phase, SpectralUpdate
+from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate
 from hybrid_predict.groups import groups
 from hybrid_predict.ledger import FELL_BACK
+from hybrid_predict.record import Phase
 from hybrid_predict.rules import budget
 
 

@@ -1,4 +1,4 @@
-"""When the kinds of parameters are decided, and by which graphs."""
+"""When the kinds of parameters are decided, and by which losses."""
 
 import copy
 import logging
@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from graph_cases import CountDecoder, Recomputed, mlp, rows, square
+from kind_cases import CountDecoder, InKernel, mlp, rows, square
 from loops import make_config, same_bits, weights
 from torch import nn
 
@@ -60,7 +60,7 @@ def corrected(**how):
 INNER = {"px_decoder.0.weight", "px_decoder.2.weight"}
 
 
-def test_a_plain_loop_shows_the_graph_when_the_first_full_step_ends():
+def test_a_plain_loop_shows_the_loss_when_the_first_full_step_ends():
     found, moved = corrected()
     assert found == HEADS
     assert moved == {*INNER, *HEADS}  # by names and shapes for one full step
@@ -73,7 +73,7 @@ def test_a_loss_that_is_shown_earlier_decides_before_the_first_correction(call):
     assert moved == INNER
 
 
-def test_the_package_s_own_loop_shows_the_graph_before_the_first_correction():
+def test_the_package_s_own_loop_shows_the_loss_before_the_first_correction():
     plain = Loop()
     plain.step()
     torch.manual_seed(0)
@@ -88,7 +88,7 @@ def test_the_package_s_own_loop_shows_the_graph_before_the_first_correction():
 
 
 @pytest.mark.parametrize("tell", [torch.Tensor.item, torch.Tensor.detach, lambda loss: None])
-def test_without_a_graph_names_and_shapes_decide_and_the_run_says_so(tell, caplog):
+def test_without_a_loss_names_and_shapes_decide_and_the_run_says_so(tell, caplog):
     caplog.set_level(logging.INFO, logger="hybrid_predict")
     loop = Loop(make_config(total_steps=9), tell)
     for _ in range(3):
@@ -100,12 +100,12 @@ def test_without_a_graph_names_and_shapes_decide_and_the_run_says_so(tell, caplo
     assert sum(event["reason"] in record.getMessage() for record in caplog.records) == 1
 
 
-def test_parts_that_the_graph_does_not_show_keep_their_kinds_and_are_named():
-    loop = Loop(make_config(total_steps=9), model=lambda: Recomputed(True))
+def test_parts_that_the_loss_does_not_show_keep_their_kinds_and_are_named():
+    loop = Loop(make_config(total_steps=9), model=InKernel)
     loop.step()
     assert heads(loop.engine) == {"out.weight"}
     (event,) = loop.engine.ledger.events
-    assert "in inner.0.weight, inner.2.weight: decided by names and shapes" in event["reason"]
+    assert "in inner, stem.weight: decided by names and shapes" in event["reason"]
 
 
 def test_overrides_win():
@@ -128,7 +128,7 @@ def test_kinds_are_kept_when_a_run_resumes_and_not_decided_again():
     for _ in range(6):
         loop.step()
     saved = copy.deepcopy((loop.model.state_dict(), loop.engine.state_dict()))
-    resumed = Loop(config, torch.Tensor.item)  # shows no graph any more
+    resumed = Loop(config, torch.Tensor.item)  # shows no loss any more
     resumed.model.load_state_dict(saved[0])
     resumed.engine.load_state_dict(saved[1])
     assert heads(resumed.engine) == HEADS
@@ -137,7 +137,7 @@ def test_kinds_are_kept_when_a_run_resumes_and_not_decided_again():
         resumed.step()
     assert same_bits(weights(resumed.model), weights(loop.model))
     assert heads(resumed.engine) == HEADS
-    assert not any("graph" in event["reason"] for event in resumed.engine.ledger.events)
+    assert not any("to tell" in event["reason"] for event in resumed.engine.ledger.events)
 
 
 class Adversaries:

@@ -10,7 +10,9 @@ from cases import MODELS
 from loops import Bench, Run, make_config, net, normal, same_bits, weights
 from torch import nn
 
-from hybrid_predict import ConfigError, HybridConfig, HybridEngine, Phase, UsageError, Verdict
+from hybrid_predict import HybridConfig, HybridEngine, Verdict
+from hybrid_predict.errors import ConfigError, UsageError
+from hybrid_predict.record import Phase
 from hybrid_predict.report.overview import overview
 
 PREDICTING = 7
@@ -100,9 +102,8 @@ def test_an_accumulated_step_with_saves_inside_is_the_same_step():
     assert same_bits(*traces)
 
 
-@pytest.mark.parametrize("lag", [0, 1, 3])
-def test_a_record_is_about_its_own_step_and_reports_what_is_read_about_an_earlier_one(lag):
-    bench, losses = Bench(make_config(lag=lag, total_steps=60)), {}
+def test_a_record_is_about_its_own_step():
+    bench, losses = Bench(make_config(total_steps=60)), {}
     for k in range(1, 13):
         bench.engine.before_step()
         loss = bench.loss()
@@ -114,9 +115,8 @@ def test_a_record_is_about_its_own_step_and_reports_what_is_read_about_an_earlie
         record = bench.engine.after_step(loss)
         assert record.step == k
         assert (record.predicted > 0) == (record.phase is Phase.PREDICT) == (k > 3)
-        assert record.read_step == (k - lag if k > lag else None)
-        assert record.loss == (pytest.approx(losses[k - lag]) if k > lag else None)
-        assert (record.verdict is Verdict.STANDS) == (k - lag > 3)
+        assert record.loss == pytest.approx(losses[k])
+        assert (record.verdict is Verdict.STANDS) == (k > 3)
         assert record.skill is None
 
 

@@ -10,7 +10,6 @@ from hybrid_predict import HybridEngine, SpectralUpdate
 PASSIVE = {
     "disabled": {"enabled": False},
     "shadow": {"shadow": True},
-    "shadow, reading late": {"shadow": True, "lag": 3},
     "nothing to do": {"updates": {}, "speedup": 1},
     "no share": {"updates": {"hidden": SpectralUpdate(share=0.0)}, "speedup": 1},
 }

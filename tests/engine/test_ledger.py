@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from loops import Bench, make_config
 
-from hybrid_predict import ConfigError, SavingsLedger
+from hybrid_predict import SavingsLedger
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.ledger import LEAST_FACTOR, duration
 
 BY_HAND = SavingsLedger(

@@ -10,13 +10,14 @@ import weakref
 import pytest
 import torch
 from cases import UNGATED
+from held import held
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from held import held
-from hybrid_predict import HybridConfig, HybridEngine, Phase, SpectralUpdate
+from hybrid_predict import HybridConfig, HybridEngine, SpectralUpdate
 from hybrid_predict.forecast import window
+from hybrid_predict.record import Phase
 from hybrid_predict.report.overview import overview
 
 SIDE, LAYERS = 64, 6

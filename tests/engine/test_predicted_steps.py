@@ -6,7 +6,8 @@ from cases import OPTIMIZERS, UNGATED
 from loops import Bench, Run, full_step, load, make_config, net, normal, same_bits, save
 from torch.optim.lr_scheduler import LambdaLR
 
-from hybrid_predict import HybridConfig, MomentumPredictor, Phase
+from hybrid_predict import HybridConfig, MomentumPredictor
+from hybrid_predict.record import Phase
 
 DECAY, COEFFICIENT = 0.9, 0.5
 
@@ -152,7 +153,7 @@ def test_predicted_steps_of_unknown_length_do_not_change_the_mean_length():
     assert 0 < min(known) <= bench.engine.ledger.mean_length <= max(known)
 
 
-@pytest.mark.parametrize("changes", [{}, {"speedup": 1}, {"enabled": False}, {"lag": 3}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"speedup": 1}, {"enabled": False}], ids=str)
 def test_full_steps_after_the_last_step_are_plain_training_and_tick_nothing(changes):
     bench = Bench(make_config(**changes))
     assert sum(record.ticks for record in bench.finish()) == 30

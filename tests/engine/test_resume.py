@@ -17,16 +17,16 @@ from loops import (
 )
 from torch import nn
 
-from hybrid_predict import HybridEngine, Phase, SpectralUpdate, UsageError
+from hybrid_predict import HybridEngine, SpectralUpdate
+from hybrid_predict.errors import UsageError
+from hybrid_predict.record import Phase
 
 SHORT = {"total_steps": 24}
 SCENARIOS = {
     "pattern": (SHORT, ()),
-    "reading late": ({**SHORT, "lag": 4}, ()),
     "undone": ({"total_steps": 40}, (6, 26)),
-    "undone, reading late": ({"total_steps": 48, "lag": 4}, (6, 7)),
     "spread": ({"total_steps": 24, "speedup": 1.4}, ()),
-    "shadow": ({**SHORT, "shadow": True, "lag": 2}, (9,)),
+    "shadow": ({**SHORT, "shadow": True}, (9,)),
     "corrected only": ({**SHORT, "speedup": 1}, (9,)),
     "half a share": ({**SHORT, "updates": {"hidden": SpectralUpdate(share=0.5)}}, ()),
     "no root": ({**SHORT, "updates": {"hidden": SpectralUpdate(longest=0)}}, (9,)),
@@ -41,8 +41,7 @@ def advance(bench, spoiled):
 
 def summary(record):
     """What a record says about training."""
-    return (record.step, record.phase, record.ticks, record.predicted, record.read_step,
-            record.verdict, record.loss)  # fmt: skip
+    return record.step, record.phase, record.ticks, record.predicted, record.verdict, record.loss
 
 
 @pytest.mark.parametrize(
@@ -50,22 +49,20 @@ def summary(record):
     [
         *((name, "mlp", "adamw-fused") for name in SCENARIOS),
         ("undone", "conv", "sgd"),
-        ("undone, reading late", "tied", "adamw"),
-        ("reading late", "partly-trained", "rmsprop"),
+        ("undone", "tied", "adamw"),
+        ("pattern", "partly-trained", "rmsprop"),
     ],
 )
 def test_a_run_resumes_bit_for_bit_from_every_step(scenario, model, optimizer):
     changes, spoiled = SCENARIOS[scenario]
     config = make_config(**changes)
     bench = Bench(config, model, optimizer)
-    saves, records, unread = [save(bench)], [], 0
+    saves, records = [save(bench)], []
     while not bench.engine.done:
         records.append(advance(bench, spoiled))
         saves.append(save(bench))
-        unread = max(unread, bench.engine._state.unread)
     wanted = bench.trace()
-    assert (unread > 0) is (scenario.endswith("reading late"))
-    if scenario.startswith("undone"):
+    if scenario == "undone":
         assert bench.engine.ledger.undone_steps == 2
     if scenario == "pattern":
         assert {record.phase for record in records} == set(Phase) - {Phase.PLAIN}
@@ -78,7 +75,7 @@ def test_a_run_resumes_bit_for_bit_from_every_step(scenario, model, optimizer):
 
 
 def test_a_run_that_decides_its_own_pace_resumes_bit_for_bit():
-    config = make_config(total_steps=200, speedup="auto", lag=3, warmup_steps=60, cooldown_steps=5)
+    config = make_config(total_steps=200, speedup="auto", warmup_steps=60, cooldown_steps=5)
     bench = Bench(config)
     bench.optimizer.param_groups[0]["lr"] = 1e-6
     saves, records, states = [], [], []
@@ -210,9 +207,9 @@ def test_a_run_goes_on_with_the_plug_in_off_and_on_again():
     ("steps", "reason"), [(3, "starts before the saved state"), (25, "went on without the plug-in")]
 )
 def test_somebody_else_s_count_wins_and_is_logged(steps, reason, caplog):
-    bench = Bench(make_config(total_steps=60, lag=2))
+    bench = Bench(make_config(total_steps=60))
     bench.train(8)
-    fresh = Bench(make_config(total_steps=60, lag=2))
+    fresh = Bench(make_config(total_steps=60))
     fresh.engine.load_state_dict(bench.engine.state_dict(), steps=steps)
     assert fresh.engine.ledger.steps == steps
     assert reason in caplog.text
@@ -220,22 +217,6 @@ def test_somebody_else_s_count_wins_and_is_logged(steps, reason, caplog):
     assert sum(r.ticks for r in records) == 60 - steps
     ledger = fresh.engine.ledger
     assert ledger.steps == 60 == ledger.full_steps + ledger.predicted_steps
-
-
-@pytest.mark.parametrize("changes", [{"updates": {}, "speedup": 1}, {"enabled": False}], ids=str)
-def test_verdicts_that_are_unread_count_in_a_run_that_goes_on_plain(changes):
-    bench = Bench(make_config(total_steps=60, lag=3))
-    while bench.engine._state.unread < 2:
-        bench.step()
-    state, unread = bench.engine.state_dict(), bench.engine._state.unread
-    steps = bench.engine.ledger.steps
-    plain = Bench(make_config(total_steps=60, **changes))
-    plain.engine.load_state_dict(state)
-    assert same_bits(plain.engine.state_dict()["queue"], state["queue"])
-    records = plain.finish()
-    assert records[0].ticks == 1 + unread
-    assert len(records) == 60 - steps - unread
-    assert plain.engine._state.unread == 0
 
 
 def test_operations_are_counted_anew_on_another_number_of_ranks():

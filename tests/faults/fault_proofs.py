@@ -22,7 +22,8 @@ from faulty import (
     with_predictor,
     with_update,
 )
-from hybrid_predict import HybridEngine, PredictorError, Verdict, WeightDelta
+from hybrid_predict import HybridEngine, Verdict, WeightDelta
+from hybrid_predict.errors import PredictorError
 from hybrid_predict.rules.limits import MOST_PAUSES
 from hybrid_predict.torch.deltas import Movement
 from interrupts import interrupt_lines

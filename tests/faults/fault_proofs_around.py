@@ -19,9 +19,10 @@ from run_logs import ROWS, written
 from benchmarks.plan import Cell
 from benchmarks.run import stored
 from faulty import Log, check_consistent, check_goes_on, state
-from hybrid_predict import CheckpointError, ConfigError, HybridTrainer, OptimizerWrapper, TorchModel
+from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel
+from hybrid_predict.audit.file import read_audit
+from hybrid_predict.errors import CheckpointError, ConfigError
 from hybrid_predict.integrations.loggers import Loggers
-from hybrid_predict.objects import objects
 from hybrid_predict.report.run_log import find_log, read_log
 from hybrid_predict.runs.runtime import writable_folder, write_json
 
@@ -181,7 +182,7 @@ def damaged_log(tmp_path, monkeypatch):
 
 def refused(change, words):
     def prove(tmp_path, monkeypatch):
-        bench = Bench(make_config(lag=1))
+        bench = Bench(make_config())
         bench.train(8)
         kept, engine = state(bench), bench.engine.state_dict()
         for spoiled in change(copy.deepcopy(engine)):
@@ -223,10 +224,13 @@ def code_in_a_checkpoint(tmp_path, monkeypatch):
 
 def foreign_class(tmp_path, monkeypatch):
     place = tmp_path / "called"
+    file = tmp_path / "file.yaml"
     for field in ("updates", "predictors"):
         described = {"class_path": "os.mkdir", "init_args": {"path": str(place)}}
-        with pytest.raises(ConfigError, match=f"{field}.hidden.class_path"):
-            objects(field, {"hidden": described})
+        audit = {"hybrid": {field: {"hidden": described}}}
+        file.write_text(json.dumps({"model": {}, "trainer": {}, "audit": audit}))
+        with pytest.raises(ConfigError, match=f"hybrid.{field}.hidden.class_path"):
+            read_audit(file)
     assert not place.exists()
 
 

@@ -37,7 +37,7 @@ class Run:
         self.model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4), nn.Linear(4, 1))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.target = nn.Linear(4, 1).requires_grad_(False)
-        self.config = make_config(total_steps=4 * steps, warmup_steps=8, lag=2)
+        self.config = make_config(total_steps=4 * steps, warmup_steps=8)
         self.engine = HybridEngine(self.model, self.optimizer, self.config)
         self.taken = self.undone = self.alarms = self.ticks = 0
 
@@ -100,9 +100,7 @@ def test_faults_leave_nothing_behind(steps):
     for _ in range(steps - steps // 5):
         run.step()
     run.reload()
-    # Only the queue of late readings may be longer or shorter.
-    assert abs(tensors() - first[0]) <= 4
-    assert threading.active_count() == first[1]
+    assert (tensors(), threading.active_count()) == first
     assert resident() - memory < 16 * 2**20
     assert len(run.optimizer._optimizer_step_pre_hooks) == 1
     assert len(run.optimizer._optimizer_step_post_hooks) == 1
@@ -111,8 +109,7 @@ def test_faults_leave_nothing_behind(steps):
     assert run.alarms >= max(1, steps // (2 * SPOILED))
     assert ledger.full_steps == run.taken
     assert ledger.steps == ledger.full_steps + ledger.predicted_steps == run.ticks
-    # What the last measurements say has not been read.
-    assert 0 <= run.undone - ledger.undone_steps <= 2
+    assert run.undone == ledger.undone_steps
     assert ledger.predicted_steps > 0.7 * run.taken
     assert len(ledger.events) < 6
     assert run.loss().item() < 0.5

@@ -5,11 +5,12 @@ import torch
 from loops import Bench, Run, hurry, make_config, net
 from torch import nn
 
-from hybrid_predict import MomentumPredictor, Phase
+from benchmarks.placebos import NegatedForecast
+from hybrid_predict import MomentumPredictor
 from hybrid_predict.config import KINDS
+from hybrid_predict.record import Phase
 from hybrid_predict.rules.pace import Pace
 from hybrid_predict.rules.skill import SHORTEST, Skill
-from hybrid_predict.testing.placebos import NegatedForecast
 
 
 def gated(**changes):

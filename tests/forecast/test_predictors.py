@@ -6,27 +6,21 @@ import math
 import numpy as np
 import pytest
 import torch
+from contract import PREDICTED, History, steps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_predict import (
-    ConfigError,
-    FittedPredictor,
-    MomentumPredictor,
-    PredictorError,
-    WeightDelta,
-)
+from hybrid_predict import FittedPredictor, MomentumPredictor, WeightDelta
+from hybrid_predict.errors import ConfigError, PredictorError
 from hybrid_predict.forecast.drift import START
 from hybrid_predict.forecast.movement import check_delta
 from hybrid_predict.forecast.predictors import PREDICTORS, make_predictor
 from hybrid_predict.forecast.window import Reading
-from hybrid_predict.testing.contract import steps
-from hybrid_predict.testing.predictors import SHAPES, History
 
 DECAY, LAMBDA, NAN = 0.8, 0.7, math.nan
 
 
-def observed(predictor, displacements, history="float32", shapes=SHAPES):
+def observed(predictor, displacements, history="float32", shapes=PREDICTED):
     history = History(predictor, history, shapes)
     for displacement in displacements:
         history.observe(displacement)
@@ -44,14 +38,14 @@ def averaged(displacements, decay=DECAY):
 
 @given(count=st.integers(1, 12), rates=st.lists(st.floats(-9, 50), min_size=4, max_size=4))
 def test_momentum_forecasts_coefficient_times_rate_times_drift(count, rates):
-    displacements = steps(SHAPES, count=count)
+    displacements = steps(PREDICTED, count=count)
     history = observed(MomentumPredictor(decay=DECAY, coefficient=LAMBDA), displacements)
     wanted = [LAMBDA * r * d for r, d in zip(rates, averaged(displacements), strict=True)]
     torch.testing.assert_close(history.forecast(rates), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_displacements_are_averaged_with_equal_weights():
-    displacements = steps(SHAPES, count=4)
+    displacements = steps(PREDICTED, count=4)
     history = observed(MomentumPredictor(decay=DECAY, coefficient=-1.0), displacements)
     means = [-torch.stack(moved).mean(0) for moved in zip(*displacements, strict=True)]
     torch.testing.assert_close(history.forecast(), means)
@@ -84,11 +78,11 @@ def reading(history, lengths):
     drifts = [x.double().flatten().numpy() for x in history.state.arrays["drift"]]
     columns = [np.stack([20 * c * d, START * d, d]) for c, d in zip(lengths, drifts, strict=True)]
     gram = np.stack([x @ x.T for x in columns])
-    return Reading("hidden", 0, tuple(SHAPES), 20, gram, np.zeros(4), gram[:, 2, 2], np.zeros(4))
+    return Reading("hidden", 0, tuple(PREDICTED), 20, gram, np.zeros(4), gram[:, 2, 2], np.zeros(4))
 
 
 def test_a_fitted_length_is_half_the_drift_before_the_first_window():
-    displacements = steps(SHAPES, count=6)
+    displacements = steps(PREDICTED, count=6)
     history = observed(FittedPredictor(), displacements)
     wanted = [2.0 * START * drift for drift in averaged(displacements, 0.95)]
     torch.testing.assert_close(history.forecast(2.0), wanted)
@@ -96,7 +90,7 @@ def test_a_fitted_length_is_half_the_drift_before_the_first_window():
 
 
 def test_fitted_lengths_are_those_of_the_windows():
-    history = observed(FittedPredictor(ridge=0.0), steps(SHAPES, count=6))
+    history = observed(FittedPredictor(ridge=0.0), steps(PREDICTED, count=6))
     lengths, drifts = [0.2, 0.4, -0.6, 2.0], history.state.arrays["drift"]
     square = history.predictor.fit(history.state, reading(history, lengths))
     wanted = [c * d for c, d in zip([0.2, 0.4, -0.6, 1.0], drifts, strict=True)]
@@ -105,7 +99,7 @@ def test_fitted_lengths_are_those_of_the_windows():
 
 
 def test_a_window_without_drift_fits_nothing():
-    history = observed(FittedPredictor(), steps(SHAPES, count=6))
+    history = observed(FittedPredictor(), steps(PREDICTED, count=6))
     still = reading(history, [0.5] * 4)._replace(gram=np.zeros((4, 3, 3)))
     history.predictor.fit(history.state, still)
     assert history.state.numbers == {}

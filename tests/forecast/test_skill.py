@@ -53,11 +53,10 @@ def test_skill_is_that_of_a_replay_in_64_bits():
     assert run.records[-1].skill == ledger.skill
 
 
-@pytest.mark.parametrize(("at", "lag"), [(5, 0), (10, 2), (20, 0), (22, 2), (83, 0)])
-def test_a_gated_run_resumes_bit_for_bit_inside_a_window(at, lag):
-    config = make_config(
-        total_steps=140, lag=lag, speedup=1.3, predictors={"hidden": "fitted", "head": "momentum"}
-    )
+@pytest.mark.parametrize("at", [5, 10, 20, 22, 83])
+def test_a_gated_run_resumes_bit_for_bit_inside_a_window(at):
+    predictors = {"hidden": "fitted", "head": "momentum"}
+    config = make_config(total_steps=140, speedup=1.3, predictors=predictors)
     whole = Bench(config)
     whole.train(at)
     saved = save(whole)

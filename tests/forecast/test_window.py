@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hybrid_predict import CheckpointError
+from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Window, reading
 
 LENGTH = 20

@@ -15,7 +15,8 @@ import pytest
 import torch
 from functional_loops import KINDS, weights
 
-from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor, SpectralUpdate
+from hybrid_predict import HybridConfig, MomentumPredictor, SpectralUpdate
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.functional import correct, init, kinds, predict, select_backend, verify
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from functional_loops import KINDS, in_functions, in_the_engine, same_runs, weights
 
-from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor, SpectralUpdate
+from hybrid_predict import HybridConfig, MomentumPredictor, SpectralUpdate
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional import correct, init, predict, verify
 from hybrid_predict.functional.plan import make_plans
 from hybrid_predict.rules import budget

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from functional_loops import DECAY, KINDS, RATE, Run, batch, in_the_engine, rate, same_runs, weights
 
-from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor, functional
+from hybrid_predict import HybridConfig, MomentumPredictor, functional
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional import correct, predict, select, verify
 
 jax = pytest.importorskip("jax")

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from functional_loops import KINDS, batch, loss_and_gradients, weights
 
-from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor
+from hybrid_predict import HybridConfig, MomentumPredictor
+from hybrid_predict.errors import ConfigError
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from functional_loops import KINDS, batch, in_functions, loss_and_gradients, weights
 
-from hybrid_predict import ConfigError, HybridConfig
+from hybrid_predict import HybridConfig
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional import correct, init, predict, verify
 
 SMALL = 1e-4

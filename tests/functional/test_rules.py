@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hybrid_predict import ConfigError, HybridConfig
+from hybrid_predict import HybridConfig
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional import init, predict
 from hybrid_predict.functional.initial import MOST_STEPS
 from hybrid_predict.rules.schedule import due, schedule

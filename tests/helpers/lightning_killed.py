@@ -33,7 +33,7 @@ def train(folder: Path, *more: L.Callback, **options: Any) -> tuple[HybridPredic
     save = ModelCheckpoint(
         folder, "{step}", every_n_train_steps=EVERY, save_top_k=1, save_on_exception=True
     )
-    callback = Ungated(lag=2, cooldown_steps=0.2)
+    callback = Ungated(cooldown_steps=0.2)
     train = SeededLoader(1000)
     _, model = fit([callback, *more, save], train=train, max_steps=STEPS, **options)
     return callback, model

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from witness import verifies
 
-from hybrid_predict import (
+from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict.errors import (
     CheckpointError,
     ConfigError,
-    HybridConfig,
-    HybridEngine,
     MissingExtraError,
     UnsupportedSetupError,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -11,7 +12,10 @@ import pytest
 from lightning.pytorch.cli import LightningCLI
 from lightning_models import Net
 
-from hybrid_predict import ConfigError, HybridConfig, HybridPredict, SpectralUpdate
+from hybrid_predict import HybridConfig, HybridPredict, SpectralUpdate
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.updates import AbstractUpdate
 
 OTHERS = {"config", "log_dir", "skip_data"}
 
@@ -21,8 +25,14 @@ def test_the_callback_takes_every_field_of_the_configuration_by_name() -> None:
     names = [f.name for f in fields(HybridConfig)]
     assert [name for name in parameters if name not in OTHERS] == names
     assert parameters.keys() - names == OTHERS
-    wanted = get_type_hints(HybridConfig)
-    hints = get_type_hints(HybridPredict.__init__)
+    methods = {"AbstractUpdate": AbstractUpdate, "AbstractPredictor": AbstractPredictor}
+    hints = get_type_hints(HybridPredict.__init__, localns=methods)
+    wanted = {
+        **get_type_hints(HybridConfig),
+        # Lightning's command line makes the objects that a file describes by these types.
+        "updates": Mapping[str, str | AbstractUpdate],
+        "predictors": Mapping[str, str | AbstractPredictor],
+    }
     for name in names:
         assert hints[name] == wanted[name] | None
         assert parameters[name].default is None
@@ -32,7 +42,7 @@ def test_the_callback_takes_every_field_of_the_configuration_by_name() -> None:
 GIVEN: dict[str, Any] = {
     "speedup": 2.0, "warmup_steps": 7, "cooldown_steps": 0.1, "total_steps": 50, "enabled": False,
     "shadow": True, "updates": {}, "predictors": {"head": "momentum"}, "kinds": {"net.*": "head"},
-    "watch_loss": False, "max_overhead": 0.3, "history_dtype": "bfloat16", "lag": 2,
+    "watch_loss": False, "max_overhead": 0.3, "history_dtype": "bfloat16",
 }  # fmt: skip
 PATTERN = {"full_steps": 2, "predict_steps": 1}
 
@@ -54,9 +64,9 @@ def test_a_folder_that_is_no_path_is_refused() -> None:
 
 
 def test_arguments_override_a_configuration() -> None:
-    config = HybridConfig(speedup=3, lag=2)
-    assert HybridPredict(2.0, config=config).config == HybridConfig(speedup=2.0, lag=2)
-    assert HybridPredict(config=config, **PATTERN).config == HybridConfig(lag=2, **PATTERN)
+    config = HybridConfig(speedup=3, shadow=True)
+    assert HybridPredict(2.0, config=config).config == HybridConfig(speedup=2.0, shadow=True)
+    assert HybridPredict(config=config, **PATTERN).config == HybridConfig(shadow=True, **PATTERN)
     assert HybridPredict(2.0, config=PATTERN).config == HybridConfig(speedup=2.0)
     assert HybridPredict(enabled=True, config={"enabled": False}).config.enabled
     update = SpectralUpdate(share=0.5)
@@ -88,7 +98,7 @@ trainer:
         warmup_steps: 0.1
         updates: {{}}
         kinds: {{"net.4.weight": hidden}}
-        config: {{lag: 1, predictors: {{hidden: fitted}}}}
+        config: {{shadow: true, predictors: {{hidden: fitted}}}}
         skip_data: none
 """
 
@@ -110,6 +120,6 @@ def test_a_lightning_cli_makes_the_callback(
     (callback,) = [c for c in cli.trainer.callbacks if isinstance(c, HybridPredict)]
     assert callback.skip_data == "none"
     assert callback.config == HybridConfig(
-        full_steps=3, predict_steps=1, warmup_steps=0.1, updates={}, lag=1,
+        full_steps=3, predict_steps=1, warmup_steps=0.1, updates={}, shadow=True,
         kinds={"net.4.weight": "hidden"}, predictors={"hidden": "fitted"},
     )  # fmt: skip

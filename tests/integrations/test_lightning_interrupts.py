@@ -65,7 +65,7 @@ class Run:
                 hooked = {n: self._hook(key, n) for n in names if n == name or not owner}
                 cls = type(key, (cls,), hooked)
             classes[key] = cls
-        self.witness, self.callback = Witness(), classes["plug-in"](lag=1, max_overhead=100)
+        self.witness, self.callback = Witness(), classes["plug-in"](max_overhead=100)
         save = ModelCheckpoint(folder, "{step}", every_n_train_steps=SAVED, save_top_k=-1)
         self.callbacks = [self.callback, self.witness, classes["callback"](), save]
         self.model = classes["module"]()

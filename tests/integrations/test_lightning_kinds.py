@@ -3,7 +3,7 @@
 import lightning.pytorch as pl
 import pytest
 import torch
-from graph_cases import CountDecoder, rows
+from kind_cases import CountDecoder, rows
 from lightning_models import SeededLoader, StopAt, fit, weights
 
 from compatibility.manual import Gan

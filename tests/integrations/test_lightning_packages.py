@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning_models import AnyNet, Net, SeededLoader, Ungated, fit, same, weights
 
-from hybrid_predict import UnsupportedSetupError
+from hybrid_predict.errors import UnsupportedSetupError
 
 TESTS = Path(__file__).parents[1]
 PACKAGES = {"lightning": lightning.pytorch, "pytorch_lightning": pytorch_lightning}
@@ -88,7 +88,7 @@ assert rank_zero.log.name.startswith("pytorch_lightning")
 
 def test_where_neither_is_installed_the_extra_is_named() -> None:
     code = """
-from hybrid_predict import MissingExtraError
+from hybrid_predict.errors import MissingExtraError
 try:
     from hybrid_predict import HybridPredict
 except MissingExtraError as error:

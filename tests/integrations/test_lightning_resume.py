@@ -55,11 +55,10 @@ class Hurried(Ungated):
 RUNS: dict[str, tuple[dict[str, Any], int, int]] = {
     "default": ({"cooldown_steps": 0.1}, 2, 1),
     "pattern": ({"full_steps": 3, "predict_steps": 2}, 1, 1),
-    "late": ({"lag": 3}, 1, 1),
     "shadow": ({"shadow": True}, 2, 1),
     "every kind": ({"predictors": EVERY_KIND.predictors}, 1, 1),
     "skipped multiples": ({"speedup": 2.0}, 1, 7),
-    "auto, late": ({"speedup": "auto", "predictors": EVERY_KIND.predictors, "lag": 3}, 2, 1),
+    "auto": ({"speedup": "auto", "predictors": EVERY_KIND.predictors}, 2, 1),
 }
 """Options, batches per update, and steps between checkpoints."""
 
@@ -159,7 +158,7 @@ def test_a_run_that_went_on_without_the_plug_in_is_taken_up_where_the_trainer_is
     path: str | None = None
     updates = 3 if make is not Net else 1
     for stop, enabled in ((20, True), (40, False), (999, True)):
-        callback = Ungated(enabled=enabled, lag=3)
+        callback = Ungated(enabled=enabled)
         end = SaveAt(stop * updates, tmp_path / str(stop))
         trainer, model = fit([callback, end], make(), train=SeededLoader(60), max_epochs=1,
                              ckpt_path=path)  # fmt: skip

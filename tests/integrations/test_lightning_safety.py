@@ -94,7 +94,7 @@ def test_a_broken_batch_right_after_predicted_steps_leaves_no_trace(name: str) -
     callback, model = Recorded(), Spoiled()
     model.nan_at = AtPredicted(callback, 2)
     trainer, _ = fit([callback, Watch()], model, max_steps=48, **UNDONE[name])
-    undone = [r.read_step for r in callback.records if r.verdict is Verdict.UNDONE]
+    undone = [r.step for r in callback.records if r.verdict is Verdict.UNDONE]
     assert undone == model.nan_at.spoiled and len(undone) == 2
     assert callback.ledger.undone_steps == 2
     assert callback.ledger.predicted_steps + callback.ledger.full_steps == 48

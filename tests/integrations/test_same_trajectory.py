@@ -26,8 +26,8 @@ from hybrid_predict import (
     OptimizerWrapper,
     SavingsLedger,
     TorchModel,
-    UnsupportedSetupError,
 )
+from hybrid_predict.errors import UnsupportedSetupError
 
 Trained = tuple[nn.Module, SavingsLedger, int]
 """The net, the run's ledger, and the step at which the schedule ended."""

@@ -13,10 +13,11 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning_models import Net, SeededLoader, StopAt, Ungated, fit
 from torch import Tensor
 
-from hybrid_predict import HybridPredict, Phase, SavingsLedger, StepRecord, Verdict
+from benchmarks.placebos import NegatedForecast
+from hybrid_predict import HybridPredict, SavingsLedger, StepRecord, Verdict
+from hybrid_predict.record import Phase
 from hybrid_predict.report import slow_run
 from hybrid_predict.report.run_log import NAME, find_log, read_log
-from hybrid_predict.testing.placebos import NegatedForecast
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from cases import UNGATED
 from loops import full_step, normal
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine, Phase
+from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict.record import Phase
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse C")
 

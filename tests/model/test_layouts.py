@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hybrid_predict import UnsupportedSetupError
+from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.torch import layouts, shards
 from hybrid_predict.torch.layouts import Layout
 

@@ -6,13 +6,8 @@ from cases import MODELS
 from loops import same_bits, weights
 from torch import nn
 
-from hybrid_predict import (
-    ConfigError,
-    ContractError,
-    ParameterMapper,
-    UnsupportedSetupError,
-    WeightDelta,
-)
+from hybrid_predict import ParameterMapper, WeightDelta
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 
 
 @pytest.fixture
@@ -79,7 +74,7 @@ def test_a_visit_shows_every_parameter_by_name(net):
 
 def test_a_visitor_that_writes_is_told(net):
     _, mapper = net
-    with pytest.raises(ContractError, match=r"only reads 0\.weight"):
+    with pytest.raises(ConfigError, match=r"only reads 0\.weight"):
         mapper.visit(lambda name, tensor: tensor.zero_())
 
 

@@ -5,13 +5,8 @@ import torch
 from loops import Bench, make_config, same_bits
 from torch import nn
 
-from hybrid_predict import (
-    ConfigError,
-    HybridConfig,
-    HybridEngine,
-    OptimizerWrapper,
-    UnsupportedSetupError,
-)
+from hybrid_predict import HybridConfig, HybridEngine, OptimizerWrapper
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 
 
 def named_optimizer(name):

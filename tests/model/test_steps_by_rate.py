@@ -5,7 +5,8 @@ import torch
 from loops import Bench, make_config, same_bits
 from torch import nn
 
-from hybrid_predict import ConfigError, HybridEngine, OptimizerWrapper
+from hybrid_predict import HybridEngine, OptimizerWrapper
+from hybrid_predict.errors import ConfigError
 
 
 class Rates(torch.optim.SGD):

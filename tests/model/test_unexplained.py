@@ -8,7 +8,8 @@ from loops import full_step, same_bits
 from own_optimizers import RATE, Own, net, run, train_step
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, UnsupportedSetupError
+from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor
+from hybrid_predict.errors import UnsupportedSetupError
 
 
 def anchored(p, state, group):

@@ -38,7 +38,8 @@ from distributed_loops import (
     trained,
 )
 from distributed_resume import one_rank, other, read_inside, resumed
-from hybrid_predict import HybridEngine, UnsupportedSetupError
+from hybrid_predict import HybridEngine
+from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.torch import ranks, shards
 
 FULL = ShardingStrategy.FULL_SHARD

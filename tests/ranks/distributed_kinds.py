@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from graph_cases import CountDecoder, square
+from kind_cases import CountDecoder, square
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel

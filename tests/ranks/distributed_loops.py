@@ -25,14 +25,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from faulty import Log
-from hybrid_predict import (
-    HybridConfig,
-    HybridEngine,
-    MomentumPredictor,
-    SpectralUpdate,
-    StepRecord,
-    UnsupportedSetupError,
-)
+from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate, StepRecord
+from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.torch import ranks, shards
 from hybrid_predict.torch.fsdp1 import named_parameters
 from hybrid_predict.updates import AbstractUpdate, UpdateState
@@ -339,7 +333,7 @@ SETUPS: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
     ),
     "ddp, accumulation": (ddp(), {"window": 2}),
     "fsdp2": (sharded, {}),
-    "fsdp2, late, fused": (sharded, {"config": make_config(lag=3), "fused": True}),
+    "fsdp2, fused": (sharded, {"fused": True}),
     "fsdp2, shadow": (sharded, {"config": make_config(shadow=True)}),
     "fsdp2, bfloat16": (sharded, {"config": make_config(history_dtype="bfloat16")}),
     "fsdp2, two in a row": (sharded, {"config": make_config(predict_steps=2)}),

@@ -25,7 +25,7 @@ from distributed_loops import (
     tensor_parallel,
 )
 from faulty import Log
-from hybrid_predict import CheckpointError
+from hybrid_predict.errors import CheckpointError
 from hybrid_predict.torch import ranks, shards
 from hybrid_predict.torch.fsdp1 import named_parameters
 
@@ -158,7 +158,7 @@ def save_single(folder: Path) -> None:
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, resumed": resumed("fsdp2", sharded),
-    "fsdp2, late, resumed": resumed("late", sharded, lag=3, history_dtype="bfloat16"),
+    "fsdp2, bfloat16, resumed": resumed("bfloat16", sharded, history_dtype="bfloat16"),
     "fsdp2, half, resumed": resumed("half", halved),
     "fsdp2, in turns, resumed": resumed("turns", sharded, max_overhead=FEW),
     "ddp, read inside a step": read_inside(DistributedDataParallel),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,8 +21,6 @@ from distributed_loops import Loop, ddp, make_config, sharded
 from faulty import Log
 from hybrid_predict.torch import ranks
 from test_trainers import PREDICTING, ShardedNet, fsdp2, run
-
-LATE = replace(PREDICTING, lag=2)
 
 
 class Sent(Callback):
@@ -50,7 +47,7 @@ def requeued(name: str, *args: Any) -> Callable[[Path], dict[str, Any]]:
             Sent(signal.SIGUSR1, 1, 10, "on_before_zero_grad"),
         ]
         with mock.patch.dict(os.environ, job(own, ranks.rank(), tasks=2)):
-            options = {"default_root_dir": folder / name, "config": LATE}
+            options = {"default_root_dir": folder / name, "config": PREDICTING}
             left = run(*args, callbacks=sent, plugins=[SLURMEnvironment()], **options)
             right = run(*args, plugins=[SLURMEnvironment()], seed=50, **options)
         told = own / "told"
@@ -68,27 +65,34 @@ def ended(name: str, *args: Any) -> Callable[[Path], dict[str, Any]]:
                 folder / f"{name}-{place}", "end", save_on_exception=True, every_n_train_steps=1000
             )
 
-        left = run(*args, config=LATE)
+        left = run(*args, config=PREDICTING)
         sent = Sent(signal.SIGTERM, 1, 9, "on_before_backward")
         torch.manual_seed(0)  # the same weights at the start
         with Log() as log, pytest.raises(SystemExit):
-            run(*args, config=LATE, callbacks=[sent, save("ended")])
+            run(*args, config=PREDICTING, callbacks=[sent, save("ended")])
         path = str(folder / f"{name}-ended" / "end.ckpt")
-        right = run(*args, config=LATE, callbacks=[save("again")], ckpt_path=path, seed=50)
+        right = run(*args, config=PREDICTING, callbacks=[save("again")], ckpt_path=path, seed=50)
         return {"left": left, "right": right, "heard": log.lines}
 
     return check
 
 
-def asked(wrap: Callable[[Any], Any], **changes: Any) -> Callable[[Path], dict[str, Any]]:
-    """One rank asks a loop of one's own to stop; which full steps tell that it was asked."""
+def asked(wrap: Callable[[Any], Any], *, late: bool = False) -> Callable[[Path], dict[str, Any]]:
+    """One rank asks a loop of one's own to stop; which full steps tell that it was asked.
+
+    If ``late``, measurements are read as late as those on a device.
+    """
 
     def check(folder: Path) -> dict[str, Any]:
-        loop = Loop(wrap, make_config(**changes))
+        with mock.patch("hybrid_predict.state.on_host", lambda _: not late):
+            return stops()
+
+    def stops() -> dict[str, Any]:
+        loop = Loop(wrap, make_config())
         for _ in range(10):
             loop.step(stop=False)
         records = [loop.step(stop=k == 0 and ranks.rank() == 1) for k in range(2)]
-        state, again = [loop.engine.state_dict()], Loop(wrap, make_config(**changes))
+        state, again = [loop.engine.state_dict()], Loop(wrap, make_config())
         dist.broadcast_object_list(state)
         again.engine.load_state_dict(state[0])
         records += [loop.step(stop=False) for _ in range(3)]
@@ -104,5 +108,5 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "ddp, requeued": requeued("ddp", DDPStrategy),
     "fsdp2, ended": ended("fsdp2", fsdp2, ShardedNet),
     "ddp, asked": asked(ddp()),
-    "fsdp2, late, asked": asked(sharded, lag=2),
+    "fsdp2, late, asked": asked(sharded, late=True),
 }

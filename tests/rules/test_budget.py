@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid_predict import SpectralUpdate
+from hybrid_predict.config import HybridConfig
 from hybrid_predict.rules.budget import (
     LONGEST_PERIOD,
     SMALLEST_STEP,
@@ -56,11 +57,11 @@ def test_rarer_corrections_take_less(longest, device):
     assert taken == sorted(taken, reverse=True) and len(set(taken)) == LONGEST_PERIOD
 
 
-@pytest.mark.parametrize(("rows_per_unit", "wanted"), [(0.1, None), (0.5, 4), (1, 2), (2, 1)])
+@pytest.mark.parametrize(("rows_per_unit", "wanted"), [(0.6, None), (0.7, 6), (2.6, 2), (2.7, 1)])
 def test_square_layers_are_corrected_as_often_as_the_rows_of_a_batch_allow(rows_per_unit, wanted):
     weight = torch.empty(WIDTH, WIDTH)
     step = 6 * weight.numel() * rows_per_unit * WIDTH  # forward and backward of a linear layer
-    allowed = budget(step, 1.0)
+    allowed = budget(step, HybridConfig().max_overhead)
     period = shortest_period(lambda p: SpectralUpdate().operations([weight], p) / p, allowed)
     assert period == wanted
 

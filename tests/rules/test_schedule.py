@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_predict import ConfigError, HybridConfig, Phase
+from hybrid_predict import HybridConfig
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.record import Phase
 from hybrid_predict.rules.schedule import due, phase, schedule
 
 

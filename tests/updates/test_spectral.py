@@ -5,16 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from contract import CORRECTED, Corrected, steps
 from naive import Naive
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from hybrid_predict import ConfigError, HybridConfig, HybridEngine, SpectralUpdate
+from hybrid_predict import HybridConfig, HybridEngine, SpectralUpdate
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.rules.budget import as_matrix
 from hybrid_predict.rules.length import usual_length
-from hybrid_predict.testing.contract import steps
-from hybrid_predict.testing.updates import SHAPES as CHECKED
-from hybrid_predict.testing.updates import Corrected
 from hybrid_predict.updates import UPDATES, make_update
 from hybrid_predict.updates.spectral import EARLY, SEEN_EVERY
 
@@ -142,7 +141,7 @@ def test_roots_level_what_gradients_have_more_of():
     spread = []
     for update in (SpectralUpdate(longest=0), SpectralUpdate()):
         corrected = Corrected(update)
-        for given in steps(CHECKED, count=40):
+        for given in steps(CORRECTED, count=40):
             given[0] = loud @ given[0] + 0.1 * torch.eye(4)
             direction, *_ = corrected.directions(given)
         values = torch.linalg.svdvals(direction)
@@ -153,7 +152,7 @@ def test_roots_level_what_gradients_have_more_of():
 @pytest.mark.parametrize("every", [2, 5])
 def test_a_matrix_with_gradients_in_some_steps_only_learns_from_all_of_them(every):
     seldom, always = (Corrected(SpectralUpdate(decay=0.5)) for _ in range(2))
-    for step, given in enumerate(steps(CHECKED, count=40)):
+    for step, given in enumerate(steps(CORRECTED, count=40)):
         seldom.directions(given, [0] if step % every else [0, 1])
         if step % every == 0:
             always.directions(given)
@@ -168,10 +167,10 @@ def test_a_matrix_with_gradients_in_some_steps_only_learns_from_all_of_them(ever
 def test_a_gradient_that_is_zero_for_many_steps_moves_nothing_and_then_goes_downhill(rank, history):
     """The first factor of a low-rank adapter has none while the second is zero."""
     corrected = Corrected(SpectralUpdate(), history)
-    member, nothing = {"out": 1, "in": 2}[rank], [torch.zeros(s) for s in CHECKED.values()]
+    member, nothing = {"out": 1, "in": 2}[rank], [torch.zeros(s) for s in CORRECTED.values()]
     for _ in range(30):
         assert not any(direction.any() for direction in corrected.directions(nothing))
-    (given,) = steps(CHECKED, count=1)
+    (given,) = steps(CORRECTED, count=1)
     direction = corrected.directions(given)[member]
     assert float(direction.norm()) == pytest.approx(1.0, abs=1e-5)
     assert float(torch.cosine_similarity(direction.flatten(), given[member].flatten(), 0)) < -0.5

@@ -1,0 +1,134 @@
+"""Placebo forecasts: as long as the real ones, in directions that mean nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybrid_predict.forecast.predictors import (
+    AbstractPredictor,
+    MomentumPredictor,
+    PredictorState,
+)
+from hybrid_predict.torch.deltas import WeightDelta
+from hybrid_predict.torch.lists import upcast
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wrapped(AbstractPredictor):
+    """A predictor with the history and the forecasts of ``inner``, which subclasses change."""
+
+    inner: AbstractPredictor = field(default_factory=MomentumPredictor)
+    gated: bool = True
+
+    def init(self, names: Sequence[str], like: Sequence[Tensor], history: str) -> PredictorState:
+        return self.inner.init(names, like, history)
+
+    def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
+        self.inner.observe(state, displacement)
+
+    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
+        delta = self.inner.forecast(state, rates)
+        directions = self._changed(delta.directions, state)
+        return WeightDelta(delta.names, tuple(directions), delta.factors)
+
+    def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
+        return directions
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RandomForecast(_Wrapped):
+    r"""Forecasts with the length of another predictor, in a random direction per tensor.
+
+    .. math:: \hat d = \|d\| \, \frac{r}{\|r\|}, \qquad r \sim \mathcal N(0, I)
+
+    A direction lasts for ``hold`` displacements. It depends only on the seed and on the number of
+    displacements, so a resumed run makes the same forecasts.
+
+    Args:
+        seed: Seed of the random directions, at least 0.
+        hold: Number of displacements for which a direction lasts, at least 1.
+    """
+
+    seed: int = 0
+    hold: int = 16
+
+    def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
+        mixed = np.random.SeedSequence([self.seed, state.count // self.hold])
+        seed = int(mixed.generate_state(1, np.uint64)[0])
+        generators = {d.device: torch.Generator(d.device) for d in directions}
+        for generator in generators.values():
+            generator.manual_seed(seed)
+        drawn = (torch.empty_like(d).normal_(generator=generators[d.device]) for d in directions)
+        return list(map(_as_long, drawn, directions))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NegatedForecast(_Wrapped):
+    """Forecasts the opposite of another predictor."""
+
+    def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
+        return [-d for d in directions]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ShuffledForecast(_Wrapped):
+    r"""Forecasts each tensor's length with the direction of the next tensor.
+
+    .. math:: \hat d_k = \|d_k\| \, \frac{R(d_{k+1})}{\|R(d_{k+1})\|}
+
+    with R the entries of a tensor, from its middle on, in the shape of another tensor.
+    """
+
+    def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
+        return list(map(_read_as, directions, [*directions[1:], directions[0]]))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StaleForecast(_Wrapped):
+    """Forecasts what another predictor forecast early in the run.
+
+    Args:
+        until: Number of displacements that ``inner`` observes, at least 1.
+    """
+
+    until: int = 20
+
+    def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
+        """Add a displacement to the history of ``inner``, if it is one of the first."""
+        if state.count < self.until:
+            self.inner.observe(state, displacement)
+        else:
+            state.count += 1
+
+
+PLACEBOS: dict[str, type[_Wrapped]] = {
+    "random": RandomForecast,
+    "negated": NegatedForecast,
+    "shuffled": ShuffledForecast,
+}
+"""Placebos by name; their forecasts explain nothing of the following movement."""
+
+
+def _read_as(direction: Tensor, other: Tensor) -> Tensor:
+    """Return the entries of another tensor in the shape and length of ``direction``."""
+    entries = upcast(other).flatten().roll(other.numel() // 2)
+    copies = -(-direction.numel() // max(1, entries.numel()))
+    taken = entries.repeat(copies)[: direction.numel()].reshape(direction.shape)
+    return _as_long(taken.to(direction.dtype), direction)
+
+
+def _as_long(direction: Tensor, wanted: Tensor) -> Tensor:
+    """Scale a direction in place to the length of another."""
+    tiny = torch.finfo(direction.dtype).tiny
+    length = torch.linalg.vector_norm(wanted)
+    return direction.mul_(length / torch.linalg.vector_norm(direction).clamp_min(tiny))

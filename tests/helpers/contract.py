@@ -1,0 +1,191 @@
+"""What every predictor and every corrected update promises, checked on small random tensors."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.forecast.movement import check_delta
+from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.saved import cloned
+from hybrid_predict.torch import lists
+from hybrid_predict.updates import AbstractUpdate
+from hybrid_predict.updates.correct import correction
+
+PREDICTED: dict[str, tuple[int, ...]] = {
+    "matrix": (4, 3),
+    "vector": (5,),
+    "kernel": (3, 2, 2, 2),
+    "scalar": (),
+}
+"""Shapes of parameters of every kind, by name."""
+
+CORRECTED: dict[str, tuple[int, ...]] = {
+    "square": (4, 4),
+    "tall": (6, 3),
+    "wide": (3, 5),
+    "convolution": (4, 2, 3, 3),
+}
+"""Shapes of hidden matrices, by name."""
+
+
+def steps(shapes: Mapping[str, tuple[int, ...]], seed: int = 0, count: int = 4) -> Any:
+    """Random tensors of 32 bits, one list of them per full step."""
+    generator = torch.Generator().manual_seed(seed)
+    shaped = shapes.values()
+    return [[torch.randn(shape, generator=generator) for shape in shaped] for _ in range(count)]
+
+
+def same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    """Whether two lists of tensors are equal, element by element."""
+    return all(map(torch.equal, left, right))
+
+
+def reloaded(state: Any) -> Any:
+    """A copy of a state that went through ``torch.save`` and ``torch.load``."""
+    buffer = io.BytesIO()
+    torch.save(cloned(state), buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+class History:
+    """A predictor with its state for parameters of these shapes."""
+
+    def __init__(
+        self,
+        predictor: AbstractPredictor,
+        history: str = "float32",
+        shapes: Mapping[str, tuple[int, ...]] = PREDICTED,
+    ) -> None:
+        self.predictor = predictor
+        self._like = [torch.zeros(shape) for shape in shapes.values()]
+        self.state = predictor.init(tuple(shapes), self._like, history)
+
+    def observe(self, displacement: Sequence[Tensor]) -> None:
+        """Observe a displacement per unit of the learning rate."""
+        self.predictor.observe(self.state, [x.clone() for x in displacement])
+
+    def forecast(self, rates: float | Sequence[float | Tensor] = 1.0) -> list[Tensor]:
+        """The forecast, of which the form is checked; ``rates`` is one number, or one each."""
+        each = [rates] * len(self._like) if isinstance(rates, float) else list(rates)
+        delta = self.predictor.forecast(self.state, each)
+        check_delta(self.predictor, delta, self.state.names, self._like)
+        return list(delta.tensors().values())
+
+
+def check_predictor(predictor: AbstractPredictor, history: str = "float32") -> None:
+    """Check that a predictor keeps the contract of its base class."""
+    check_frozen(predictor)
+    observed = History(predictor, history)
+    assert not any(x.any() for x in observed.forecast(3.0)), "forecasts before any step"
+    for count, displacement in enumerate(steps(PREDICTED), 1):
+        observed.observe(displacement)
+        assert observed.state.count == count, "does not count its displacements"
+    check_forecasts(observed)
+    check_saved_history(observed, History(predictor, history))
+
+
+def check_frozen(method: object) -> None:
+    """Hyperparameters are fields of a frozen dataclass."""
+    parameters = getattr(type(method), "__dataclass_params__", None)
+    assert parameters is not None and parameters.frozen, "is no frozen dataclass"
+
+
+def check_forecasts(observed: History) -> None:
+    """A forecast changes nothing, can be repeated, and is finite; a rate of 0 moves nothing."""
+    count = observed.state.count
+    first = observed.forecast(0.5)
+    observed.forecast(7.0)
+    assert observed.state.count == count, "a forecast changes the history"
+    assert same(first, observed.forecast(0.5)), "a forecast cannot be repeated"
+    assert all(x.isfinite().all() for x in first), "a forecast is not finite"
+    rates = [float(k % 2) for k in range(len(PREDICTED))]
+    for each in (rates, [torch.tensor(rate) for rate in rates]):
+        still = observed.forecast(each)[::2]
+        assert not any(x.any() for x in still), "moves tensors whose learning rate is 0"
+
+
+def check_saved_history(original: History, restored: History) -> None:
+    """The history has arrays shaped like the parameters, and continues alike after being saved."""
+    for key, values in original.state.arrays.items():
+        shapes = [tuple(x.shape) for x in values]
+        assert shapes == list(PREDICTED.values()), f"{key} is not shaped like the parameters"
+    state = [original.state.arrays, original.state.numbers]
+    restored.state.arrays, restored.state.numbers = reloaded(state)
+    restored.state.count = original.state.count
+    for displacement in steps(PREDICTED, seed=1):
+        assert same(original.forecast(), restored.forecast()), "forgets what is not in its state"
+        original.observe(displacement)
+        restored.observe(displacement)
+
+
+class Corrected:
+    """An update with its state and the averaged gradients."""
+
+    def __init__(self, update: AbstractUpdate, history: str = "float32") -> None:
+        self.update = update
+        self._like = [torch.zeros(shape) for shape in CORRECTED.values()]
+        self.state = update.init(self._like, history)
+        self.average = lists.zeros(self._like, history)
+
+    def directions(
+        self, gradients: Sequence[Tensor], members: Sequence[int] = range(len(CORRECTED))
+    ) -> list[Tensor]:
+        """The directions of the tensors at these positions after one more gradient."""
+        new = [gradients[k].clone() for k in members]
+        average = [self.average[k] for k in members]
+        named = {f"tensor {k}": self._like[k] for k in members}
+        _, cosines = lists.angles(new, average)
+        lists.average(average, new, self.update.decay)
+        falls: list[float | Tensor] = [1.0] * len(named)
+        members = list(members)
+        result = correction(self.update, self.state, members, average, new, cosines, named, falls)
+        return result.directions
+
+
+def check_update(update: AbstractUpdate, history: str = "float32") -> None:
+    """Check that a corrected update keeps the contract of its base class."""
+    check_frozen(update)
+    assert 0.0 <= update.share <= 1.0, "share outside [0, 1]"
+    assert 0.0 <= update.decay < 1.0, "decay outside [0, 1)"
+    assert update.bound >= 1.0, "bound below 1"
+    check_directions(Corrected(update, history))
+    check_absent(Corrected(update, history))
+    check_saved_update(Corrected(update, history), Corrected(update, history))
+
+
+def check_directions(corrected: Corrected) -> None:
+    """Directions are finite, have unit length, and the first goes downhill."""
+    zeros = [torch.zeros(shape) for shape in CORRECTED.values()]
+    for direction in corrected.directions(zeros):
+        assert direction.isfinite().all(), "not finite where gradients are zero"
+    for number, gradients in enumerate(steps(CORRECTED)):
+        directions = corrected.directions(gradients)
+        for key, direction, gradient in zip(CORRECTED, directions, gradients, strict=True):
+            assert abs(float(direction.norm()) - 1.0) < 1e-4, f"no unit length for {key}"
+            assert number > 0 or float((direction * gradient).sum()) < 0, f"{key} goes uphill"
+
+
+def check_absent(corrected: Corrected) -> None:
+    """The state of a tensor without a gradient does not change."""
+    first, second, *_ = steps(CORRECTED)
+    corrected.directions(first)
+    before = [values[1].clone() for values in corrected.state.arrays.values()]
+    corrected.directions(second, [0, 2, 3])
+    after = [values[1] for values in corrected.state.arrays.values()]
+    assert same(before, after), "changes the state of a tensor without a gradient"
+
+
+def check_saved_update(original: Corrected, restored: Corrected) -> None:
+    """Arrays of the state are sufficient to continue."""
+    for gradients in steps(CORRECTED):
+        original.directions(gradients)
+    restored.state.arrays, restored.average = reloaded([original.state.arrays, original.average])
+    for gradients in steps(CORRECTED, seed=1):
+        alike = same(original.directions(gradients), restored.directions(gradients))
+        assert alike, "forgets what is not in the arrays of its state"

@@ -1,0 +1,377 @@
+"""Networks with a loss, and the kinds of their matrices as the loss shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from cases import TiedLM
+from torch import Tensor, nn
+
+from hybrid_predict.torch.cost import Watching
+from hybrid_predict.torch.kinds import classify, matrix_index, resolve
+from hybrid_predict.torch.uses import MatrixUses
+
+Loss = Callable[[Any], Tensor]
+
+
+def rows(n: int = 8, width: int = 6) -> Tensor:
+    return torch.linspace(-1, 1, n * width).reshape(n, width)
+
+
+def words(n: int = 4) -> Tensor:
+    return torch.arange(2 * n).reshape(2, n) % 11
+
+
+class CountDecoder(nn.Module):
+    """A decoder like scVI's: the output in a Sequential, a bare matrix, layers that are unused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.px_decoder = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
+        self.px_scale_decoder = nn.Sequential(nn.Linear(8, 12), nn.Softmax(-1))
+        self.px_r_decoder, self.px_dropout_decoder = nn.Linear(8, 12), nn.Linear(8, 12)
+        self.px_r = nn.Parameter(torch.zeros(12, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.px_scale_decoder(self.px_decoder(x))
+        spread = F.linear(F.one_hot(torch.arange(len(x)) % 2, 2).float(), self.px_r)
+        return scale.log() * spread.exp()
+
+
+class Attending(nn.Module):
+    """Attention whose fused path is taken, positions, and two heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.where = nn.Parameter(torch.zeros(4, 8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        self.out, self.value = nn.Linear(8, 11), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.embed(x) + self.where
+        h = h + self.attention(h, h, h, need_weights=False)[0]
+        h = h + self.mlp(h)
+        return self.out(h), self.value(h)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.LSTM(6, 5, 2, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.rnn(x.reshape(2, 4, 6))[0])
+
+
+class Cell(nn.Module):
+    """A recurrent cell in a loop, with a head after every step that is fed back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.out = nn.GRUCell(6, 5), nn.Linear(5, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, total = torch.zeros(len(x), 5), []
+        for _ in range(3):
+            h = self.cell(x, h)
+            x = self.out(h)
+            total.append(x)
+        return torch.stack(total)
+
+
+class Autoencoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.mu, self.logvar = nn.Linear(6, 8), nn.Linear(8, 2), nn.Linear(8, 2)
+        self.decode, self.out = nn.Linear(2, 8), nn.Linear(8, 6)
+
+    def loss(self, x: Tensor) -> Tensor:
+        h = F.relu(self.encode(x))
+        mu, logvar = self.mu(h), self.logvar(h)
+        z = mu + torch.ones_like(mu) * (logvar / 2).exp()
+        divergence = (mu.square() + logvar.exp() - logvar).mean()
+        return (self.out(F.relu(self.decode(z))) - x).square().mean() + divergence
+
+
+class LowRank(nn.Module):
+    """A frozen weight with a trained low-rank term, beside it or merged into it."""
+
+    def __init__(self, inputs: int, outputs: int, merged: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(outputs, inputs), requires_grad=False)
+        self.down, self.up = nn.Parameter(rows(2, inputs)), nn.Parameter(rows(outputs, 2))
+        self.merged = merged
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.merged:
+            return F.linear(x, self.weight + self.up @ self.down)
+        return F.linear(x, self.weight) + F.linear(F.linear(x, self.down), self.up)
+
+
+def adapted(head: nn.Module, merged: bool = False) -> nn.Module:
+    return nn.Sequential(LowRank(6, 8, merged), nn.Tanh(), LowRank(8, 8, merged), nn.Tanh(), head)
+
+
+def unet() -> nn.Module:
+    down = nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.GroupNorm(2, 4), nn.SiLU()
+    up = nn.ConvTranspose2d(4, 4, 2, stride=2), nn.SiLU(), nn.Conv2d(4, 2, 1)
+    return nn.Sequential(*down, *up)
+
+
+def normed() -> nn.Module:
+    norm = nn.utils.parametrizations
+    first, last = norm.spectral_norm(nn.Linear(6, 8)), norm.weight_norm(nn.Linear(8, 3))
+    return nn.Sequential(first, nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), last)
+
+
+def square(model: nn.Module) -> Tensor:
+    return model(rows()).square().mean()
+
+
+def of_words(model: nn.Module) -> Tensor:
+    out = model(words())
+    parts = out if isinstance(out, tuple) else (out,)
+    return sum(o.square().mean() for o in parts)
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    layers = (part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.Tanh()))
+    return nn.Sequential(*layers)
+
+
+def of_half_precision(model: nn.Module) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return square(model)
+
+
+def with_penalties(model: nn.Sequential) -> Tensor:
+    """Weights, an inner layer's activations and products of weights are in the loss as well."""
+    inner = model[:2](rows())
+    weight = model[2].weight
+    return (
+        model[2:](inner).square().mean()
+        + inner.abs().mean()
+        + (weight.T @ weight - torch.eye(8)).square().sum()
+        + sum(p.square().sum() for p in model.parameters())
+    )
+
+
+class Recomputed(nn.Module):
+    """A part of the network is computed again in the backward pass."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.inner, self.out, self.reentrant = mlp(6, 8, 8), nn.Linear(8, 3), reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        again = torch.utils.checkpoint.checkpoint
+        return self.out(again(self.inner, x.requires_grad_(), use_reentrant=self.reentrant))
+
+
+def chain(**children: nn.Module) -> nn.Module:
+    net = nn.Sequential()
+    for name, child in children.items():
+        net.add_module(name, child)
+    return net
+
+
+def two_outputs(first: nn.Module, second: nn.Module) -> nn.Module:
+    return nn.ModuleDict({"trunk": mlp(6, 8, 8), "first": first, "second": second})
+
+
+def of_outputs(*names: str) -> Loss:
+    def loss(model: Any) -> Tensor:
+        inner = model["trunk"](rows())
+        return sum((model[name](inner).square().mean() for name in names), torch.zeros(()))
+
+    return loss
+
+
+def of_teacher(model: Any) -> Tensor:
+    return (model["net"](rows()) - model["teacher"](rows())).square().mean()
+
+
+class Twice(torch.autograd.Function):
+    """A function of one's own, element by element."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+class Multiplied(torch.autograd.Function):
+    """A product of one's own with a weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return gradient @ weight.T, x.T @ gradient
+
+
+class Custom(nn.Module):
+    """Layers with functions of their own: of the weight, of the outputs, or in place of a layer."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.first, self.last = nn.Parameter(rows(6, 8)), nn.Parameter(rows(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.where == "layers":
+            return Multiplied.apply(Multiplied.apply(x, self.first).tanh(), self.last)
+        if self.where == "weights":
+            return (x @ Twice.apply(self.first)).tanh() @ Twice.apply(self.last)
+        return Twice.apply((x @ self.first).tanh() @ self.last)
+
+
+class Kernel(torch.autograd.Function):
+    """A product in a kernel that is no operation of torch."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        result = torch.empty_like(x)
+        result.numpy()[:] = x.detach().numpy() @ weight.detach().numpy()
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return gradient @ weight.T, x.T @ gradient
+
+
+class InKernel(nn.Module):
+    """A layer between two others is a kernel of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.inner = nn.Linear(6, 8), nn.Parameter(rows(8, 8))
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(Kernel.apply(self.stem(x), self.inner).tanh())
+
+
+class Experts(nn.Module):
+    """Every sample goes through matrices of its own, out of a stack; a table is looked up in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(rows(11, 6))
+        self.router, self.experts = nn.Linear(6, 2), nn.Parameter(rows(2, 48).reshape(2, 6, 8))
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.embedding(x.flatten(), self.table)
+        weights = self.router(inner).softmax(-1)
+        chosen = self.experts[weights.argmax(-1)]
+        inner = torch.bmm(inner[:, None], chosen)[:, 0] * weights.amax(-1, keepdim=True)
+        return self.out(inner) + weights.square().mean()
+
+
+def frozen(module: nn.Module) -> nn.Module:
+    return module.requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class KindCase:
+    """A network, its loss, the names of all trained matrices that are not hidden, by kind."""
+
+    build: Callable[[], nn.Module]
+    head: list[str]
+    loss: Loss = square
+    embedding: list[str] = field(default_factory=list)
+
+
+CASES = {
+    "count decoder": KindCase(CountDecoder, ["px_r", "px_scale_decoder.0.weight"]),
+    "attention": KindCase(Attending, ["out.weight", "value.weight"], of_words, ["embed.weight"]),
+    "tied": KindCase(TiedLM, [], of_words, ["embedding.weight"]),
+    "transposed convolutions": KindCase(
+        unet, ["5.weight"], lambda net: net(rows(8, 8)[None, None]).square().mean()
+    ),
+    "lstm": KindCase(Recurrent, ["out.weight"]),
+    "cell": KindCase(Cell, ["out.weight"]),
+    "autoencoder": KindCase(Autoencoder, ["out.weight"], lambda net: net.loss(rows())),
+    "adapters": KindCase(lambda: adapted(nn.Linear(8, 3)), ["4.weight"]),
+    "adapters, frozen head": KindCase(lambda: adapted(frozen(nn.Linear(8, 3))), []),
+    "merged adapters": KindCase(lambda: adapted(nn.Linear(8, 3), merged=True), ["4.weight"]),
+    "adapters of every layer": KindCase(lambda: adapted(LowRank(8, 3, False)), ["4.up"]),
+    "merged adapters of every layer": KindCase(
+        lambda: adapted(LowRank(8, 3, True), merged=True), ["4.down", "4.up"]
+    ),
+    "normed weights": KindCase(normed, ["4.parametrizations.weight.original1"]),
+    "half precision": KindCase(lambda: mlp(6, 8, 8, 3), ["4.weight"], of_half_precision),
+    "penalties": KindCase(lambda: mlp(6, 8, 8, 3), ["4.weight"], with_penalties),
+    "checkpointing": KindCase(lambda: Recomputed(False), ["out.weight"]),
+    "reentrant checkpointing": KindCase(lambda: Recomputed(True), ["out.weight"]),
+    "policy and value": KindCase(
+        lambda: two_outputs(nn.Linear(8, 4), nn.Linear(8, 1)),
+        ["first.weight", "second.weight"],
+        of_outputs("first", "second"),
+    ),
+    "heads of two layers": KindCase(
+        lambda: two_outputs(mlp(8, 8, 4), mlp(8, 5, 2)),
+        ["first.2.weight", "second.2.weight"],
+        of_outputs("first", "second"),
+    ),
+    "a head whose task comes later": KindCase(
+        lambda: two_outputs(nn.Linear(8, 4), nn.Linear(8, 3)),
+        ["first.weight", "second.weight"],
+        of_outputs("first"),
+    ),
+    "frozen head": KindCase(lambda: chain(net=mlp(6, 8, 8), head=frozen(nn.Linear(8, 3))), []),
+    "frozen head after a flattening": KindCase(
+        lambda: chain(net=nn.Conv2d(1, 4, 3), flat=nn.Flatten(), head=frozen(nn.Linear(144, 3))),
+        [],
+        lambda net: net(rows(8, 8)[None, None]).square().mean(),
+    ),
+    "frozen stem": KindCase(
+        lambda: chain(stem=frozen(mlp(6, 8)), net=mlp(8, 8), head=nn.Linear(8, 3)), ["head.weight"]
+    ),
+    "teacher": KindCase(
+        lambda: nn.ModuleDict({"net": mlp(6, 8, 3), "teacher": frozen(mlp(6, 8, 3))}),
+        ["net.2.weight"],
+        of_teacher,
+    ),
+    "one matrix": KindCase(lambda: nn.Linear(6, 3), []),
+    "functions in place of layers": KindCase(lambda: Custom("layers"), ["last"]),
+    "functions of weights": KindCase(lambda: Custom("weights"), ["last"]),
+    "functions of outputs": KindCase(lambda: Custom("outputs"), ["last"]),
+    "experts": KindCase(Experts, ["out.weight"], of_words, ["table"]),
+}
+
+
+def resolved(model: nn.Module, loss: Loss, after: bool = True) -> tuple[dict[str, str], list[str]]:
+    """Kinds of the trained matrices by name, and what was not seen.
+
+    The loss is observed before or after its backward pass.
+    """
+    index = matrix_index(model)
+    uses = MatrixUses(model, index)
+    with Watching(uses.see):
+        value = loss(model)
+        value.backward() if after else None
+        uses.add(value)
+        value.backward() if not after else None
+    with_gradient = {id(p) for p in model.parameters() if p.grad is not None}
+    kinds, unseen = resolve(model, classify(model), uses.findings, index, with_gradient)
+    named = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+    by_name = {name: kinds[key] for key, name in named.items() if kinds[key] != "vector"}
+    return by_name, sorted(named[key] for key in unseen)
