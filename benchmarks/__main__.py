@@ -75,7 +75,7 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
     plan = study.plan(chosen, folder)
     if not plan.ready({}):
         raise ConfigError("STUDY", "a study with runs of what is chosen", name)
-    store = stored(folder, name, plan)
+    store = stored(folder, f"{name}-runs", plan)
     committed = study.read(RESULTS)
     known = study.runs(committed) if committed is not None else ()
     store.start_from(row for row in known if plan.holds(row))
@@ -83,13 +83,13 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
     try:
         make_runs(plan, store, jobs, lambda row: print(plan.tell(row), flush=True))
     finally:
-        done = plan.chosen(store.done)
         path = folder / study.file
         if study.compiled is None:
-            _write_rows(done.values(), path)
+            _write_rows(store.done.values(), path)
         else:
-            write_json(finite(study.compiled(plan, done, study.read(folder))), path)
-        print(f"{len(done):,} runs are finished. Results: {path}", flush=True)
+            write_json(finite(study.compiled(plan, store.done, study.read(folder))), path)
+        finished = len(plan.chosen(store.done))
+        print(f"{finished:,} runs are finished. Results: {path}", flush=True)
 
 
 def _write_rows(rows: Iterable[Row], path: Path) -> None:

@@ -35,8 +35,9 @@ class Study:
     """A study.
 
     ``plan`` makes the plan of a selection; the folder is that of finished runs. ``file`` is the
-    results file, whose content ``compiled`` makes of a plan, its finished runs and the content
-    before; ``runs`` returns the runs of such a content. ``blocks`` and ``figures`` are views of it.
+    results file. It has all finished runs as rows, or what ``compiled`` makes of the plan, them and
+    the content before; ``runs`` returns the runs of such a content. ``blocks`` and ``figures`` are
+    views of it.
     """
 
     about: str

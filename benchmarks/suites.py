@@ -230,11 +230,12 @@ def select(suite: Suite, chosen: Selection) -> Suite:
 def compiled(
     name: str, plan: SuitePlan, done: Mapping[Cell, Row], before: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the content of a results file as plain data.
+    """Return the content of a results file: the runs of the plan, as plain data.
 
     The cost of full steps is measured once all runs are finished; till then it is that of the
     content before.
     """
+    done = plan.chosen(done)
     archived = [cell for cell in done if cell.arm in ARCHIVED]
     planned = len(plan) + len(archived)
     complete = len(done) == planned
