@@ -149,8 +149,7 @@ class Loop:
             shards.unwrapped(self.model).middle.weight.requires_grad_(False)
         if self.period is not None:  # turns depend on the number of ranks
             for group in self.engine._state.groups:
-                group.set_period(self.period)
-                group._turns = [k % self.period for k in range(len(group.names))]
+                group.set_period(self.period, [k % self.period for k in range(len(group.names))])
         self.engine.before_step()
         for k in range(self.window):
             waits = k + 1 < self.window and hasattr(self.model, "no_sync")
