@@ -186,6 +186,8 @@ class MatrixUses:
     def _flow(self, x: Tensor) -> _Flow:
         """Return what a tensor is computed from; nothing if gradients do not go back through it."""
         flow: _Flow | None = self._flows.get(_local(x))
+        if flow is None and x._base is not None:  # of another class, which no operation made
+            flow = self._flows.get(_local(x._base))
         if flow is None and isinstance(x, nn.Parameter):
             # FSDP2 makes the full parameters in the first forward pass.
             self._stand_ins = shards.stand_ins(self._model)

@@ -1,6 +1,7 @@
 """Nothing waits for the device but a verifying step, once, and the end of a window."""
 
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -87,7 +88,7 @@ def test_a_step_that_verifies_nothing_neither_reads_the_device_nor_copies_to_it(
     engine = HybridEngine(net, optimizer, make_config(total_steps=100, **changes))
     seen = Scalars()
     for k in range(12):
-        watching = seen if k else Scalars()
+        watching = seen if k else nullcontext()  # the first full step has a mode of its own
         with watching:
             engine.before_step()
         loss = MODELS[model].loss(net, (inputs, targets))

@@ -264,7 +264,7 @@ def test_callback_ledger_and_record_say_what_they_are() -> None:
     ledger.correct_seconds = 34.0
     assert "95 s on the host instead of 90 s" in str(ledger)
     assert str(SavingsLedger()) == "0 full + 0 predicted = 0 steps"
-    record = str(StepRecord(12, Phase.PREDICT, 2, 1, 12, Verdict.STANDS, 0.314, 1.23456))
+    record = str(StepRecord(12, Phase.PREDICT, 2, 1, Verdict.STANDS, 0.314, 1.23456))
     for fact in ("step 12 (predict)", "1 predicted", "stands", "loss 1.235", "skill 0.31"):
         assert fact in record
 

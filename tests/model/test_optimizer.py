@@ -251,32 +251,3 @@ def test_models_of_deepspeed_are_refused_with_the_nearest_that_works(mark):
     setattr(net.weight, mark or "own", 0)
     with pytest.raises(UnsupportedSetupError, match=r"model: .*DistributedData.*fully_shard"):
         HybridEngine(net, torch.optim.SGD(net.parameters(), lr=0.1), HybridConfig(total_steps=9))
-
-
-@pytest.mark.parametrize("theirs", [None, 0.0, 1.0])
-@pytest.mark.parametrize("good", [True, False])
-def test_a_fused_update_is_held_back_on_the_device(good, theirs):
-    layer = nn.Linear(3, 3)
-    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
-    layer(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    wrapper = OptimizerWrapper(optimizer)
-    assert wrapper.holds_on_device(0)
-    before = layer.weight.detach().clone()
-    if theirs is not None:  # a gradient scaler's own flag
-        optimizer.found_inf = torch.tensor(theirs)
-    wrapper.hold_on_device(0, torch.tensor(good))
-    optimizer.step()
-    wrapper.restore_gradients(0)
-    assert torch.equal(layer.weight, before) is not (good and not theirs)
-    assert getattr(optimizer, "found_inf", None) == theirs
-
-
-def test_optimizers_that_are_not_fused_or_not_torch_s_are_not_held_back_on_the_device():
-    layer = nn.Linear(3, 3)
-    for cls, options in (
-        (torch.optim.AdamW, {}),
-        (type("Mine", (torch.optim.AdamW,), {}), {"fused": True}),
-    ):
-        wrapper = OptimizerWrapper(cls(layer.parameters(), lr=0.1, **options))
-        assert not wrapper.holds_on_device(0)
