@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any, final
 
@@ -21,9 +21,8 @@ from hybrid_predict.measurement import unmeasured
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules.schedule import Schedule, cooling, phase
 from hybrid_predict.state import State
-from hybrid_predict.step import Step
+from hybrid_predict.step import UNCOUNTED, Step
 from hybrid_predict.torch import ranks, shards
-from hybrid_predict.torch.buffers import BufferTracker
 from hybrid_predict.torch.cost import OperationCounter
 from hybrid_predict.torch.optimizer import OptimizerWrapper
 from hybrid_predict.torch.parameters import ParameterMapper
@@ -81,8 +80,7 @@ class HybridEngine(Uncopied):
         self.mapper = ParameterMapper(model, parameters, config.kinds, optimizer.owners())
         self.config = config
         self._model = model
-        self._buffers = BufferTracker(model)
-        self._state = State(self.mapper, optimizer, self._buffers, self.config)
+        self._state = State(self.mapper, optimizer, config)
         self._state.log_shortfall()
         self._open: dict[str, Step] = {}
         self._operations = OperationCounter(self.ledger)
@@ -151,14 +149,13 @@ class HybridEngine(Uncopied):
         self.abandon()
         state = self._state
         state.samples = samples
-        step = self._open["step"] = Step(state.next_step, self.optimizer, self._buffers)
+        step = self._open["step"] = Step(state.next_step, self.optimizer)
         if self._watching:
             with self._contained(step):
                 self.optimizer.forget_calls()
                 if self._groups.refresh():  # parameters were frozen, unfrozen or added
                     self._follow_parameters()
                     self._state.apply_budget(step.number)
-                self._buffers.watch()
                 self._predict(step)
                 state.kinds.open()
         at, waits = self.position - step.predicted, self._groups.awaits_skill
@@ -380,9 +377,13 @@ class HybridEngine(Uncopied):
         self._state.set_length(steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to resume from, without predicted steps that are not verified."""
-        with self._step.saving(self._state.record_event) if self._step else nullcontext():
-            return self._state.state_dict()
+        """Return the state to resume from; predicted steps that are not verified are undone."""
+        step = self._step
+        if step is not None:
+            if step.has_updated:
+                self._state.record_event(UNCOUNTED, logging.WARNING)
+            step.withdraw()
+        return self._state.state_dict()
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
         """Load a state of :meth:`state_dict`.

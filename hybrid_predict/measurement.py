@@ -97,7 +97,7 @@ class Measurement:
 
     def norm(self, optimizer: int) -> float:
         """Return the norm of an optimizer's gradients; nan if it has none, or one is not finite."""
-        return _norm([n for name, n in self.norms.items() if self.optimizers[name] == optimizer])
+        return norm_of([n for name, n in self.norms.items() if self.optimizers[name] == optimizer])
 
     @property
     def info(self) -> GradientInfo | None:
@@ -109,13 +109,13 @@ class Measurement:
             for name, moved in self.moved.items()
         }
         loss = math.nan if self.loss is None else self.loss
-        return GradientInfo(loss, _norm(self.norms.values()), self.norms, alignments)
+        return GradientInfo(loss, norm_of(self.norms.values()), self.norms, alignments)
 
     @property
     def length(self) -> float | None:
         """Length of each predicted step, in lengths of the drift; None if there was none."""
-        moved = _norm([each.length for each in self.moved.values()])
-        drift = _norm([each.drift for each in self.moved.values()])
+        moved = norm_of([each.length for each in self.moved.values()])
+        drift = norm_of([each.drift for each in self.moved.values()])
         known = math.isfinite(moved) and drift > 0.0
         return moved / (drift * self.predicted) if known else None
 
@@ -175,7 +175,7 @@ def unmeasured(record: StepRecord, loss: object, stop: bool | None) -> StepRecor
     return record if mean is None else replace(record, loss=float(mean))
 
 
-def _norm(norms: Iterable[float]) -> float:
+def norm_of(norms: Iterable[float]) -> float:
     """Return the norm of a vector from those of its parts; nan if not finite or without parts."""
     parts = list(norms)
     known = parts and all(map(math.isfinite, parts))

@@ -31,7 +31,6 @@ _ENTRIES = {
     "tensors": dict,
     "limits": list,
     "evidence": list,
-    "bystanders": list,
 }
 
 

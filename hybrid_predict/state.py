@@ -20,7 +20,6 @@ from hybrid_predict.rules.schedule import OVER, schedule
 from hybrid_predict.rules.skill import known
 from hybrid_predict.rules.verdict import (
     ENDED,
-    NO_UPDATE,
     QUIET,
     RESTARTED,
     Evidence,
@@ -30,7 +29,6 @@ from hybrid_predict.rules.verdict import (
 )
 from hybrid_predict.step import Step
 from hybrid_predict.torch import ranks
-from hybrid_predict.torch.buffers import BufferTracker
 from hybrid_predict.torch.decision import KindDecision, listed
 from hybrid_predict.torch.optimizer import OptimizerWrapper
 from hybrid_predict.torch.parameters import ParameterMapper
@@ -54,7 +52,6 @@ class State:
     Args:
         mapper: The model's parameters.
         optimizer: The optimizers that update them.
-        buffers: The tracker of buffers and frozen parameters.
         config: The configuration, with ``total_steps`` set.
 
     Attributes:
@@ -70,16 +67,12 @@ class State:
     """
 
     def __init__(
-        self,
-        mapper: ParameterMapper,
-        optimizer: OptimizerWrapper,
-        buffers: BufferTracker,
-        config: HybridConfig,
+        self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
     ) -> None:
         self.ledger = SavingsLedger()
         self.groups = Groups(mapper, optimizer, config)
         self.kinds = KindDecision(mapper, optimizer)
-        self._mapper, self._buffers, self._config = mapper, buffers, config
+        self._mapper, self._config = mapper, config
         self._until_skill = self.groups.steps_until_skill
         self.schedule = schedule(config, self._until_skill)
         self.limits = rules.first_limits(len(optimizer.optimizers))
@@ -275,7 +268,7 @@ class State:
         why = loss_cause(measured.loss, self.largest[0]) if measured.predicted else ""
         alarm = bool(why) or (bool(measured.held) and measured.held not in QUIET)
         if measured.predicted:
-            idle = self.limits.idle + 1 if measured.held == NO_UPDATE else 0
+            idle = self.limits.idle + 1 if measured.held in QUIET else 0
             self.limits = self.limits._replace(idle=idle)
         if alarm or self.limits.idle >= rules.IDLE:
             self.limits = rules.alarmed(self.limits, measured.step)
@@ -351,7 +344,6 @@ class State:
             "tensors": self.groups.state_dict(whole=whole),
             "limits": [list(self.limits.loss), [*map(list, self.limits.norms)], *self.limits[2:]],
             "evidence": list(self.evidence),
-            "bystanders": self._buffers.state_dict(),
         }
         return saved.cloned(state)
 
@@ -389,7 +381,6 @@ class State:
         self.ledger.load(state["ledger"])
         saved.check_count("total", state["total"], 1)
         self.plain = self.plain or state["plain"]
-        self._buffers.load_state_dict(state["bystanders"])
         if state["ranks"] != ranks.size():  # operations were counted over another number of ranks
             self.ledger.flops_per_step = self.ledger.flops_per_correction = None
         self.apply_budget()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -17,16 +14,24 @@ from hybrid_predict.forecast.movement import Forecast
 from hybrid_predict.groups.group import Group
 from hybrid_predict.groups.open_update import Learned, OpenUpdate
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.measurement import Measurement, Moved, Part, as_scalar, mean_loss, scaled
+from hybrid_predict.measurement import (
+    Measurement,
+    Moved,
+    Part,
+    as_scalar,
+    mean_loss,
+    norm_of,
+    scaled,
+)
 from hybrid_predict.rules.schedule import Phase
-from hybrid_predict.rules.verdict import INTERRUPTED, LOADED, NO_UPDATE, Verdict, cause, sound
+from hybrid_predict.rules.verdict import INTERRUPTED, NO_UPDATE, READ, Verdict, cause, sound
 from hybrid_predict.torch import lists, shards
-from hybrid_predict.torch.buffers import BufferTracker
+from hybrid_predict.torch.buffers import BufferCopies
 from hybrid_predict.torch.deltas import Movement, WeightDelta
 from hybrid_predict.torch.gradients import dense_gradient, gradient_norms
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
 from hybrid_predict.torch.parameters import ParameterMapper
-from hybrid_predict.torch.reading import VerifiedReads
+from hybrid_predict.torch.reading import watch_state_dict
 
 UNCOUNTED = "a state was saved between an update and after_step(), so it does not count the update"
 """Event for a saved state that does not go with the weights."""
@@ -52,13 +57,12 @@ class Step:
     Args:
         number: Number of the full step, from 1.
         optimizer: The optimizers.
-        buffers: Tracks the buffers and frozen parameters that change in a full step.
 
     Attributes:
         measured: What was measured in the step, as far as it is read.
     """
 
-    def __init__(self, number: int, optimizer: OptimizerWrapper, buffers: BufferTracker) -> None:
+    def __init__(self, number: int, optimizer: OptimizerWrapper) -> None:
         self.number = number
         self.measured = Measurement(number)
         self.phase = Phase.PLAIN
@@ -66,17 +70,22 @@ class Step:
         self.calls: Counter[int] = Counter()
         self.active: int | None = None
         self.hook_seconds = self.predict_seconds = self.opened_at = 0.0
-        self._optimizer, self._buffers = optimizer, buffers
+        self._optimizer = optimizer
         self._forecast: Forecast | None = None
         self._movement: Movement | None = None
-        self._reads: VerifiedReads | None = None
+        self._buffers: BufferCopies | None = None
+        self._handles: list[Any] = []
         self._updates: list[OpenUpdate] = []
         self._loss: Tensor | float | None = None
         self._has_gradients = False
         self._reached: set[str] = set()  # parameters that their optimizer can update
         self._held: set[int] = set()  # optimizers whose next or last update does not happen
         self._gradients: dict[str, _Gradient] = {}
-        self._is_finite = True  # whether the movement that is judged is
+        self._is_back = False  # whether the weights are those before the predicted steps
+        # What the numbers of an optimizer say that were read last:
+        self._norm = 0.0  # of its gradients
+        self._is_finite = True  # the movement of its parameters
+        self._is_lost = False  # some rank does not make its update, or has put weights back
         self._learned = Learned()
 
     def predict(
@@ -87,16 +96,12 @@ class Step:
         carries: dict[str, Tensor],
     ) -> None:
         """Take ``count`` predicted steps at once."""
-        self._buffers.copy()
+        self._buffers = BufferCopies(mapper.model)
         self._forecast = forecast
         self.measured.predicted = count
         delta = forecast.delta.scaled(count) if count > 1 else forecast.delta
         self._movement = mapper.movement(delta, carries)
-        copied, undo = self._buffers.copies, partial(self._withdraw, LOADED)
-        self._reads = mapper.reads(
-            self._movement, copied, lambda: self._unverified() if self._movement else [], undo
-        )
-        self._reads.open()
+        self._handles += watch_state_dict(mapper.model, self.withdraw, self._give_way)
         self._movement.apply()
 
     def observe_loss(self, loss: object) -> None:
@@ -167,15 +172,15 @@ class Step:
         gradients = [dense_gradient(p) for p in held]
         scale = getattr(optimizer, "grad_scale", None)
         norms = gradient_norms(gradients, scale)
-        for p, norm in zip(held, norms, strict=True):
-            name = names.get(id(p), f"unnamed.{len(self._gradients)}")
+        own = [names.get(id(p), f"unnamed.{index}.{k}") for k, p in enumerate(held)]
+        for name, norm, p in zip(own, norms, held, strict=True):
             # Two optimizers may share the parameter.
             self._gradients.setdefault(name, _Gradient(norm, index, p))
         if self._movement is None:
             return None
-        rows = zip(held, gradients, strict=True)
-        known = {names.get(id(p), ""): (g, options[id(p)].sign) for p, g in rows}
-        return self._deciding(index, known, scale)
+        signs = [options[id(p)].sign for p in held]
+        known = dict(zip(own, zip(gradients, signs, strict=True), strict=True))
+        return self._deciding(index, dict(zip(own, norms, strict=True)), known, scale)
 
     def judge(self, index: int, loss_limit: float, norm_limit: float) -> None:
         """Hold back an optimizer's update if it does not verify its predicted steps.
@@ -186,13 +191,12 @@ class Step:
             norm_limit: Largest norm of its gradients.
         """
         measured = self.measured
-        norm = measured.norm(index) if self._has_gradients else 0.0
-        if index in self._held:
-            measured.held = NO_UPDATE
-        elif self._is_finite and sound(norm, norm_limit, measured.loss, loss_limit):
+        if self._is_lost:
+            measured.held = READ if self._is_back else NO_UPDATE
+        elif self._is_finite and sound(self._norm, norm_limit, measured.loss, loss_limit):
             return
         else:
-            measured.held = cause(norm, norm_limit, measured.loss, loss_limit)
+            measured.held = cause(self._norm, norm_limit, measured.loss, loss_limit)
         self._held.add(index)
         self._optimizer.hold_back(index)
 
@@ -232,59 +236,66 @@ class Step:
         """After an update, undo its part of the predicted steps if they do not stand."""
         held = index in self._held
         if self._movement is not None and self._forecast is not None and self.calls[index] == 1:
-            rows = enumerate(zip(self._movement.delta.names, self._forecast.owners, strict=True))
-            own = {k: name in self._reached for k, (name, owner) in rows if owner == index}
-            if left := [k for k, reached in own.items() if not reached]:  # inside the step
-                self._movement.undo_after_writes(left)
+            names = self._movement.delta.names
+            own = [k for k, owner in enumerate(self._forecast.owners) if owner == index]
             if held:
-                self._movement.undo([k for k, reached in own.items() if reached])
-                self._buffers.undo_changes()
+                self._put_back(own)
+            elif left := [k for k in own if names[k] not in self._reached]:  # inside the step
+                self._movement.undo(left)
         self._held.discard(index)  # only the first update of a full step verifies
 
     def close(self, loss: Tensor | float | None) -> None:
         """Close the step, and undo predicted movement that no update has verified."""
         self.observe_loss(loss)
-        if self._movement is not None and (unseen := self._unverified()):
+        if unseen := self._unverified():
             self.measured.held = self.measured.held or NO_UPDATE
-            self._undo_members(self._movement, unseen)
-        self._movement = None
-        self._end_reads()
-        self._buffers.free()
+            self._put_back(unseen)
+        self._free()
+
+    def withdraw(self, reason: str = READ) -> None:
+        """Undo predicted steps that no update has verified, at any point of the step.
+
+        The updates that were to verify them do not happen: their gradients may be those of the
+        predicted weights.
+        """
+        if members := self._unverified():
+            self.measured.held = reason
+            self._put_back(members)
+            self._is_back = True
 
     def undo(self, reason: str = INTERRUPTED, coming: int | None = None) -> None:
-        """Undo the predicted steps, right before optimizer ``coming`` updates or at any point."""
-        self._withdraw(reason, coming)
-        self._end_reads()
-        self._updates.clear()
-
-    def _end_reads(self) -> None:
-        if self._reads is not None:
-            self._reads.close()
-            self._reads = None
-
-    def _withdraw(self, reason: str, coming: int | None = None) -> None:
+        """End the step, and undo its predicted steps, right before optimizer ``coming`` updates."""
         for index in range(len(self._optimizer.optimizers)):
             self._optimizer.restore_gradients(index)
-        if self.predicted and (self._unverified() or self._held):
+        for index in [k for k in self._held if self.calls[k]]:
             self.measured.held = reason
-        movement = self._movement
-        if movement is not None:
-            for index in [k for k in self._held if self.calls[k]]:
-                self.close_update(index)
-            if coming is not None and not self.calls[coming]:
-                # Its gradients belong to the predicted weights, which are being undone.
-                self._optimizer.hold_back(coming)
-            self._undo_members(movement, self._unverified())
+            self.close_update(index)
+        if coming is not None and self._movement is not None and not self.calls[coming]:
+            # Its gradients belong to the predicted weights, which are being undone.
+            self._optimizer.hold_back(coming)
+        self.withdraw(reason)
         # Last, so that an interrupted undo can be repeated.
-        self.active = self._movement = None
-        self._buffers.free()
+        self.active = None
+        self._updates.clear()
+        self._free()
 
-    def saving(self, record_event: Callable[[str, int, int], None]) -> AbstractContextManager[None]:
-        """Put rounding errors back to those of verified weights while a state is saved."""
-        if self.has_updated:
-            record_event(UNCOUNTED, logging.WARNING, self.number)
-        movement = self._movement
-        return nullcontext() if movement is None else movement.without_carries(self._unverified())
+    def _give_way(self) -> None:
+        """Undo them, and keep what is loaded into the model then."""
+        self.withdraw()
+        self._buffers = None
+
+    def _put_back(self, members: Sequence[int]) -> None:
+        """Put weights, by position in the movement, and buffers back as they were before it."""
+        if self._movement is not None and not self._is_back:
+            self._movement.undo(members)
+        if self._buffers is not None:
+            self._buffers.restore()
+
+    def _free(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._movement = self._buffers = None
 
     def rest(self, use: Callable[[Measurement], None], *, stop: bool) -> Part:
         """Return the numbers of the step that are not read yet.
@@ -296,8 +307,9 @@ class Step:
         measured, learned = self.measured, self._learned
         measured.warmup = self.phase is Phase.WARMUP
         unread = {n: g for n, g in self._gradients.items() if n not in measured.norms}
-        factors, device = self._factors(), self._device
-        norms = scaled([g.norm for g in unread.values()], [factors[n] for n in unread], device)
+        counts = self._counts()
+        norms = [gradient.norm for gradient in unread.values()]
+        flat = scaled(norms, [counts[name] for name in unread], self._device)
         head = self._with_loss([float(stop)])
         closed = [numbers.to(head.device) for _, numbers in learned.windows]
         if learned.slopes:
@@ -305,15 +317,15 @@ class Step:
         sums = torch.cat([head, *closed])
         tags = [(tag, len(numbers)) for tag, numbers in learned.windows]
 
-        def take(norms: list[float], sums: list[float]) -> None:
-            self._take_norms(unread, norms)
+        def take(numbers: list[float], sums: list[float]) -> None:
+            self._take_norms(unread, numbers)
             loss, known, stops, *others = sums
             measured.take_loss(loss, known)
             measured.stop = stops > 0
             measured.take_rest(tags, others)
             use(measured)
 
-        return Part(norms, sums, take)
+        return Part(flat, sums, take)
 
     def add_seconds(self, ledger: SavingsLedger, closed_at: float, ended_at: float) -> None:
         """Add the host seconds of user code, corrections, and predictions to the ledger."""
@@ -330,18 +342,13 @@ class Step:
         owners = () if self._forecast is None else self._forecast.owners
         return [k for k, owner in enumerate(owners) if not self.calls[owner]]
 
-    def _undo_members(self, movement: Movement, members: list[int]) -> None:
-        if members:
-            movement.undo_after_writes(members)
-            self._buffers.undo_changes()
-
     @property
     def _device(self) -> torch.device | None:
         """Device of what is measured; None for that of plain numbers."""
         first = next((gradient.norm for gradient in self._gradients.values()), self._loss)
         return first.device if isinstance(first, Tensor) else None
 
-    def _factors(self) -> dict[str, float]:
+    def _counts(self) -> dict[str, float]:
         """Return one factor per gradient, with which every entry counts once over the ranks."""
         counts = shards.norm_factors([each.parameter for each in self._gradients.values()])
         return dict(zip(self._gradients, counts or [1.0] * len(self._gradients), strict=True))
@@ -353,51 +360,59 @@ class Step:
         each = (loss, float(known), *numbers)
         return torch.stack([as_scalar(number, self._device) for number in each])
 
-    def _take_norms(self, gradients: Mapping[str, _Gradient], norms: Sequence[float]) -> None:
-        for (name, gradient), norm in zip(gradients.items(), norms, strict=True):
+    def _take_norms(self, names: Iterable[str], norms: Sequence[float]) -> None:
+        for name, norm in zip(names, norms, strict=True):
             self.measured.norms[name] = norm
-            self.measured.optimizers[name] = gradient.optimizer
+            self.measured.optimizers[name] = self._gradients[name].optimizer
 
     def _deciding(
-        self, index: int, gradients: dict[str, tuple[Tensor, float]], scale: Tensor | None
+        self,
+        index: int,
+        norms: dict[str, Tensor],
+        gradients: dict[str, tuple[Tensor, float]],
+        scale: Tensor | None,
     ) -> Part:
-        """Return norms of one optimizer's gradients, its movement, and products of both.
+        """Return the numbers that decide whether one optimizer's predicted steps stand.
 
-        ``gradients`` are dense, each with the sign of its update.
+        Args:
+            index: Number of the optimizer.
+            norms: Norms of its gradients, by name.
+            gradients: The gradients, dense, each with the sign of its update.
+            scale: By what a gradient scaler has multiplied them; None for 1.
         """
         assert self._movement is not None and self._forecast is not None
-        measured, device, weights = self.measured, self._device, self._factors()
-        delta, owners, drifts = self._movement.delta, *self._forecast[1:3]
-        columns = zip(delta.names, delta.directions, delta.factors, drifts, owners, strict=True)
-        rows = [(n, d, f, drift) for n, d, f, drift, owner in columns if owner == index]
-        norms = lists.norms([direction for _, direction, _, _ in rows])
-        lengths = lists.scaled(norms, [lists.size(factor) for _, _, factor, _ in rows])
-        met = [k for k, (name, *_) in enumerate(rows) if name in gradients]
-        names = [rows[k][0] for k in met]
-        sides = [(*gradients[rows[k][0]], *rows[k][1:3]) for k in met]
-        dots = lists.dots([g.reshape(d.shape) for g, _, d, _ in sides], [d for _, _, d, _ in sides])
+        delta, forecast = self._movement.delta, self._forecast
+        own = [k for k, owner in enumerate(forecast.owners) if owner == index]
+        sizes = lists.norms([delta.directions[k] for k in own])
+        lengths = lists.scaled(sizes, [lists.size(delta.factors[k]) for k in own])
+        met = [k for k in own if delta.names[k] in gradients]
+        names = [delta.names[k] for k in met]
+        sides = [(*gradients[delta.names[k]], delta.directions[k]) for k in met]
+        dots = lists.dots([g.reshape(d.shape) for g, _, d in sides], [d for _, _, d in sides])
         if scale is not None:
             dots = dots / scale.to(dots.device)
-        slopes = lists.scaled(dots, [sign * factor for _, sign, _, factor in sides])
-        own = {n: g for n, g in self._gradients.items() if g.optimizer == index}
-        each = [weights[name] for name in names]
-        flat = scaled(
-            [*(g.norm for g in own.values()), *lengths, *(rows[k][3] for k in met)],
-            [
-                *(weights[name] for name in own),
-                *(weights.get(name, 1.0) for name, *_ in rows),
-                *each,
-            ],
-            device,
-        )
-        products = scaled(list(slopes), [weight**2 for weight in each], device)
+        signed = [sign * delta.factors[k] for k, (_, sign, _) in zip(met, sides, strict=True)]
+        counts, device = self._counts(), self._device
+        drifts = [forecast.drifts[k] for k in met]
+        named = [*norms, *names, *(delta.names[k] for k in own)]
+        flat = [*norms.values(), *drifts, *lengths]
+        squares = [counts[name] ** 2 for name in names]
+        products = scaled(list(lists.scaled(dots, signed)), squares, device)
+        head = self._with_loss([float(self._is_back or index in self._held)])
 
-        def take(norms: list[float], sums: list[float]) -> None:
-            self._take_norms(own, norms[: len(own)])
-            lengths = norms[len(own) : len(own) + len(rows)]
-            self._is_finite = all(map(math.isfinite, lengths))
-            columns = [lengths[k] for k in met], norms[len(own) + len(rows) :], sums[2:]
-            measured.moved.update(zip(names, map(Moved, *columns), strict=True))
-            measured.take_loss(*sums[:2])
+        def take(numbers: list[float], sums: list[float]) -> None:
+            found = iter(numbers)
+            each = [next(found) for _ in norms]
+            self._take_norms(norms, each)
+            self._norm = norm_of(each) if each else 0.0
+            drifts = [next(found) for _ in met]
+            lengths = dict(zip(own, found, strict=True))
+            self._is_finite = all(map(math.isfinite, lengths.values()))
+            loss, known, lost, *dots = sums
+            columns = zip(met, names, drifts, dots, strict=True)
+            self.measured.moved.update({n: Moved(lengths[k], *rest) for k, n, *rest in columns})
+            self.measured.take_loss(loss, known)
+            self._is_lost = lost > 0
 
-        return Part(flat, torch.cat([self._with_loss([]), products]), take)
+        factors = [counts.get(name, 1.0) for name in named]
+        return Part(scaled(flat, factors, device), torch.cat([head, products]), take)

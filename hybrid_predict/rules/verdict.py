@@ -17,9 +17,9 @@ class Verdict(str, Enum):
 
 
 NO_UPDATE = "no update followed the predicted steps"
-LOADED = "weights were loaded in a verifying step"
+READ = "a state dict was read or loaded in a verifying step"
 INTERRUPTED = "an error interrupted the full step"
-QUIET = NO_UPDATE, LOADED, INTERRUPTED
+QUIET = NO_UPDATE, READ, INTERRUPTED
 """Reasons for undoing predicted steps that are no alarm: nothing was found against them."""
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -90,8 +89,6 @@ class Movement:
             [(x, x.clone()) for x in pair if x is not None]
             for pair in zip(values, self._carries, strict=True)
         ]
-        self._versions: list[int] = []
-        self._undone: dict[int, Tensor] = {}
 
     def apply(self) -> None:
         """Move the weights."""
@@ -109,53 +106,16 @@ class Movement:
             if plain:
                 add_scaled(*map(list, zip(*plain, strict=True)))
         self._written()
-        self._versions = [v._version for v in self._values]
 
     def undo(self, members: Sequence[int]) -> None:
-        """Undo the movement of members, bit for bit."""
-        with torch.no_grad():
-            for k in members:
-                for target, kept in self._copies[k]:
-                    target.copy_(kept)
-        self._written()
+        """Undo the movement of members, bit for bit.
 
-    def undo_after_writes(self, members: Sequence[int]) -> None:
-        """Undo the movement of members that other code may have written to since.
-
-        A weight without a later write is restored bit for bit; from others the movement is
-        subtracted. An interrupted call can be repeated.
+        It may come between a forward and a backward pass, so tensors keep their versions.
         """
         for k in members:
-            if k not in self._undone:
-                self._undone[k] = self.value_without(k)
-        with torch.no_grad():
-            for k in members:
-                (value, before), *carries = self._copies[k]
-                value.copy_(self._undone[k])
-                for carry, kept in carries if self._undone[k] is before else ():
-                    carry.copy_(kept)
+            for target, kept in self._copies[k]:
+                target.data.copy_(kept)
         self._written()
-
-    @contextmanager
-    def without_carries(self, members: Sequence[int]) -> Iterator[None]:
-        """Restore the Kahan compensation of members inside the block."""
-        pairs = [pair for k in members for pair in self._copies[k][1:]]
-        present = [carry.clone() for carry, _ in pairs]
-        for carry, before in pairs:
-            carry.copy_(before)
-        try:
-            yield
-        finally:
-            for (carry, _), kept in zip(pairs, present, strict=True):
-                carry.copy_(kept)
-
-    def value_without(self, k: int) -> Tensor:
-        """Return a member without the movement; nothing may be written to the result."""
-        value, before = self._copies[k][0]
-        if not self._versions or value._version == self._versions[k]:
-            return before
-        step = self.delta.factors[k] * upcast(self.delta.directions[k])
-        return value - step.to(value.dtype)
 
 
 def write_rounded(value: Tensor, wanted: Tensor, carry: Tensor) -> None:

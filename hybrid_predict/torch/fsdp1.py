@@ -8,7 +8,7 @@ compares what they say with torch's public calls.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -71,20 +71,6 @@ def reshard(module: Any) -> None:
     gathers = handle is not None and hasattr(handle.flat_param, "_full_param_padded")
     if gathers and not handle.needs_unshard():
         handle.reshard(True)
-
-
-def add_state_dict_hooks(
-    module: Any, enter: Callable[..., None], leave: Callable[..., None], load: Callable[..., None]
-) -> list[Any]:
-    """Add hooks around the state dict of a wrapper, and before it loads one; return their handles.
-
-    They run outside its own hooks, between which parameters are whole.
-    """
-    first = module.register_state_dict_pre_hook(enter)
-    module._state_dict_pre_hooks.move_to_end(first.id, last=False)
-    loading = module.register_load_state_dict_pre_hook(load)
-    module._load_state_dict_pre_hooks.move_to_end(loading.id, last=False)
-    return [first, loading, module.register_state_dict_post_hook(leave)]
 
 
 def split_parts(model: nn.Module) -> dict[tuple[int, int], int]:

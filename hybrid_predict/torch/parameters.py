@@ -14,7 +14,6 @@ from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.torch import fsdp1, shards
 from hybrid_predict.torch.deltas import Movement, WeightDelta
 from hybrid_predict.torch.kinds import classify, resolve
-from hybrid_predict.torch.reading import VerifiedReads
 from hybrid_predict.torch.shards import form
 from hybrid_predict.torch.uses import Findings, MatrixIndex
 
@@ -176,21 +175,6 @@ class ParameterMapper:
             targets.append(shards.local(self._by_name[name]))
             _check_shape("delta", name, targets[-1], direction)
         return Movement(delta, targets, self.written, carries)
-
-    def reads(
-        self,
-        movement: Movement,
-        copied: Sequence[tuple[Tensor, Tensor]],
-        unverified: Callable[[], Collection[int]],
-        withdraw: Callable[[], None],
-    ) -> VerifiedReads:
-        """Return :class:`VerifiedReads` of a movement, and of tensors with their copies."""
-        self.written()  # so that the modules of FSDP2 hold the shards
-        tensors = [self._by_name[name] for name in movement.delta.names]
-        tensors += [tensor for tensor, _ in copied]
-        copies = [copy for _, copy in copied]
-        calls = unverified, withdraw, self.written
-        return VerifiedReads(self.model, tensors, movement, copies, *calls)
 
     def _check(self) -> None:
         known = {id(p) for p in self.model.parameters()}

@@ -1,13 +1,14 @@
-"""What is read, saved and loaded between predicted steps and the update that verifies them."""
+"""Whoever reads, saves or loads the model inside a full step finds verified weights."""
 
 import copy
 
 import pytest
 import torch
 from loops import Bench, make_config, same_bits, weights
-from torch import nn
 
 from hybrid_predict import HybridEngine, Verdict
+from hybrid_predict.rules.limits import IDLE
+from hybrid_predict.rules.verdict import READ
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
 PLACES = ("before the forward pass", "before the backward pass", "before the update")
@@ -27,14 +28,14 @@ def made(model):
     return half(Bench(None, "mlp")) if model == "half" else Bench(None, model)
 
 
-def start(bench):
-    bench.engine = HybridEngine(bench.model, bench.optimizer, make_config())
+def start(bench, **changes):
+    bench.engine = HybridEngine(bench.model, bench.optimizer, make_config(**changes))
     return bench
 
 
-def verifying(model="conv"):
+def verifying(model="conv", **changes):
     """A run at the start of a verifying step."""
-    bench = start(made(model))
+    bench = start(made(model), **changes)
     bench.train(6)
     return bench
 
@@ -64,51 +65,60 @@ def at(bench, place):
 
 @pytest.mark.parametrize("model", ["mlp", "conv", "tied", "half"])
 @pytest.mark.parametrize("place", PLACES)
-def test_a_run_saved_inside_a_verifying_step_resumes_bit_for_bit(place, model):
-    bench = verifying(model)
+def test_a_run_saved_inside_a_verifying_step_resumes_as_if_before_it(place, model):
+    bench, whole = verifying(model), verifying(model)
     random, between = random_states(), copy.deepcopy(parts(bench))
     finish = at(bench, place)
-    present = bench.trace()
+    assert not same_bits(dict(bench.trace()["model"]), dict(between[0]))
     saved = copy.deepcopy(parts(bench))
     assert same_bits(saved, between)
-    assert same_bits(bench.trace(), present)
-    assert not same_bits(dict(present["model"]), dict(saved[0]))
     taken = bench.taken
-    finish()
+    record = finish()
+    assert (record.verdict, record.ticks) == (Verdict.UNDONE, 1)
+    assert same_bits(parts(bench)[:2], between[:2])
+    assert f"predicted steps were undone: {READ}" in bench.reasons
     bench.finish()
     again = made(model)
     again.model.load_state_dict(saved[0])
     again.optimizer.load_state_dict(saved[1])
     start(again).engine.load_state_dict(saved[2])
-    set_random_states(random)
     again.taken = taken
-    again.finish()
-    assert same_bits(again.trace(), bench.trace())
+    for run in (again, whole):
+        set_random_states(random)
+        run.finish()
+    assert same_bits(again.trace(), whole.trace())
 
 
-def test_a_part_of_the_model_is_read_alike_and_the_parameters_are_the_present_ones():
-    bench = verifying()
-    before = copy.deepcopy(bench.model.state_dict())
-    finish = at(bench, PLACES[2])
-    for prefix, module in bench.model.named_children():
-        own = {f"{prefix}.{name}": value for name, value in module.state_dict().items()}
-        assert same_bits(own, {name: before[name] for name in own})
-    live = bench.model.state_dict(keep_vars=True)
-    assert all(live[name] is p for name, p in bench.model.named_parameters())
-    finish()
+@pytest.mark.parametrize("read", ["a full copy", "the parameters themselves", "the engine's state"])
+def test_what_an_undone_step_leaves_is_what_was_read_in_it(read):
+    bench = verifying("half")
+    before, state = weights(bench.model), bench.engine.state_dict()
+    at(bench, PLACES[2])
+    if read == "the engine's state":
+        assert same_bits(bench.engine.state_dict(), state)
+    else:
+        found = bench.model.state_dict(keep_vars=read != "a full copy")
+        assert same_bits({name: found[name].detach() for name in before}, before)
+    assert same_bits(weights(bench.model), before)
+    bench.engine.abandon()
+    assert same_bits(weights(bench.model), before)
+    assert same_bits(bench.engine.state_dict()["tensors"], state["tensors"])
 
 
-def test_weights_that_the_step_has_edited_are_read_without_the_movement():
-    bench = verifying("mlp")
-    before = weights(bench.model)
-    finish = at(bench, PLACES[0])
-    with torch.no_grad():
-        for p in bench.model.parameters():
-            p.add_(1.0)
-    read = bench.model.state_dict()
-    for name, value in before.items():
-        torch.testing.assert_close(read[name], value + 1.0, rtol=0, atol=1e-6)
-    finish()
+def test_a_full_step_without_predicted_steps_is_not_changed_by_reading():
+    bench, whole = verifying("tied"), verifying("tied")
+    for run in (bench, whole):
+        run.step()
+        run.engine.set_length(run.engine.ledger.steps + 1)  # in the cooldown nothing is predicted
+        run.engine.before_step()
+        assert not run.engine._step.predicted
+        loss = run.loss()
+        loss.backward()
+        if run is bench:
+            run.model.state_dict()
+        run.optimizer.step()
+        run.engine.after_step(loss)
+    assert same_bits(weights(bench.model), weights(whole.model))
 
 
 def test_after_the_update_the_new_weights_are_read_and_a_saved_state_tells_what_it_lacks():
@@ -124,14 +134,6 @@ def test_after_the_update_the_new_weights_are_read_and_a_saved_state_tells_what_
     assert bench.engine.after_step().verdict is Verdict.STANDS
 
 
-def test_what_an_undone_step_leaves_is_what_was_read_in_it():
-    bench = verifying()
-    at(bench, PLACES[2])
-    read = copy.deepcopy(dict(bench.model.state_dict()))
-    bench.engine.abandon()
-    assert same_bits(dict(bench.trace()["model"]), read)
-
-
 def test_a_copy_of_the_model_is_its_own():
     bench = verifying()
     finish = at(bench, PLACES[2])
@@ -139,35 +141,32 @@ def test_a_copy_of_the_model_is_its_own():
     with torch.no_grad():
         for p in twin.parameters():
             p.fill_(3.0)
-    assert all((value == 3.0).all() for name, value in twin.state_dict().items()
-               if name in dict(twin.named_parameters()))  # fmt: skip
     twin.load_state_dict(twin.state_dict())
+    assert all((p == 3.0).all() for p in twin.parameters())
     assert finish().verdict is Verdict.STANDS
 
 
 @pytest.mark.parametrize("place", [PLACES[0], PLACES[2]])
-def test_loading_weights_inside_a_step_undoes_its_predicted_steps_first(place):
+def test_weights_that_are_loaded_inside_a_step_stay(place):
     bench = verifying("mlp")
-    before = weights(bench.model)
+    wanted = {name: p + 1.0 for name, p in weights(bench.model).items()}
     finish = at(bench, place)
-    bench.model.load_state_dict(bench.model.state_dict())
-    assert same_bits(weights(bench.model), before)
+    bench.model.load_state_dict(wanted)
     record = finish()
     assert (record.verdict, record.ticks) == (Verdict.UNDONE, 1)
-    assert not same_bits(weights(bench.model), before)
-    assert "predicted steps were undone: weights were loaded in a verifying step" in bench.reasons
+    assert same_bits(weights(bench.model), wanted)
     bench.finish()
     assert bench.engine.ledger.steps == 30
 
 
-def test_loading_a_part_of_the_model_undoes_the_movement_of_all():
-    bench = verifying("mlp")
-    before = weights(bench.model)
-    finish = at(bench, PLACES[0])
-    last = bench.model[-1]
-    assert isinstance(last, nn.Linear)
-    last.load_state_dict({name: torch.zeros_like(p) for name, p in last.named_parameters()})
-    assert not last.weight.any()
-    others = weights(bench.model[:-1])
-    assert same_bits(others, {name: before[name] for name in others})
-    finish()
+def test_a_loop_that_reads_in_every_step_gets_a_pause():
+    bench = verifying("mlp", total_steps=60)
+    while not bench.engine.done:
+        bench.engine.before_step()
+        bench.loss().backward()
+        bench.model.state_dict()
+        bench.optimizer.step()
+        bench.optimizer.zero_grad()
+        bench.engine.after_step()
+    pauses = bench.engine._state.limits.pauses
+    assert pauses and bench.engine.ledger.undone_steps == IDLE * pauses

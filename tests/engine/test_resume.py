@@ -5,17 +5,14 @@ import torch
 from loops import (
     NAN,
     Bench,
-    Run,
     hurry,
     load,
     loaded,
     make_config,
-    net,
     same_bits,
     save,
     spoil_with,
 )
-from torch import nn
 
 from hybrid_predict import HybridEngine, SpectralUpdate
 from hybrid_predict.errors import UsageError
@@ -120,34 +117,6 @@ def test_the_first_predicted_step_after_a_resume_is_undone_without_a_trace(order
     record = fresh.step(spoil_with(factor=NAN))
     assert record.predicted
     assert same_bits(dict(fresh.model.state_dict()), dict(saved["model"]))
-
-
-class Follower(nn.Module):
-    """A network beside a large running average of its outputs, written to through ``.data``."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = net(6, 8, 8, 3)
-        self.register_buffer("average", torch.zeros(10_000))
-        self.factor = 1.0
-
-    def forward(self, x):
-        out = self.net(x)
-        self.average.data.add_(out.detach().mean() * self.factor)
-        return out
-
-
-def test_what_is_known_to_change_beside_the_weights_is_known_after_a_resume():
-    config, model = make_config(), Follower()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    run = Run(model, optimizer, config, lambda m, _: m(torch.ones(4, 6)).square().mean() * m.factor)
-    state = run.train(7).engine.state_dict()
-    run.engine.detach()
-    run.engine = HybridEngine(model, optimizer, config)
-    run.engine.load_state_dict(state)
-    before, model.factor = model.average.clone(), NAN
-    assert run.step().predicted
-    assert torch.equal(model.average, before)
 
 
 def test_a_state_is_not_loaded_inside_a_full_step():

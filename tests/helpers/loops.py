@@ -120,10 +120,12 @@ class Bench:
         return [event["reason"] for event in self.engine.ledger.events]
 
     def trace(self) -> dict[str, Any]:
-        """Copies of everything that training changes, random states included."""
+        """Copies of everything that training changes as it is, random states included."""
+        every = {"remove_duplicate": False}
+        named = [*self.model.named_parameters(**every), *self.model.named_buffers(**every)]
         return copy.deepcopy(
             {
-                "model": self.model.state_dict(keep_vars=True),  # as it is, in mid-step too
+                "model": {name: tensor.detach() for name, tensor in named},
                 "optimizer": self.optimizer.state_dict(),
                 "torch": torch.get_rng_state(),
                 "numpy": np.random.get_state(legacy=False)["state"]["pos"],

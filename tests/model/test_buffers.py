@@ -1,4 +1,4 @@
-"""Buffers and frozen parameters are as before an undone step, whatever happened to them in it."""
+"""Buffers are as before an undone step, whatever happened to them in it."""
 
 import math
 
@@ -18,8 +18,6 @@ BAD = 20
 """The number of the bad step."""
 
 LARGE = 10_000
-"""Entries of a buffer that is not copied unless it is seen to change."""
-
 
 CONFIG = HybridConfig(
     total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2, predictors=UNGATED
@@ -111,17 +109,6 @@ def write_through_data(model, value, bad):
         buffer.data.add_(value)
 
 
-def add_teacher(model):
-    model.teacher = nn.Linear(4, 8).requires_grad_(False)
-
-
-def follow_network(model, value, bad):
-    factor = NAN if bad else 1.0
-    with torch.no_grad():
-        model.teacher.weight.lerp_(model.net[0].weight * factor, 0.1)
-        model.teacher.bias.data.lerp_(model.net[0].bias * factor, 0.1)
-
-
 class Normed(Net):
     def __init__(self):
         super().__init__(lambda model: model.net.append(nn.BatchNorm1d(2)))
@@ -158,12 +145,11 @@ CASES = {
     "is written through data": lambda: Net(
         buffers(small=torch.zeros(3), large=torch.zeros(LARGE)), write_through_data
     ),
-    "is a teacher": lambda: Net(add_teacher, follow_network),
     "is of a norm": lambda: Normed(),
     "is shared": lambda: Net(share_buffer, count),
     "is sparse": lambda: Net(add_sparse, write_sparse),
 }
-"""What happens to buffers and frozen parameters in a step, above all in a bad one."""
+"""What happens to buffers in a step, above all in a bad one."""
 
 
 def train(model, fused=False, listed=False):
@@ -188,8 +174,7 @@ def loss(model, k, bad=False):
 
 
 def snapshot(model):
-    frozen = [(n, p) for n, p in model.named_parameters() if not p.requires_grad]
-    named = [*model.named_buffers(remove_duplicate=False), *frozen]
+    named = model.named_buffers(remove_duplicate=False)
     return {name: tensor.detach().clone() for name, tensor in named}
 
 
@@ -198,11 +183,8 @@ def same(left, right):
 
 
 def structure(model):
-    """Which buffers are whose, None included, and whether a checkpoint holds them."""
-    return {
-        name: (sorted(m._buffers), sorted(m._non_persistent_buffers_set))
-        for name, m in model.named_modules()
-    }
+    """Which buffers are whose, None included."""
+    return {name: sorted(m._buffers) for name, m in model.named_modules()}
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])

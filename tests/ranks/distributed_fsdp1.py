@@ -90,7 +90,7 @@ def saved_inside(folder: Path) -> dict[str, bool]:
         state = loop.model.state_dict()
     parts = {n: [s.tensor for s in x.local_shards()] for n, x in state.items()}
     rows = {n: list(x.chunk(2)[ranks.rank() :][:1]) for n, x in before.items()}
-    kept = same_bits(loop.weights(), moved)
+    left = same_bits(loop.weights(), before)
     wanted = {n: x + 1.0 for n, x in before.items()}
     with using(StateDictType.FULL_STATE_DICT):
         loop.model.load_state_dict({n: x.clone() for n, x in wanted.items()})
@@ -99,7 +99,7 @@ def saved_inside(folder: Path) -> dict[str, bool]:
         "moved": not same_bits(moved, before),
         "full": same_bits(full, before if ranks.rank() == 0 else {}),
         "sharded": same_bits(parts, rows),
-        "kept": kept,
+        "left": left,
         "loaded": same_bits(loop.weights(), wanted),
     }
 

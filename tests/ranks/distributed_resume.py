@@ -68,7 +68,7 @@ def resumed(
 
 
 def read_inside(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, Any]]:
-    """What state dicts hold after the backward pass of a verifying step, whole."""
+    """What state dicts hold after the backward pass of a verifying step, and the weights then."""
 
     def check(folder: Path) -> dict[str, Any]:
         loop = Loop(wrap)
@@ -84,12 +84,30 @@ def read_inside(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, Any]]:
             "before": before,
             "read": {n: shards.full_tensor(*pair).clone() for n, pair in entries.items()},
             "gathered": {n: x.clone() for n, x in gathered.items()},
-            "moved": [moved, loop.weights()],
+            "moved": moved,
+            "left": loop.weights(),
         }
         loop.engine.abandon()
         return found
 
     return check
+
+
+def read_on_one_rank(folder: Path) -> dict[str, Any]:
+    """A verifying step in which the first rank alone reads a state dict."""
+    loop = Loop(DistributedDataParallel)
+    loop.train(SPOILED)
+    before = loop.weights()
+    loop.engine.before_step()
+    loss = loop.loss()
+    loss.backward()
+    if ranks.rank() == 0:
+        shards.unwrapped(loop.model).state_dict()
+    loop.optimizer.step()
+    loop.optimizer.zero_grad()
+    record = loop.engine.after_step(loss)
+    same = same_bits(loop.weights(), before)
+    return {"same": same, **outcome(loop, [record, *loop.train(3)])}
 
 
 def refusal(loop: Loop, path: Path | None) -> dict[str, Any]:
@@ -164,6 +182,7 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "ddp, read inside a step": read_inside(DistributedDataParallel),
     "fsdp2, half, read inside a step": read_inside(halved),
     "tensor parallelism, read inside a step": read_inside(tensor_parallel),
+    "ddp, read on one rank": read_on_one_rank,
     "fsdp2, uneven": uneven,
     "more": lambda folder: other(torch.load(folder / "single.pt")),
     "more, ddp": lambda folder: other(torch.load(folder / "single.pt"), DistributedDataParallel),
