@@ -305,7 +305,6 @@ class HybridEngine(Uncopied):
             self.mapper.written()
             step.close_update(index)
             if step.number == 1:
-                self.optimizer.check_state(index)
                 self._groups.check(index, options)
         step.hook_seconds += perf_counter() - started
 

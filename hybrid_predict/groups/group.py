@@ -16,7 +16,7 @@ from hybrid_predict.groups.open_update import Learned, OpenUpdate
 from hybrid_predict.rules.gate import REST_STEPS
 from hybrid_predict.rules.skill import window_length
 from hybrid_predict.rules.verdict import AVERAGE
-from hybrid_predict.saved import check_count, check_numbers, check_range, damaged
+from hybrid_predict.saved import check_count, check_numbers, damaged
 from hybrid_predict.torch import lists, owners, ranks, shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts, upcast
@@ -45,7 +45,6 @@ class Group:
         parameters: The K parameters.
         history: Type in which averages are stored.
         momentum: Momentum coefficient of the optimizer, in [0, 1).
-        noise_decay: Decay of the average of gradients that its updates follow, in [0, 1).
     """
 
     def __init__(
@@ -55,10 +54,9 @@ class Group:
         parameters: Sequence[Tensor],
         history: str,
         momentum: float = 0.0,
-        noise_decay: float = 0.0,
     ) -> None:
         self.treatment, self.names = treatment, tuple(names)
-        self._type, self._momentum, self._noise_decay = history, momentum, noise_decay
+        self._type, self._momentum = history, momentum
         self._period: int | None = 1
         self._turns = [0] * len(names)
         self._seen = [0] * len(names)  # updates of each tensor in which it had a gradient
@@ -108,9 +106,9 @@ class Group:
         """Decay of the average that moves the weights, in [0, 1)."""
         update = self.treatment.update
         if update is None or self._period is None:
-            return self._noise_decay
+            return self._momentum
         alone = update.share >= 1.0 and self._period == 1
-        return update.decay if alone else max(update.decay, self._noise_decay)
+        return update.decay if alone else max(update.decay, self._momentum)
 
     @property
     def window_length(self) -> int:
@@ -369,7 +367,6 @@ class Group:
             "rest": self._rest,
             "seen": list(self._seen),
             "peaks": [float(rate) for rate in self._peaks],
-            "noise_decay": self._noise_decay,
         }
         return None if saved is None else {**entries, **saved}
 
@@ -379,7 +376,6 @@ class Group:
         Raises:
             CheckpointError: If an array is missing or has another shape, or a number cannot be.
         """
-        decay = check_range("noise_decay", saved["noise_decay"], 0.999)
         rest = check_count("rest", saved["rest"])
         seen = [check_count("seen", number) for number in saved["seen"]]
         peaks = check_numbers("peaks", saved["peaks"])
@@ -387,7 +383,7 @@ class Group:
             if len(known) != len(self.names):
                 raise damaged(f"one number for each of {len(self.names)} tensors", known)
         self.memory.load(saved, self.parameters)
-        self._noise_decay, self._rest, self._seen = decay, rest, seen
+        self._rest, self._seen = rest, seen
         self._peaks = list(peaks)
 
     def _values(self) -> list[Tensor]:

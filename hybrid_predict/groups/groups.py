@@ -178,10 +178,8 @@ class Groups:
                 continue
             group = before.get((treatment.kind, treatment.owner, tuple(names)))
             if group is None or group.treatment != treatment:
-                momentum = decay = self._optimizer.momentum(treatment.owner)
-                if treatment.predictor is not None and self.scores.adaptive:
-                    decay = self._optimizer.noise_decay(treatment.owner)
-                group = Group(treatment, names, parameters, self._history, momentum, decay)
+                momentum = self._optimizer.momentum(treatment.owner)
+                group = Group(treatment, names, parameters, self._history, momentum)
                 for old in before.values():
                     group.inherit(old)
             group.follow(parameters)

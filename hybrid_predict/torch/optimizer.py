@@ -14,11 +14,10 @@ from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.torch import shards
+from hybrid_predict.torch.decay import UpdateRule, find_rule, number
 from hybrid_predict.torch.gradients import dense_gradient
 from hybrid_predict.torch.hooks import StepHooks, UpdateListener
 from hybrid_predict.torch.lists import upcast
-from hybrid_predict.torch.noise import noise_decay
-from hybrid_predict.torch.probe import UpdateRule, find_rule, number, second_copy
 from hybrid_predict.torch.refusals import check_supported, inner_optimizer, refusal
 
 _MOST_RULES = 256
@@ -75,7 +74,6 @@ class OptimizerWrapper:
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
         self._rules: dict[tuple[Any, ...], UpdateRule] = {}
         self._known: dict[tuple[int, int], tuple[list[Any], UpdateRule]] = {}
-        self._decays: dict[tuple[int, float], float] = {}
         self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
         self._hooks: list[StepHooks] = []
         for optimizer in several:
@@ -109,15 +107,6 @@ class OptimizerWrapper:
         group = self.optimizers[index].param_groups[0]
         momentum = (group.get("betas") or [group.get("momentum", 0.0)])[0]
         return min(max(float(momentum), float(group.get("max_momentum", 0.0)), 0.0), 0.999)
-
-    def noise_decay(self, index: int) -> float:
-        """Return the decay of the average of gradients that an optimizer follows, see `noise`."""
-        known = self.momentum(index)
-        key = index, known
-        if key not in self._decays:
-            optimizer = self.optimizers[index]
-            self._decays[key] = noise_decay(optimizer, optimizer.param_groups[0], known)
-        return self._decays[key]
 
     def owners(self) -> dict[int, int]:
         """Return the number of the optimizer of each parameter, by ``id``."""
@@ -157,9 +146,9 @@ class OptimizerWrapper:
                 yield group, rule
 
     def _rule(self, index: int, group: Mapping[str, Any]) -> UpdateRule:
-        """Return the rule of a group, by a probe once for each combination of flags.
+        """Return the rule of a group: found once for each combination of flags.
 
-        If decay is proportional to an option, a schedule of that option needs no new probe.
+        If decay is proportional to an option, a schedule of that option does not find it again.
         """
         key: tuple[Any, ...] = (index, *_flags(group))
         first = self._rules.get(key)
@@ -258,18 +247,6 @@ class OptimizerWrapper:
         groups = self.optimizers[index].param_groups
         for group, before in zip(groups, counts, strict=False):  # some may be new
             group.update(before)
-
-    def check_state(self, index: int) -> None:
-        """Check after an update that the optimizer keeps no second copy of the weights.
-
-        Raises:
-            UnsupportedSetupError: If the state of a parameter has one.
-        """
-        optimizer = self.optimizers[index]
-        for group in optimizer.param_groups:
-            if name := second_copy(optimizer, group):
-                reason = f"its state {name!r} holds a second copy of the weights"
-                raise refusal(optimizer, reason)
 
     def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
         """Call what ``listener`` returns around every update, until the handles are removed."""

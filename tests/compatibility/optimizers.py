@@ -61,7 +61,9 @@ class Anchored(optim.SGD):
 
 @row("`Adafactor`", partial(optim.Adafactor, lr=1e-2), "grow with the weights")
 @row(
-    "an optimizer that pulls weights to a stored point", partial(Anchored, lr=1e-2), "stored point"
+    "an optimizer that pulls weights to a stored point",
+    partial(Anchored, lr=1e-2),
+    "decay could not be found out",
 )
 def left_alone(make: Make, reason: str, folder: Path) -> None:
     for plugin in (Recorded(), every_kind()):
@@ -124,7 +126,7 @@ def several(folder: Path) -> str:
 
 
 class Slow(optim.SGD):
-    """Moves weights back to slow ones, as Ranger21 does, so seldom that only its state tells."""
+    """Moves weights back to slow ones, as Ranger21 does, once in many updates."""
 
     def step(self, closure: Any = None) -> Any:
         loss = super().step(closure)
@@ -147,7 +149,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
         lambda p: type("Lookahead", (optim.SGD,), {})(p, lr=1e-2), "keeps a second set of weights",
     ),
     "an optimizer with slow weights in its state": (
-        lambda p: Slow(p, lr=1e-2), "lookahead_params.*holds a second copy of the weights",
+        lambda p: Slow(p, lr=1e-2), "moves weights back, as with a second copy",
     ),
     "SAM": (lambda p: type("SAM", (optim.SGD,), {})(p, lr=1e-2), "moves the weights itself"),
 }  # fmt: skip

@@ -84,7 +84,7 @@ class Noisy(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_the_probe_of_an_optimizer_that_draws_does_not_draw():
+def test_trials_of_an_optimizer_that_draws_do_not_draw():
     state = torch.get_rng_state()
     bench = Bench(None)
     optimizer = Noisy(bench.model.parameters(), lr=0.01, weight_decay=0.1)

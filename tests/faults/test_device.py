@@ -14,7 +14,6 @@ from hybrid_predict import HybridEngine
 from hybrid_predict.groups import groups
 from hybrid_predict.measurement import read
 from hybrid_predict.state import MOST_UNREAD
-from hybrid_predict.torch.optimizer import OptimizerWrapper
 
 needs_gpu = [
     pytest.mark.gpu,
@@ -80,7 +79,6 @@ def test_a_step_that_verifies_nothing_neither_reads_the_device_nor_copies_to_it(
     model, changes, monkeypatch
 ):
     """On the meta device, which has nothing to be read: whatever waits for it raises."""
-    monkeypatch.setattr(OptimizerWrapper, "check_state", lambda *_: None)  # in the first step
     monkeypatch.setattr(groups, "overlapping", lambda *_: set())  # all have the same address
     net = MODELS[model].build().to("meta").requires_grad_(True)
     inputs, targets = (x.to("meta") for x in MODELS[model].batch(0))

@@ -7,8 +7,9 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import torch
 from lightning.pytorch.loggers import CSVLogger
-from lightning_models import fit
+from lightning_models import Net, fit
 
 from hybrid_predict import FittedPredictor, HybridPredict
 from hybrid_predict.interrupts import failures_suppressed
@@ -69,10 +70,19 @@ def test_the_error_of_any_signal_handler_is_an_interrupt(handler, handle):
 
 
 PLACES = [
-    "torch.deltas.Movement.apply", "torch.probe._Probe.rule", "torch.probe._Probe._returns",
-    "torch.noise._windows", "report.log_writer._lock", "integrations.loggers._Adapter.settings",
-    "integrations.reporter.overview", "torch.cost.flop_registry",
+    "torch.deltas.Movement.apply", "torch.decay._Trials.rule", "torch.decay._Trials._end",
+    "torch.uses.MatrixUses.see", "torch.cost.flop_registry", "report.log_writer._lock",
+    "integrations.loggers._Adapter.settings", "integrations.reporter.overview",
 ]  # fmt: skip
+
+
+class Descent(torch.optim.SGD):
+    """A class that is not torch's own, so that a copy of it is tried."""
+
+
+class Descending(Net):
+    def configure_optimizers(self):
+        return Descent(self.parameters(), lr=0.01)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -82,11 +92,10 @@ def test_an_interrupt_reaches_the_caller_wherever_failures_are_kept_inside(
     handle(late)
     act = SimpleNamespace(get=signalled) if place.endswith("registry") else signalled
     monkeypatch.setattr(f"hybrid_predict.{place}", act)
-    adaptive = place == "torch.noise._windows"
-    predictors = None if adaptive else {"hidden": FittedPredictor(gated=False)}
+    predictors = {"hidden": FittedPredictor(gated=False)}
     callback = HybridPredict(2, warmup_steps=4, predictors=predictors, log_dir=tmp_path)
     with pytest.raises(TimeoutError):
-        fit([callback], max_steps=12, logger=CSVLogger(tmp_path))
+        fit([callback], Descending(), max_steps=12, logger=CSVLogger(tmp_path))
 
 
 def test_an_error_that_another_thread_puts_into_a_step_is_an_interrupt(monkeypatch):
