@@ -83,25 +83,6 @@ def test_a_detached_engine_leaves_the_loop_plain():
     assert {record.ticks for record in records} == {1}
 
 
-def test_an_accumulated_step_with_saves_inside_is_the_same_step():
-    traces = []
-    for interrupt in (False, True):
-        bench = Bench(make_config(), "tied")
-        for _ in range(10):
-            bench.engine.before_step()
-            for _ in range(2):
-                (bench.loss() / 2).backward()
-                bench.taken += 1
-                if interrupt:
-                    bench.model.state_dict()
-                    bench.engine.state_dict()
-            bench.optimizer.step()
-            bench.optimizer.zero_grad()
-            bench.engine.after_step()
-        traces.append(bench.trace())
-    assert same_bits(*traces)
-
-
 def test_a_record_is_about_its_own_step():
     bench, losses = Bench(make_config(total_steps=60)), {}
     for k in range(1, 13):

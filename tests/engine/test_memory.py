@@ -124,17 +124,8 @@ def test_a_run_that_falls_back_in_its_first_step_allocates_nothing_before():
     check(moments.found, {"open": 0, "updating": 0, "between": 0})
 
 
-@pytest.mark.parametrize("changes", [False, True])
-def test_a_large_buffer_is_copied_while_a_verdict_is_open_if_it_changes(changes):
-    extra = torch.zeros(2 * HIDDEN)
-
-    class Moving(Moments):
-        def note(self, moment):
-            super().note(moment)
-            if changes and moment == "open":
-                self.model.extra.add_(1.0)
-
-    check(Moving(extra=extra).found, {"between": 3, "open": 6 if changes else 4})
+def test_buffers_are_copied_while_a_verdict_is_open():
+    check(Moments(extra=torch.zeros(2 * HIDDEN)).found, {"between": 3, "open": 6})
 
 
 class Peak(TorchDispatchMode):

@@ -146,17 +146,3 @@ def test_a_parameter_that_stays_keeps_its_kind():
     del model[2]  # a last layer would have another kind
     mapper.follow(model.parameters())
     assert dict(zip(mapper.names, mapper.kinds, strict=True)).items() <= before.items()
-
-
-def test_a_movement_that_is_withdrawn_keeps_what_others_wrote_since(net):
-    model, mapper = net
-    base = weights(model)
-    delta = WeightDelta(tuple(base), tuple(torch.ones_like(p) for p in base.values()), (0.5,) * 4)
-    movement = mapper.movement(delta)
-    movement.apply()
-    with torch.no_grad():
-        model[0].weight.add_(3.0)
-    movement.undo_after_writes([0, 1, 2, 3])
-    now = weights(model)
-    torch.testing.assert_close(now.pop("0.weight"), base.pop("0.weight") + 3.0)
-    assert same_bits(now, base)
