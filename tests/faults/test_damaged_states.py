@@ -56,7 +56,7 @@ def numbers(bench: Bench) -> Any:
 
 PARTS = (
     "version", "names", "kinds", "undecided", "ranks", "total", "plain", "ledger", "tensors",
-    "limits", "evidence", "bystanders",
+    "limits", "evidence",
 )  # fmt: skip
 
 

@@ -60,11 +60,13 @@ class Run:
             self.undone += moved
             assert same_bits(weights(self.model), before)
             return
-        if fault == "save":
+        saved = moved and fault == "save"
+        if fault == "save":  # undoes the predicted steps
             self.engine.state_dict()
+            self.undone += moved
         if fault == "accumulate":
             (self.loss() / 2).backward()
-        spoils = moved and self.taken > (self.alarms + 1) * SPOILED
+        spoils = moved and not saved and self.taken > (self.alarms + 1) * SPOILED
         skips = spoils and self.alarms % 2 == 0
         self.alarms += spoils
         self.undone += spoils
