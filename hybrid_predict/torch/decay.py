@@ -157,7 +157,7 @@ class _Trials:
             if getattr(value, "__closure__", None):
                 raise TypeError("it holds a function with variables of its own")
         self._shapes = {
-            id(p): nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)
+            id(p): nn.Parameter(_shape(p), p.requires_grad)
             for each in optimizer.param_groups
             for p in each["params"]
         }
@@ -178,8 +178,11 @@ class _Trials:
         decays = {name for name, _, proportional in rule.basis if proportional}
         decays |= {name for name in self._group if "weight_decay" in name}
         faint = {name: _FAINT if self._group[name] else 0.0 for name in decays}
-        far = self._moves([place, place], lambda _: self._gradient, **faint)
-        relative = bool(far[0].norm() > 3.0 * near[0].norm() > 0)
+        short, long = (
+            self._moves([scale * place] * 2, lambda _: self._gradient, **faint)[0].norm()
+            for scale in (0.25, 2.0)
+        )
+        relative = bool(long > 3.0 * short > 0)
         returns = self._returns(dict.fromkeys(decays, 0.0))
         return replace(rule, relative=relative, returns=returns, sign=sign)
 
@@ -309,7 +312,7 @@ class _Light(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (Tensor.__deepcopy__, Tensor.clone) and args[0].numel() > LARGEST:
-            return torch.empty_like(args[0], device="meta")
+            return _shape(args[0])
         return func(*args, **(kwargs or {}))
 
 
@@ -331,6 +334,10 @@ def _without_trace() -> Iterator[None]:
         for each, before in zip(hooks, kept, strict=True):
             each.update(before)
         set_random_states(states)
+
+
+def _shape(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
 def _is_close(left: Tensor, right: Tensor) -> bool:
