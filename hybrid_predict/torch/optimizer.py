@@ -62,8 +62,8 @@ class OptimizerWrapper:
         ConfigError: If an element is not a torch optimizer.
         UnsupportedSetupError: If an optimizer keeps a second copy of the weights or runs the model
             several times in one step (LBFGS, Schedule-Free, Lookahead, SAM,
-            ZeroRedundancyOptimizer, or detected by its state), wraps another optimizer, or has a
-            parameter group without a learning rate.
+            ZeroRedundancyOptimizer), wraps another optimizer, or has a parameter group without a
+            learning rate.
     """
 
     def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
