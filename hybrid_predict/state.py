@@ -358,7 +358,8 @@ class State:
             CheckpointError: If the state belongs to another model or version, or is damaged.
         """
         saved.check_state(state)
-        names = set(state["names"])
+        with saved.reading():
+            names = set(state["names"])
         if names and names.isdisjoint(self._mapper.names):
             text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
             raise CheckpointError(f"{text} The checkpoint belongs to another model.")
@@ -379,7 +380,6 @@ class State:
         if self._mapper.kinds != before:
             self.groups.regroup()
         self.ledger.load(state["ledger"])
-        saved.check_count("total", state["total"], 1)
         self.plain = self.plain or state["plain"]
         if state["ranks"] != ranks.size():  # operations were counted over another number of ranks
             self.ledger.flops_per_step = self.ledger.flops_per_correction = None
@@ -403,13 +403,14 @@ class State:
 
     def _load_verdicts(self, state: dict[str, Any]) -> bool:
         """Load limits and evidence; not if there are other optimizers now."""
-        limits = saved.checked_limits(*state["limits"])
-        if len(limits.norms) != len(self.limits.norms):
+        loss, norms, *others = state["limits"]
+        if len(norms) != len(self.limits.norms):
             return False
-        evidence = saved.finite_tuple(Evidence, state["evidence"], least=0.0)
+        evidence = Evidence(*state["evidence"])
         # With a number as speedup the test ends predicted steps; with "auto" they begin anew.
         self.evidence = Evidence() if evidence.ended and self._config.paced else evidence
-        self.limits = limits
+        baselines = tuple(rules.Baseline(*numbers) for numbers in norms)
+        self.limits = rules.Limits(rules.Baseline(*loss), baselines, *others)
         return True
 
     def _continue_at(self, steps: int) -> None:

@@ -16,7 +16,6 @@ from hybrid_predict.groups.open_update import Learned, OpenUpdate
 from hybrid_predict.rules.gate import REST_STEPS
 from hybrid_predict.rules.skill import window_length
 from hybrid_predict.rules.verdict import AVERAGE
-from hybrid_predict.saved import check_count, check_numbers, damaged
 from hybrid_predict.torch import lists, owners, ranks, shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts, upcast
@@ -374,17 +373,12 @@ class Group:
         """Load a state of :meth:`state_dict`, gathered or local.
 
         Raises:
-            CheckpointError: If an array is missing or has another shape, or a number cannot be.
+            ValueError: If an array has another shape.
         """
-        rest = check_count("rest", saved["rest"])
-        seen = [check_count("seen", number) for number in saved["seen"]]
-        peaks = check_numbers("peaks", saved["peaks"])
-        for known in (seen, peaks):
-            if len(known) != len(self.names):
-                raise damaged(f"one number for each of {len(self.names)} tensors", known)
         self.memory.load(saved, self.parameters)
-        self._rest, self._seen = rest, seen
-        self._peaks = list(peaks)
+        self._rest = saved["rest"]
+        self._seen = list(saved["seen"])
+        self._peaks = list(saved["peaks"])
 
     def _values(self) -> list[Tensor]:
         return [shards.local(p) for p in self.parameters]

@@ -8,7 +8,8 @@ from typing import Any, final
 
 from torch import Tensor
 
-from hybrid_predict.config import KINDS, MOST_PREDICTED, HybridConfig
+from hybrid_predict.config import KINDS, HybridConfig
+from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.movement import Forecast
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.forecast.window import Reading
@@ -23,7 +24,6 @@ from hybrid_predict.rules.pace import BEGUN_ANEW, paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
 from hybrid_predict.rules.skill import steps_until_known
 from hybrid_predict.rules.verdict import Slopes
-from hybrid_predict.saved import check_range, checked_groups
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
@@ -380,9 +380,15 @@ class Groups:
             Kinds whose saved state does not fit and was dropped.
 
         Raises:
-            CheckpointError: If the arrays of a group are damaged, or belong to another rank.
+            CheckpointError: If the state is that of another rank.
+            ValueError: If an array has another shape.
         """
-        saved = checked_groups(state["groups"])
+        saved = state["groups"]
+        if None in saved:  # another rank than the first one has no whole arrays
+            raise CheckpointError(
+                "state: expected the state_dict() of rank 0, got that of another rank. With "
+                "sharded parameters, save the state of rank 0 and load it on every rank."
+            )
         by_key = {(repr(part["key"]), tuple(part["names"])): part for part in saved}
         dropped = []
         for group in self._groups:
@@ -391,8 +397,8 @@ class Groups:
                 dropped.append(group.treatment.kind)
             else:
                 group.load_state_dict(part)
-        self._calls = Counter({int(k): int(n) for k, n in state["calls"]})
-        self._credit = check_range("credit", state["credit"], 1.0 + MOST_PREDICTED)
+        self._calls = Counter(dict(state["calls"]))
+        self._credit = state["credit"]
         self.scores.load_state_dict(state)
         self._update_gate()
         return dropped

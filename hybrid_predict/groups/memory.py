@@ -11,7 +11,6 @@ from torch import Tensor
 from hybrid_predict.forecast.base import AbstractPredictor, PredictorState
 from hybrid_predict.forecast.window import Window
 from hybrid_predict.rules.skill import window_length
-from hybrid_predict.saved import check_count, check_numbers, damaged
 from hybrid_predict.torch import lists, owners, ranks, shards
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 
@@ -143,17 +142,19 @@ class Memory:
         """Load a state of :meth:`save`, gathered or local.
 
         Raises:
-            CheckpointError: If an array is missing or has another shape, or a number cannot be.
+            ValueError: If an array has another shape.
         """
         owned = self.owned()
         parts = {name: value for name, value in saved.items() if name not in owned}
         state = {**saved, **shards.shard_state(parts, tensors)}
         for name, arrays in [*self.arrays().items(), *owned.items()]:
-            _load_arrays(name, arrays, state.get(name))
+            for target, source in zip(arrays, state[name], strict=True):
+                if target.shape != source.shape:
+                    raise ValueError(f"{name} has shape {tuple(source.shape)}")
+                target.copy_(source)
         if self.history is not None:
-            self.history.count = check_count("count", state["count"])
-            fitted = state["fitted"].items()
-            self.history.numbers = {name: check_numbers("fitted", x) for name, x in fitted}
+            self.history.count = state["count"]
+            self.history.numbers = {name: list(x) for name, x in state["fitted"].items()}
         if self.window is not None:
             self.window.load_of(saved["windows"], tensors)
 
@@ -199,11 +200,3 @@ def _update_state(
     return UpdateState(
         {name: [x for s in states for x in s.arrays[name]] for name in states[0].arrays}
     )
-
-
-def _load_arrays(name: str, arrays: Sequence[Tensor], loaded: Any) -> None:
-    shapes = [tuple(a.shape) for a in arrays]
-    if not isinstance(loaded, list) or [tuple(a.shape) for a in loaded] != shapes:
-        raise damaged(f"{name} of shapes {shapes[:3]}...", "other shapes")
-    for target, source in zip(arrays, loaded, strict=True):
-        target.copy_(source)

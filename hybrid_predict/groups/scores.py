@@ -12,7 +12,6 @@ from hybrid_predict.rules import pace as rules
 from hybrid_predict.rules.pace import Lagged, Pace, follow, lag, lasting, length, weigh
 from hybrid_predict.rules.skill import Skill, add_window, known
 from hybrid_predict.rules.verdict import Slopes
-from hybrid_predict.saved import check_count, check_numbers, checked_pace, checked_skill, damaged
 from hybrid_predict.torch.optimizer import Options
 
 T = TypeVar("T")
@@ -161,20 +160,14 @@ class Scores:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state of :meth:`state_dict`.
-
-        Raises:
-            CheckpointError: If a number is missing or cannot be.
-        """
-        self.skill = checked_skill(state["skill"])
-        self.skills = {kind: checked_skill(numbers) for kind, numbers in state["skills"].items()}
-        self.paces, self.lengths = {}, {}
+        """Load a state of :meth:`state_dict`."""
+        self.skill = Skill(*state["skill"])
+        self.skills = {kind: Skill(*numbers) for kind, numbers in state["skills"].items()}
+        self.paces = {}
+        self.lengths = {}
         for kind, owner, own, *numbers in state["paces"] if self.adaptive else []:
-            if kind not in self.skills:
-                raise damaged("a pace of a kind with skill", kind)
-            key = kind, check_count("owner", owner)
-            (self.lengths[key],) = check_numbers("length", [own])
-            self.paces[key] = checked_pace(numbers)
+            self.paces[kind, owner] = Pace(*numbers)
+            self.lengths[kind, owner] = own
         latest = [reading(tag, values) for tag, values in state["latest"]]
         self._latest = {one.names: one for one in latest}
 

@@ -231,8 +231,6 @@ DAMAGES = {
     "no object": b"[1]",
     "row without entries": b'{"type": "row", "run": "x"}',
     "counts as text": changed(ROW, ledger={**ROW["ledger"], "full_steps": "many"}),
-    "counts below zero": changed(ROW, ledger={**ROW["ledger"], "steps": -5}),
-    "skill as text": changed(ROW, ledger={**ROW["ledger"], "skills": {"hidden": {"mean": "x"}}}),
     "infinite": changed(ROW, loss=1.0).replace(b'"loss": 1.0', b'"loss": 1e999'),
     "not a number": changed(ROW, loss=float("nan")),
     "end without status": b'{"type": "end", "run": "x", "time": 1.0}',

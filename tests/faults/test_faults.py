@@ -20,8 +20,7 @@ ELSEWHERE = {
     "The handler of a signal": f"faults/test_interrupts.py::{REACHES}",
     "Ctrl-C in a Trainer": f"integrations/test_lightning_interrupts.py::{INTERRUPT}",
     "The server is down": "integrations/test_logging.py::test_mlflow_gets_metrics_tags",
-    "Truncated": "faults/test_damaged_states.py::test_an_engine_refuses_its_state_or_goes_on",
-    "Tampered with": "faults/test_damaged_states.py::test_an_engine_refuses_its_state_or_goes_on",
+    "Truncated": "faults/test_damaged_states.py::test_an_engine_loads_a_whole_state_or_nothing",
     "The callback's entries": "faults/test_damaged_states.py::test_the_callback_refuses_its_state",
     "`hybrid_predict.pt`": "integrations/test_huggingface.py::test_a_torn_or_foreign_file",
 }
