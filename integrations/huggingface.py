@@ -240,7 +240,7 @@ class HybridPredictCallback(TrainerCallback):
         if self.engine is not None:
             self.engine.detach()
             if self._reporter is not None:
-                self._reporter.close("finished" if self.engine.done else "stopped", 0.0)
+                self._reporter.close("finished" if self.engine.done else "stopped")
         if self._hook is not None:
             self._hook.remove()
 

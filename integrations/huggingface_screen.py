@@ -47,10 +47,6 @@ class TrainerScreen:
         """Show no values from now on; the Trainer makes a new bar for every run."""
         self._values = dict
 
-    def position(self) -> tuple[int, bool]:
-        """Return that no row is due: the Trainer itself logs."""
-        return 0, False
-
     def say(self, text: str, *, live: bool = False) -> None:
         """Print one line on rank 0, above a progress bar if there is one."""
         if self._first:

@@ -266,7 +266,9 @@ class HybridPredict(TrainerCallback):
         else:
             clock.advance(record.ticks, engine.ledger.steps, engine.ledger.full_steps)
             self._stop_if_done(engine, clock)
-        reporter.step(record)
+        position = trainer.fit_loop.epoch_loop._batches_that_stepped
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        reporter.step(record, position, due=bool(every) and (position + 1) % every == 0)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Abandon a full step that the module ended early, and step epoch schedulers."""
@@ -298,7 +300,7 @@ class HybridPredict(TrainerCallback):
         stopped = isinstance(exception, KeyboardInterrupt) or trainer.received_sigterm
         status = "stopped" if stopped else ending(exception)
         if self._reporter is not None:
-            self._reporter.close(status, 5.0)
+            self._reporter.close(status)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Detach from the model, however the run ended."""
@@ -306,7 +308,7 @@ class HybridPredict(TrainerCallback):
             return
         self._detach(trainer)
         if self.engine is not None and self._reporter is not None:
-            self._reporter.close("finished" if self.engine.done else "stopped", 30.0)
+            self._reporter.close("finished" if self.engine.done else "stopped")
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

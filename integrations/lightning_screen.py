@@ -49,12 +49,6 @@ class TrainerScreen:
         if self._bar is not None:
             vars(self._bar).pop("get_metrics", None)
 
-    def position(self) -> tuple[int, bool]:
-        """Return the position of a full step for loggers, and whether they are due a row."""
-        position = self._trainer.fit_loop.epoch_loop._batches_that_stepped
-        every = self._trainer.log_every_n_steps  # type: ignore[attr-defined]
-        return position, bool(every) and (position + 1) % every == 0
-
     def say(self, text: str, *, live: bool = False) -> None:
         """Print one line on rank 0; ``live`` above a progress bar."""
         package, bar = package_of(self._trainer), self._bar

@@ -35,23 +35,6 @@ _PHASES = {
 }
 
 
-def _contained(report: Callable[..., None]) -> Callable[..., None]:
-    """Make a report that fails cost one warning; training goes on without further reports."""
-
-    @wraps(report)
-    def contained(self: Reporter, *args: Any) -> None:
-        if self._closed:
-            return
-        try:
-            report(self, *args)
-        except Exception as error:
-            raise_interrupt(error)
-            logger.warning("HybridPredict stops reporting on this run.", exc_info=True)
-            self._detach()
-
-    return contained
-
-
 def checked_folder(log_dir: Any) -> str | None:
     """Return the folder of a run's log, "auto" or None, as an integration's argument names it.
 
@@ -78,8 +61,25 @@ def ending(error: BaseException) -> str:
     return f"{'failed' if failed else 'stopped'}: {ranks.summary(error)}"
 
 
+def _contained(report: Callable[..., None]) -> Callable[..., None]:
+    """Make a report that fails cost one warning; training goes on without further reports."""
+
+    @wraps(report)
+    def contained(self: Reporter, *args: Any, **options: Any) -> None:
+        if self._closed:
+            return
+        try:
+            report(self, *args, **options)
+        except Exception as error:
+            raise_interrupt(error)
+            logger.warning("HybridPredict stops reporting on this run.", exc_info=True)
+            self._detach()
+
+    return contained
+
+
 class Screen(Protocol):
-    """Where a Trainer shows lines and a progress bar, and how far it is.
+    """Where a Trainer shows lines and a progress bar.
 
     ``audited`` tells whether ``hybrid-predict audit`` takes such a Trainer.
     """
@@ -95,9 +95,6 @@ class Screen(Protocol):
     def restore(self) -> None:
         """Leave the progress bar as it was before."""
 
-    def position(self) -> tuple[int, bool]:
-        """Return where the full step is on the loggers' x-axis, and whether they are due a row."""
-
 
 @final
 class Reporter:
@@ -109,9 +106,13 @@ class Reporter:
     def __init__(
         self, engine: HybridEngine, screen: Screen, folder: Path | None, loggers: Sequence[Any] = ()
     ) -> None:
-        self._screen, self._engine, self._ledger = screen, engine, engine.ledger
+        self._screen = screen
+        self._engine = engine
+        self._ledger = engine.ledger
         self._loggers = Loggers(loggers)
-        self._position, self._unlogged, self._closed = 0, False, False
+        self._position = 0  # of the last full step
+        self._unlogged = False
+        self._closed = False
         self._phases: set[Phase] = set()
         self._slow = slow_run.SlowRun(engine)
         self._writer = LogWriter(None if folder is None else folder / NAME)
@@ -123,8 +124,11 @@ class Reporter:
         return self._writer.log
 
     @_contained
-    def step(self, record: StepRecord) -> None:
-        """Report a full step from its record."""
+    def step(self, record: StepRecord, position: int = 0, *, due: bool = False) -> None:
+        """Report a full step from its record.
+
+        ``position`` is where it is on the loggers' x-axis, and ``due`` whether they get a row.
+        """
         if not self.log.start:
             self._begin()
         elif self.log.steps != self._engine.schedule.total:
@@ -139,14 +143,15 @@ class Reporter:
             _slow_logger.warning("Full step %d: %s.", record.step, slow)
         self._writer.step(record, self._ledger)
         self._loggers.events(self._ledger)
-        self._position, due = self._screen.position()
+        self._position = position
         self._unlogged = True
         if due:
             self._log_row()
 
     def _begin(self) -> None:
         """Report what the run does; after the first full step the kinds and the cost are known."""
-        engine, plan = self._engine, overview(self._engine)
+        engine = self._engine
+        plan = overview(engine)
         text = self._ledger.fell_back  # in the run that it resumes
         for caution in () if text else cautions(engine):
             logger.warning("%s", caution)
@@ -156,8 +161,8 @@ class Reporter:
             if self._ledger.fell_back:
                 text = f"stays plain training, as the saved run {text}; to try again, start anew"
             self._screen.say(f"HybridPredict {text or f'{plan}{added_cost(engine)}'}.", live=True)
-        done, audited = self._ledger.full_steps - 1, self._screen.audited
-        self._writer.start(plan, engine.config.to_dict(), done, audited)
+        done = self._ledger.full_steps - 1
+        self._writer.start(plan, engine.config.to_dict(), done, self._screen.audited)
         self._loggers.begin(engine.config)
 
     @_contained
@@ -167,11 +172,10 @@ class Reporter:
         self._loggers.outcome(self._engine.config, self._ledger, self.log, self._position)
 
     @_contained
-    def close(self, status: str, timeout: float) -> None:
-        """Report how the run ended, and send what is queued; later reports do nothing.
+    def close(self, status: str) -> None:
+        """Report how the run ended; later reports do nothing.
 
-        ``status`` is ``finished``, ``stopped`` or that of :func:`ending`; servers get ``timeout``
-        seconds.
+        ``status`` is ``finished``, ``stopped`` or that of :func:`ending`.
         """
         if self.log.start:
             self._writer.end(status)
@@ -181,7 +185,6 @@ class Reporter:
         if self.log.start and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.place)
         self._loggers.text("status", status)
-        self._loggers.close(timeout)
 
     def _detach(self) -> None:
         """Restore the progress bar, and close the run log."""

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import signal
-import threading
 import warnings
 from pathlib import Path
 
@@ -18,11 +17,10 @@ from run_logs import ROWS, written
 
 from benchmarks.plan import Cell
 from benchmarks.run import stored
-from faulty import Log, check_consistent, check_goes_on, state
+from faulty import check_consistent, check_goes_on, state
 from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel
 from hybrid_predict.audit.file import read_audit
 from hybrid_predict.errors import CheckpointError, ConfigError
-from hybrid_predict.integrations.loggers import Loggers
 from hybrid_predict.report.run_log import find_log, read_log
 from hybrid_predict.runs.runtime import writable_folder, write_json
 
@@ -89,48 +87,6 @@ def scheduler_used_up(tmp_path, monkeypatch):
         check_consistent(bench)
         if not short:  # a loop by epochs goes on until its epoch ends
             assert [bench.step().ticks for _ in range(3)] == [0] * 3
-
-
-class MLFlowLogger:
-    """Its server keeps what it is sent while its gate is open, and waits while it is closed."""
-
-    run_id = "run"
-
-    def __init__(self):
-        self.experiment, self.kept = self, []
-        self.busy, self.gate = threading.Event(), threading.Event()
-        self.loggers = Loggers([self])
-
-    def set_tag(self, run, name, text):
-        self.busy.set()
-        self.gate.wait()
-        self.kept.append(text)
-
-    def send(self, count):
-        for text in range(count):
-            self.loggers.text("row", text)
-            self.busy.wait()
-        assert self.kept == []  # nothing has waited for the server
-
-
-def server_slow(tmp_path, monkeypatch):
-    server = MLFlowLogger()
-    with Log() as log:
-        server.send(50)
-        server.gate.set()
-        server.loggers.close(60.0)
-    assert server.kept == list(range(50)) and log.lines == []
-
-
-def server_hangs(tmp_path, monkeypatch):
-    monkeypatch.setattr("hybrid_predict.integrations.loggers.MOST_WAITING", 20)
-    server = MLFlowLogger()
-    with Log() as log:
-        server.send(51)
-        server.loggers.close(0.01)
-    server.gate.set()
-    full, end = log.lines  # all that waited have failed, and the call that hangs
-    assert "Full" in full and "51 calls failed" in end
 
 
 def no_folder(tmp_path, monkeypatch):
@@ -301,8 +257,6 @@ AROUND = {
     "A data loader ends early": loader_ends,
     "A data loader repeats one batch forever": loader_repeats,
     "A scheduler's `total_steps` are nearly used up": scheduler_used_up,
-    "The server is slow": server_slow,
-    "The server hangs": server_hangs,
     "The output folder is read-only": no_folder,
     "The output folder is full": full_folder,
     "The run log is damaged, or a pipe stands in its place": damaged_log,

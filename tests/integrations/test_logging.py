@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,8 +118,8 @@ def test_tensorboard_gets_a_text_and_no_chart_of_a_constant() -> None:
     loggers.begin(HybridConfig())
     loggers.outcome(HybridConfig(), eventful(), RunLog(), 3)
     params, metrics = logger.given
-    assert params["hybrid_predict/speedup"] == "1.5" and metrics == {}
-    assert not [k for k, v in params.items() if v == "None"]
+    assert params["hybrid_predict/speedup"] == 1.5 and metrics == {}
+    assert not {None, "None"} & set(params.values())
     text = texts["hybrid_predict"]
     assert text.startswith("**HybridPredict:** 4 full + 1 predicted = 5 steps, 20 % fewer")
     assert "| something happened | 3 | 1 |" in text and "One run cannot show" in text
@@ -129,13 +128,13 @@ def test_tensorboard_gets_a_text_and_no_chart_of_a_constant() -> None:
 def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     mlflow: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From a thread; a server that is down for a while costs what was sent meanwhile."""
-    logger, tried = mlflow(), []
+    """A server that does not take the plug-in's metrics for a while costs what was sent then."""
+    logger, tried = mlflow(), list[int]()
     send = type(logger.experiment).log_batch
 
     def down(self: Any, run_id: str, metrics: Any = (), **kwargs: Any) -> Any:
         if any(m.key.startswith("hybrid_predict/") for m in metrics):
-            tried.append(threading.current_thread().name)
+            tried.append(metrics[0].step)
             if len(tried) < 3:
                 raise ConnectionError("no route to host")
         return send(self, run_id, metrics=metrics, **kwargs)
@@ -155,15 +154,14 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     client, run_id, ledger = logger.experiment, logger.run_id, callback.ledger
     positions = sorted({*range(9, ledger.full_steps, 10), ledger.full_steps - 1})
     history = client.get_metric_history(run_id, "hybrid_predict/steps")
+    assert tried == positions
     assert [metric.step for metric in history] == positions[2:]
-    assert set(tried) == {"hybrid_predict-mlflow"}
-    assert "hybrid_predict-mlflow" not in [thread.name for thread in threading.enumerate()]
     assert caplog.text.count("could not record the run in MLFlowLogger") == 1
-    assert "MLFlowLogger: 2 calls failed" in caplog.text
     run = client.get_run(run_id)
     names = {plain(name) for name in run.data.metrics}
     assert names >= RESULT | COURSE and "phase" not in names
-    assert client.get_metric_history(run_id, "hybrid_predict_end/full_steps")[0].step == 0
+    (end,) = client.get_metric_history(run_id, "hybrid_predict_end/full_steps")
+    assert (end.step, end.value) == (positions[-1], ledger.full_steps)
     (event,) = ledger.events
     assert "predicted steps were undone" in event["reason"]
     tags = {plain(name): text for name, text in run.data.tags.items()}
@@ -201,19 +199,20 @@ def test_a_run_that_failed_has_its_parameters_and_a_status_in_mlflow(mlflow: Any
 
 
 def test_a_second_fit_into_the_same_run_is_recorded_and_a_description_of_the_user_stays(
-    mlflow: Any,
+    mlflow: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """MLflow does not change parameters: those of the first training stay, with a warning."""
     logger, run = mlflow(), lambda: logger.experiment.get_run(logger.run_id).data
-    for steps, speedup in ((20, 1.5), (30, 2.0), (30, 1.5)):
-        callback = Ungated(speedup, warmup_steps=10 if speedup < 2 else None)
+    for steps, speedup in ((20, 1.5), (30, 2.0)):
+        callback = Ungated(speedup)
         fit([callback, StopAt(12)], max_steps=steps, logger=logger)
         own = {f"full step {each['step']}: {each['reason']}" for each in callback.ledger.events}
         tags = run().tags
         assert {x for name, x in tags.items() if "hybrid_predict.event" in name} == own
         assert tags["hybrid_predict.speedup"] == f"{speedup:g}"
-        assert tags.get("hybrid_predict.warmup_steps") == (None if speedup < 2 else "0.05")
         assert tags["hybrid_predict.steps"] in tags[NOTE]
     assert run().params["hybrid_predict/speedup"] == "1.5"
+    assert caplog.text.count("could not record the run in MLFlowLogger") == 1
     logger.experiment.set_tag(logger.run_id, NOTE, "the user's own")
     fit([Ungated()], max_steps=6, logger=logger)
     assert run().tags[NOTE] == "the user's own"
@@ -251,7 +250,7 @@ def test_a_logger_that_fails_costs_a_warning_and_the_others_are_served(
     assert trainer.global_step == 20 == callback.ledger.steps
     messages = [r.getMessage() for r in caplog.records]
     assert sum("could not record the run in Failing" in m and "is gone" in m for m in messages) == 1
-    assert any(m.startswith(f"Failing: {len(failed)} calls failed") for m in messages)
+    assert len(failed) == (1 if call == "log_hyperparams" else 4)
     *rows, result = plugin_rows(loggers[1])
     assert float(rows[-1]["steps"]) == 20 and result.keys() >= RESULT
     assert read_log(tmp_path / "log" / NAME).status == "finished"
@@ -267,17 +266,6 @@ class WandbRun:
         self.notes: str | None = None
         self.summary: dict[str, Any] = {}
         self.rows: list[dict[str, Any]] = []
-        self._row: dict[str, Any] = {}
-
-    @property
-    def step(self) -> int:
-        return len(self.rows)
-
-    def log(self, values: dict[str, Any], commit: bool = True) -> None:
-        self._row.update(values)
-        if commit and self._row:
-            self.rows.append(self._row)
-            self._row = {}
 
 
 class WandbLogger:
@@ -286,28 +274,13 @@ class WandbLogger:
         self.config: dict[str, Any] = {}
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        self.experiment.log({**metrics, AXIS: step})
+        self.experiment.rows.append({**metrics, AXIS: step})
 
     def log_hyperparams(self, params: dict[str, Any]) -> None:
         self.config |= params
 
 
-@pytest.mark.parametrize("logs", [True, False])
-def test_the_users_metrics_of_a_full_step_share_its_row(logs: bool) -> None:
-    """So that charts of them can be drawn over steps; without any, no row is lost."""
-    logger = WandbLogger()
-    loggers = Loggers([logger])
-    for step in (3, 7):
-        loggers.row(eventful(), step)
-        if logs:
-            logger.log_metrics({"loss": 0.5}, step)
-    loggers.close(0.0)
-    rows = logger.experiment.rows
-    assert [row[AXIS] for row in rows] == [3, 7]
-    assert all(row["hybrid_predict/steps"] == 5 and ("loss" in row) == logs for row in rows)
-
-
-def test_the_result_and_texts_are_in_the_summary_and_make_no_chart() -> None:
+def test_facts_and_texts_are_in_the_summary_of_w_and_b() -> None:
     logger = WandbLogger()
     loggers, result = Loggers([logger]), eventful()
     loggers.begin(HybridConfig())
@@ -315,7 +288,8 @@ def test_the_result_and_texts_are_in_the_summary_and_make_no_chart() -> None:
     loggers.events(result)
     loggers.outcome(HybridConfig(), result, RunLog(), 3)
     summary = {plain(name): value for name, value in logger.experiment.summary.items()}
-    assert not logger.experiment.rows
+    (row,) = logger.experiment.rows
+    assert row["hybrid_predict_end/full_steps"] == 4 and row[AXIS] == 3
     assert summary["phase"] == "warmup" and summary["mode"] == "active"
     assert summary["event.0"] == "full step 3: something happened"
     assert summary["full_steps"] == 4 and summary["saved_steps_fraction"] == pytest.approx(0.2)
