@@ -85,7 +85,7 @@ class Step:
         # What the numbers of an optimizer say that were read last:
         self._norm = 0.0  # of its gradients
         self._is_finite = True  # the movement of its parameters
-        self._is_lost = False  # some rank does not make its update, or has put weights back
+        self._lost = ""  # why some rank does not make its update
         self._learned = Learned()
 
     def predict(
@@ -191,8 +191,8 @@ class Step:
             norm_limit: Largest norm of its gradients.
         """
         measured = self.measured
-        if self._is_lost:
-            measured.held = READ if self._is_back else NO_UPDATE
+        if self._lost:
+            measured.held = self._lost
         elif self._is_finite and sound(self._norm, norm_limit, measured.loss, loss_limit):
             return
         else:
@@ -398,7 +398,7 @@ class Step:
         flat = [*norms.values(), *drifts, *lengths]
         squares = [counts[name] ** 2 for name in names]
         products = scaled(list(lists.scaled(dots, signed)), squares, device)
-        head = self._with_loss([float(self._is_back or index in self._held)])
+        head = self._with_loss([float(self._is_back), float(index in self._held)])
 
         def take(numbers: list[float], sums: list[float]) -> None:
             found = iter(numbers)
@@ -408,11 +408,11 @@ class Step:
             drifts = [next(found) for _ in met]
             lengths = dict(zip(own, found, strict=True))
             self._is_finite = all(map(math.isfinite, lengths.values()))
-            loss, known, lost, *dots = sums
+            loss, known, back, skipped, *dots = sums
             columns = zip(met, names, drifts, dots, strict=True)
             self.measured.moved.update({n: Moved(lengths[k], *rest) for k, n, *rest in columns})
             self.measured.take_loss(loss, known)
-            self._is_lost = lost > 0
+            self._lost = READ if back else NO_UPDATE if skipped else ""
 
         factors = [counts.get(name, 1.0) for name in named]
         return Part(scaled(flat, factors, device), torch.cat([head, products]), take)

@@ -187,8 +187,6 @@ def test_predicted_steps_that_one_rank_has_undone_are_undone_on_all(results: Res
     first, second = results["ddp, read on one rank"]
     assert first["same"] and second["same"]
     assert first["ledger"]["undone_steps"] == 1
-    for found in (first, second):
-        del found["ledger"]["events"]  # only one rank knows that a state dict was read
     assert same(first, second)
 
 
