@@ -373,12 +373,14 @@ class Group:
         """Load a state of :meth:`state_dict`, gathered or local.
 
         Raises:
-            ValueError: If an array has another shape.
+            ValueError: If an array has another shape, or a number is missing.
         """
         self.memory.load(saved, self.parameters)
         self._rest = saved["rest"]
-        self._seen = list(saved["seen"])
-        self._peaks = list(saved["peaks"])
+        pairs = zip(self.names, saved["seen"], saved["peaks"], strict=True)
+        known = [(int(seen), float(peak)) for _, seen, peak in pairs]
+        self._seen = [seen for seen, _ in known]
+        self._peaks = [peak for _, peak in known]
 
     def _values(self) -> list[Tensor]:
         return [shards.local(p) for p in self.parameters]
