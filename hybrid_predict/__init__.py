@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from hybrid_predict.forecast.predictors import MomentumPredictor as MomentumPredictor
     from hybrid_predict.integrations.lightning import HybridPredict as HybridPredict
     from hybrid_predict.ledger import SavingsLedger as SavingsLedger
+    from hybrid_predict.policy.verdict import Verdict as Verdict
     from hybrid_predict.record import StepRecord as StepRecord
-    from hybrid_predict.rules.verdict import Verdict as Verdict
     from hybrid_predict.torch.deltas import WeightDelta as WeightDelta
     from hybrid_predict.torch.gradients import GradientInfo as GradientInfo
     from hybrid_predict.torch.optimizer import OptimizerWrapper as OptimizerWrapper
@@ -42,7 +42,7 @@ _HOMES = {
     "StepResult": "trainer",
     "TorchModel": "trainer",
     "TrainableModel": "trainer",
-    "Verdict": "rules.verdict",
+    "Verdict": "policy.verdict",
     "WeightDelta": "torch.deltas",
 }
 """Public names and their modules, which are imported on first access: those of the functional form

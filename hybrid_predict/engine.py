@@ -18,8 +18,9 @@ from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import FELL_BACK, SavingsLedger
 from hybrid_predict.measurement import unmeasured
+from hybrid_predict.policy.policy import BEGUN_ANEW, Policy
+from hybrid_predict.policy.schedule import Schedule, cooling, phase
 from hybrid_predict.record import StepRecord
-from hybrid_predict.rules.schedule import Schedule, cooling, phase
 from hybrid_predict.state import State
 from hybrid_predict.step import UNCOUNTED, Step
 from hybrid_predict.torch import ranks, shards
@@ -124,6 +125,10 @@ class HybridEngine(Uncopied):
         return self.ledger.steps + (0 if self._step is None else self._step.predicted)
 
     @property
+    def _policy(self) -> Policy:
+        return self._state.policy
+
+    @property
     def _groups(self) -> Groups:
         return self._state.groups
 
@@ -158,7 +163,8 @@ class HybridEngine(Uncopied):
                     self._state.apply_budget(step.number)
                 self._predict(step)
                 state.kinds.open()
-        at, waits = self.position - step.predicted, self._groups.awaits_skill
+        at = self.position - step.predicted
+        waits = self._policy.awaits_skill
         step.phase = phase(self.schedule, at, step.predicted, waiting=waits, plain=state.over)
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
@@ -278,8 +284,7 @@ class HybridEngine(Uncopied):
             deciding = step.measure(index, self.mapper.by_id, options, loss)
             if deciding is not None:
                 self._state.read(deciding)
-                loss_limit, *norm_limits = self._state.largest
-                step.judge(index, loss_limit, norm_limits[index])
+                step.judge(index, self._policy.cause)
             self._state.decide_kinds(step, loss, index)
             if self._operations.counting and self._operations.report():
                 self._state.apply_budget()  # before the first correction
@@ -309,13 +314,19 @@ class HybridEngine(Uncopied):
         step.hook_seconds += perf_counter() - started
 
     def _predict(self, step: Step) -> None:
-        if self.config.shadow or self._state.pausing:
+        policy = self._policy
+        if self.config.shadow or policy.pausing(step.number):
             return
-        count = self._groups.due(self.schedule, self.position)
-        forecast = self._groups.forecast(self.optimizer.options()) if count else None
-        if reason := self._groups.reason(self.schedule, self.position, count, forecast):
-            self._state.record_event(reason, logging.INFO, step.number)
-        if forecast is not None and forecast.delta.names:
+        count = policy.due(self.position)
+        forecast = None
+        anew = False
+        if count:
+            forecast, anew = self._groups.forecast(self.optimizer.options())
+        moves = forecast is not None and bool(forecast.delta.names)
+        shortfall = policy.shortfall(self.position, count, moves=moves)
+        if event := BEGUN_ANEW if anew else shortfall:
+            self._state.record_event(event, logging.INFO, step.number)
+        if forecast is not None and moves:
             step.predict(self.mapper, forecast, count, self._groups.carries)
 
     def _between_steps(self, call: str) -> None:

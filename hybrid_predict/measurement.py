@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from hybrid_predict.forecast.window import Reading, reading
+from hybrid_predict.policy.confidence import Window
+from hybrid_predict.policy.policy import Key
+from hybrid_predict.policy.verdict import Slopes
 from hybrid_predict.record import StepRecord
-from hybrid_predict.rules.verdict import Slopes
 from hybrid_predict.torch import lists, ranks
 from hybrid_predict.torch.gradients import GradientInfo
 
@@ -78,7 +79,7 @@ class Measurement:
         norms: Norm of each gradient, by name.
         optimizers: Number of the optimizer of each of these.
         moved: Movement by predicted steps of the tensors that have a gradient, by name.
-        windows: Readings of the windows that were closed.
+        windows: What the windows have measured that were closed.
         slopes: Slopes of predicted steps and of the full step; None without predicted steps.
         stop: Whether any rank was asked to stop.
     """
@@ -91,7 +92,7 @@ class Measurement:
     norms: dict[str, float] = field(default_factory=dict)
     optimizers: dict[str, int] = field(default_factory=dict)
     moved: dict[str, Moved] = field(default_factory=dict)
-    windows: list[Reading] = field(default_factory=list)
+    windows: list[tuple[Key, Window]] = field(default_factory=list)
     slopes: Slopes | None = None
     stop: bool = False
 
@@ -128,19 +129,19 @@ class Measurement:
         """Take the sum of the losses of the ranks that know theirs."""
         self.loss = total / known if known else None
 
-    def take_rest(self, tags: Sequence[tuple[list[Any], int]], numbers: Sequence[float]) -> None:
+    def take_rest(self, closed: Sequence[tuple[Key, int]], numbers: Sequence[float]) -> None:
         """Take slopes, if predicted steps were verified, and windows, in this order.
 
         Args:
-            tags: Tag of each window, and how many numbers it has.
+            closed: Kind and optimizer of each window, and its number of steps.
             numbers: Their numbers.
         """
-        sizes = [size for _, size in tags]
-        start = len(numbers) - sum(sizes)
+        size = len(Window._fields) - 1
+        start = len(numbers) - size * len(closed)
         if start:
             self.slopes = Slopes(*numbers[:start])
-        for tag, size in tags:
-            self.windows.append(reading(tag, numbers[start : start + size]))
+        for key, steps in closed:
+            self.windows.append((key, Window(steps, *numbers[start : start + size])))
             start += size
 
 

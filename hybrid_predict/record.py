@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from hybrid_predict.rules.schedule import Phase as Phase
-from hybrid_predict.rules.verdict import Verdict
+from hybrid_predict.policy.schedule import Phase as Phase
+from hybrid_predict.policy.verdict import Verdict
 from hybrid_predict.torch.gradients import GradientInfo
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.interrupts import raise_interrupt
 
-STATE_VERSION = 21
+STATE_VERSION = 22
 
 
 def check_state(state: Any) -> None:

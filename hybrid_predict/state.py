@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from typing import Any, final
 
 from hybrid_predict import saved
@@ -12,21 +11,12 @@ from hybrid_predict.errors import CheckpointError
 from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.measurement import Measurement, Part, on_host, read
+from hybrid_predict.policy import budget
+from hybrid_predict.policy.limits import EXHAUSTED, Limits
+from hybrid_predict.policy.policy import NOTHING, UNPREDICTED, Outcome, Policy
+from hybrid_predict.policy.schedule import OVER, Schedule
+from hybrid_predict.policy.verdict import ENDED, Verdict
 from hybrid_predict.record import StepRecord
-from hybrid_predict.rules import budget
-from hybrid_predict.rules import limits as rules
-from hybrid_predict.rules.gate import NOTHING, UNPREDICTED
-from hybrid_predict.rules.schedule import OVER, schedule
-from hybrid_predict.rules.skill import known
-from hybrid_predict.rules.verdict import (
-    ENDED,
-    QUIET,
-    RESTARTED,
-    Evidence,
-    Verdict,
-    loss_cause,
-    weigh,
-)
 from hybrid_predict.step import Step
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.decision import KindDecision, listed
@@ -56,11 +46,9 @@ class State:
 
     Attributes:
         ledger: The costs and savings of the run; it counts the steps.
+        policy: Decides about predicted steps.
         groups: The tensors that are corrected or predicted.
         kinds: Decides the kinds of parameters.
-        schedule: Which steps are planned as predicted steps.
-        limits: Baselines of losses and gradient norms.
-        evidence: Evidence against predicted steps.
         plain: Whether the rest of the run is plain training.
         samples: Samples of a batch, for advice; None if the loop has not told.
         remedies: What makes corrections fit; empty if they do, or if it was not counted.
@@ -70,18 +58,23 @@ class State:
         self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
     ) -> None:
         self.ledger = SavingsLedger()
-        self.groups = Groups(mapper, optimizer, config)
+        self.policy = Policy(config, len(optimizer.optimizers))
+        self.groups = Groups(mapper, optimizer, config, self.policy)
+        self.policy.set_length(self.schedule.total)
         self.kinds = KindDecision(mapper, optimizer)
-        self._mapper, self._config = mapper, config
-        self._until_skill = self.groups.steps_until_skill
-        self.schedule = schedule(config, self._until_skill)
-        self.limits = rules.first_limits(len(optimizer.optimizers))
-        self.evidence = Evidence()
+        self._mapper = mapper
+        self._config = config
         self.plain = not config.enabled
         self.samples: int | None = None
         self.remedies = ""
         self._unread: list[Part] = []
-        self._read_due = self._stop = False
+        self._read_due = False
+        self._stop = False
+
+    @property
+    def schedule(self) -> Schedule:
+        """Which steps are planned as predicted steps."""
+        return self.policy.schedule
 
     @property
     def done(self) -> bool:
@@ -99,31 +92,19 @@ class State:
         return self.ledger.full_steps + 1
 
     @property
-    def pausing(self) -> bool:
-        """Whether no predicted steps are to be made before the next full step."""
-        return bool(self.evidence.ended) or rules.pausing(self.limits, self.next_step)
-
-    @property
-    def largest(self) -> list[float]:
-        """Loss, and gradient norm per optimizer, above which predicted steps are undone."""
-        loss = rules.loss_limit(self.limits) if self._config.watch_loss else math.inf
-        return [loss, *rules.norm_limits(self.limits)]
-
-    @property
     def futile(self) -> str:
         """Why the plug-in cannot help in the rest of the run; empty if it may."""
-        if rules.risen(self.limits):
-            return rules.RISEN
+        if futile := self.policy.futile:
+            return futile
         # Later, weights may have thawed that the first full step did not count.
-        gate, first = self.groups.gate, not self.ledger.full_steps
-        why = gate.reason.removeprefix(UNPREDICTED), self.remedies
-        return "; set ".join(filter(None, why)) if gate.locked and first else ""
+        if not self.policy.locked or self.ledger.full_steps:
+            return ""
+        why = self.policy.reason.removeprefix(UNPREDICTED), self.remedies
+        return "; set ".join(filter(None, why))
 
     def set_length(self, steps: int) -> None:
         """Plan the rest of a run whose length has changed on the way."""
-        if steps != self.schedule.total:
-            self._config = self._config.with_length(steps)
-            self.schedule = schedule(self._config, self._until_skill)
+        if self.policy.set_length(steps):
             self.record_event(RENEWED, logging.WARNING)
 
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
@@ -135,14 +116,14 @@ class State:
     def log_left_out(self) -> None:
         """Log once what is left to the optimizer, and whether nothing can be predicted."""
         reasons = set(self.groups.left_out)
-        if self.schedule.planned and not self.groups.gate.judged:
+        if self.schedule.planned and not self.policy.judged:
             reasons.add(NOTHING)
         for reason in sorted(reasons - {event["reason"] for event in self.ledger.events}):
             self.record_event(reason, logging.WARNING)
 
     def log_shortfall(self) -> None:
         """Log that not all predicted steps fit, if there is something to predict."""
-        if self.groups.gate.judged and self.schedule.shortfall:
+        if self.policy.judged and self.schedule.shortfall:
             self.record_event(self.schedule.shortfall, logging.WARNING)
 
     def apply_budget(self, step: int | None = None) -> None:
@@ -203,8 +184,8 @@ class State:
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Follow other optimizers; the limits of another number of them are learned anew."""
         self.read()
-        if len(optimizer.optimizers) != len(self.limits.norms):
-            self.limits = rules.first_limits(len(optimizer.optimizers))
+        if len(optimizer.optimizers) != len(self.policy.limits.norms):
+            self.policy.limits = Limits.of(len(optimizer.optimizers))
         self.kinds.follow(optimizer)
         self.groups.replace_optimizer(optimizer)
 
@@ -235,11 +216,6 @@ class State:
         """
         if self._read_due or last:
             self.read()
-        if rules.exhausted(self.limits):
-            reason = "no more predicted steps: they were paused"
-            self.record_event(f"{reason} {rules.MOST_PAUSES} times before", logging.WARNING)
-        if self.evidence.ended:
-            self.record_event(ENDED, logging.WARNING)
 
     def read(self, *parts: Part) -> None:
         """Read all measurements so far together with more parts, and learn from them."""
@@ -253,36 +229,24 @@ class State:
         self.groups.free()
 
     def _learn(self, measured: Measurement) -> None:
-        """Take one measurement into evidence, limits and skills."""
+        """Take one measurement into the policy."""
         self._stop |= measured.stop
-        stands = bool(measured.predicted) and not measured.held
-        if stands and measured.slopes is not None:
-            self.evidence = weigh(self.evidence, measured.slopes)
-            renewable = self._config.paced or self.groups.scores.lasting
-            refuted = bool(self.evidence.ended) and renewable
-            about = measured.slopes, measured.ends, measured.predicted
-            self.groups.weigh(*about, refuted=refuted)
-            if refuted:
-                self.evidence = Evidence()
-                self.record_event(RESTARTED, logging.INFO)
-        why = loss_cause(measured.loss, self.largest[0]) if measured.predicted else ""
-        alarm = bool(why) or (bool(measured.held) and measured.held not in QUIET)
-        if measured.predicted:
-            idle = self.limits.idle + 1 if measured.held in QUIET else 0
-            self.limits = self.limits._replace(idle=idle)
-        if alarm or self.limits.idle >= rules.IDLE:
-            self.limits = rules.alarmed(self.limits, measured.step)
-        else:
-            known = measured.loss is not None and self._config.watch_loss
-            loss = measured.loss if known else math.nan
-            norms = tuple(measured.norm(k) for k in range(len(self.limits.norms)))
-            self.limits = rules.learned(self.limits, loss, norms, measured.warmup)
+        seen = Outcome(
+            measured.step,
+            [measured.norm(k) for k in range(len(self.policy.limits.norms))],
+            loss=measured.loss,
+            warmup=measured.warmup,
+            predicted=measured.predicted,
+            held=measured.held,
+            slopes=measured.slopes,
+            ends=self.groups.by_key(measured.ends) if measured.slopes else {},
+            windows=measured.windows,
+        )
+        for event in self.policy.learn(seen):
+            final = event in (ENDED, EXHAUSTED)
+            self.record_event(event, logging.WARNING if final else logging.INFO, measured.step)
         if measured.windows:
-            self.groups.score(measured.windows)
-            self.ledger.skills = self.groups.scores.summary
-        if reason := measured.held or why:
-            happened = "predicted steps were undone" if measured.held else "predicted steps pause"
-            self.record_event(f"{happened}: {reason}", logging.INFO, measured.step)
+            self.ledger.skills = self.policy.summary
 
     def advance(self, step: Step) -> StepRecord:
         """Count a full step and its predicted steps, and return its record."""
@@ -294,17 +258,18 @@ class State:
             share = self._mapper.share(measured.moved) if self._config.paced else 0.0
             ledger.count_predicted(step.predicted, measured.length, share)
             standing = step.predicted
-        self.groups.count_full_step()
+        self.policy.count_full_step()
         ledger.full_steps += 1
         ledger.steps = ledger.full_steps + ledger.predicted_steps  # also after an interrupt
         ledger.corrected_steps += step.corrected
         ticks = min(1 + standing, max(0, self.schedule.total - before))
         if not ticks:
             self.record_event(OVER, logging.WARNING, step.number)
-        if ticks and self.done and not (self.plain or self.pausing) and ledger.rate_hint:
+        paused = self.plain or self.policy.pausing(step.number)
+        if ticks and self.done and not paused and ledger.rate_hint:
             self.record_event(ledger.rate_hint, logging.WARNING, step.number)
-        if known(self.groups.scores.skill):
-            ledger.skill = self.groups.scores.skill.mean
+        if self.policy.skill.known:
+            ledger.skill = self.policy.skill.mean
         stop, self._stop = self._stop, False
         return StepRecord(
             step.number,
@@ -342,8 +307,7 @@ class State:
             "plain": self.plain,
             "ledger": self.ledger.summary(),
             "tensors": self.groups.state_dict(whole=whole),
-            "limits": [list(self.limits.loss), [*map(list, self.limits.norms)], *self.limits[2:]],
-            "evidence": list(self.evidence),
+            "policy": self.policy.state_dict(),
         }
         return saved.cloned(state)
 
@@ -389,7 +353,7 @@ class State:
             return
         dropped = [] if self.plain else self.groups.load_state_dict(state["tensors"])
         self.apply_budget()  # again, with the loaded number of updates per optimizer
-        if not self._load_verdicts(state):
+        if not (self.plain or self.policy.load_state_dict(state["policy"])):
             dropped.append("loss and gradient norms")
         for part in dropped:
             reason = f"what was saved of {part} does not fit this run and was dropped"
@@ -400,18 +364,6 @@ class State:
         ):
             if then != now:
                 self.record_event(f"the {what} changed from {then} to {now}", level)
-
-    def _load_verdicts(self, state: dict[str, Any]) -> bool:
-        """Load limits and evidence; not if there are other optimizers now."""
-        loss, norms, *others = state["limits"]
-        if len(norms) != len(self.limits.norms):
-            return False
-        evidence = Evidence(*state["evidence"])
-        # With a number as speedup the test ends predicted steps; with "auto" they begin anew.
-        self.evidence = Evidence() if evidence.ended and self._config.paced else evidence
-        baselines = tuple(rules.Baseline(*numbers) for numbers in norms)
-        self.limits = rules.Limits(rules.Baseline(*loss), baselines, *others)
-        return True
 
     def _continue_at(self, steps: int) -> None:
         """Continue at a number of steps counted by the caller; steps since then were full steps."""

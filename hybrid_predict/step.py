@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from hybrid_predict.forecast.movement import Forecast
-from hybrid_predict.groups.group import Group
-from hybrid_predict.groups.open_update import Learned, OpenUpdate
+from hybrid_predict.groups.group import Group, Learned, OpenUpdate
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.measurement import (
     Measurement,
@@ -23,8 +21,8 @@ from hybrid_predict.measurement import (
     norm_of,
     scaled,
 )
-from hybrid_predict.rules.schedule import Phase
-from hybrid_predict.rules.verdict import INTERRUPTED, NO_UPDATE, READ, Verdict, cause, sound
+from hybrid_predict.policy.schedule import Phase
+from hybrid_predict.policy.verdict import INTERRUPTED, NO_UPDATE, READ, Verdict
 from hybrid_predict.torch import lists, shards
 from hybrid_predict.torch.buffers import BufferCopies
 from hybrid_predict.torch.deltas import Movement, WeightDelta
@@ -32,6 +30,9 @@ from hybrid_predict.torch.gradients import dense_gradient, gradient_norms
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
 from hybrid_predict.torch.parameters import ParameterMapper
 from hybrid_predict.torch.reading import watch_state_dict
+
+if TYPE_CHECKING:
+    from hybrid_predict.forecast.movement import Forecast
 
 UNCOUNTED = "a state was saved between an update and after_step(), so it does not count the update"
 """Event for a saved state that does not go with the weights."""
@@ -75,7 +76,7 @@ class Step:
         self._movement: Movement | None = None
         self._buffers: BufferCopies | None = None
         self._handles: list[Any] = []
-        self._updates: list[OpenUpdate] = []
+        self._updates: list[tuple[Group, OpenUpdate]] = []
         self._loss: Tensor | float | None = None
         self._has_gradients = False
         self._reached: set[str] = set()  # parameters that their optimizer can update
@@ -182,23 +183,20 @@ class Step:
         known = dict(zip(own, zip(gradients, signs, strict=True), strict=True))
         return self._deciding(index, dict(zip(own, norms, strict=True)), known, scale)
 
-    def judge(self, index: int, loss_limit: float, norm_limit: float) -> None:
+    def judge(self, index: int, cause: Callable[[int, float, float | None], str]) -> None:
         """Hold back an optimizer's update if it does not verify its predicted steps.
 
         Args:
             index: Number of the optimizer, whose numbers of :meth:`measure` are read.
-            loss_limit: Largest loss that verifies them.
-            norm_limit: Largest norm of its gradients.
+            cause: Says by optimizer, norm of its gradients and loss why the predicted steps are
+                undone; empty if they stand.
         """
-        measured = self.measured
-        if self._lost:
-            measured.held = self._lost
-        elif self._is_finite and sound(self._norm, norm_limit, measured.loss, loss_limit):
-            return
-        else:
-            measured.held = cause(self._norm, norm_limit, measured.loss, loss_limit)
-        self._held.add(index)
-        self._optimizer.hold_back(index)
+        finite = "" if self._is_finite else "the forecast was not finite"
+        held = self._lost or cause(index, self._norm, self.measured.loss) or finite
+        if held:
+            self.measured.held = held
+            self._held.add(index)
+            self._optimizer.hold_back(index)
 
     def updates(self, index: int) -> bool:
         """Return whether an optimizer's next or last update happens."""
@@ -218,8 +216,8 @@ class Step:
         correct: bool,
     ) -> None:
         """Average the gradients of groups and find their corrected directions, before an update."""
-        opened = [group.open(self._optimizer, options, correct=correct) for group in groups]
-        self._updates = [update for update in opened if update is not None]
+        opened = [(g, g.open(self._optimizer, options, correct=correct)) for g in groups]
+        self._updates = [(group, update) for group, update in opened if update is not None]
 
     def learn(self, index: int, options: Mapping[int, Options]) -> None:
         """Correct the update that one optimizer has made, and learn its displacement."""
@@ -228,8 +226,8 @@ class Step:
         movement: WeightDelta | None = None
         if self._movement is not None and self.calls[index] == 1:
             movement = self._movement.delta
-        for update in updates:
-            update.group.close(update, options, movement, self._learned)
+        for group, update in updates:
+            group.close(update, options, movement, self._learned)
             self.corrected |= update.corrects
 
     def close_update(self, index: int) -> None:
@@ -237,7 +235,7 @@ class Step:
         held = index in self._held
         if self._movement is not None and self._forecast is not None and self.calls[index] == 1:
             names = self._movement.delta.names
-            own = [k for k, owner in enumerate(self._forecast.owners) if owner == index]
+            own = [k for k, each in enumerate(self._forecast.optimizers) if each == index]
             if held:
                 self._put_back(own)
             elif left := [k for k in own if names[k] not in self._reached]:  # inside the step
@@ -311,18 +309,18 @@ class Step:
         norms = [gradient.norm for gradient in unread.values()]
         flat = scaled(norms, [counts[name] for name in unread], self._device)
         head = self._with_loss([float(stop)])
-        closed = [numbers.to(head.device) for _, numbers in learned.windows]
+        closed = [numbers.to(head.device) for *_, numbers in learned.windows]
         if learned.slopes:
             closed.insert(0, torch.stack([each.to(head.device) for each in learned.slopes]).sum(0))
         sums = torch.cat([head, *closed])
-        tags = [(tag, len(numbers)) for tag, numbers in learned.windows]
+        windows = [(key, steps) for key, steps, _ in learned.windows]
 
         def take(numbers: list[float], sums: list[float]) -> None:
             self._take_norms(unread, numbers)
             loss, known, stops, *others = sums
             measured.take_loss(loss, known)
             measured.stop = stops > 0
-            measured.take_rest(tags, others)
+            measured.take_rest(windows, others)
             use(measured)
 
         return Part(flat, sums, take)
@@ -339,8 +337,8 @@ class Step:
 
     def _unverified(self) -> list[int]:
         """Return the positions in the movement of tensors whose optimizer has not updated."""
-        owners = () if self._forecast is None else self._forecast.owners
-        return [k for k, owner in enumerate(owners) if not self.calls[owner]]
+        optimizers = () if self._forecast is None else self._forecast.optimizers
+        return [k for k, own in enumerate(optimizers) if not self.calls[own]]
 
     @property
     def _device(self) -> torch.device | None:
@@ -382,7 +380,7 @@ class Step:
         """
         assert self._movement is not None and self._forecast is not None
         delta, forecast = self._movement.delta, self._forecast
-        own = [k for k, owner in enumerate(forecast.owners) if owner == index]
+        own = [k for k, each in enumerate(forecast.optimizers) if each == index]
         sizes = lists.norms([delta.directions[k] for k in own])
         lengths = lists.scaled(sizes, [lists.size(delta.factors[k]) for k in own])
         met = [k for k in own if delta.names[k] in gradients]

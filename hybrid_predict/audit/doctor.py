@@ -24,9 +24,9 @@ from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_me
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.integrations.lightning_screen import event_folder
 from hybrid_predict.ledger import FELL_BACK
+from hybrid_predict.policy.policy import NOTHING
 from hybrid_predict.report.overview import Overview, added_cost, overview
 from hybrid_predict.report.slow_run import StepSeconds, describe_duration
-from hybrid_predict.rules.gate import NOTHING
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import collected, quiet
 

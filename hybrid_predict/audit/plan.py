@@ -19,9 +19,9 @@ from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.config import Speedup
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.ledger import FELL_BACK, duration
+from hybrid_predict.policy.budget import NONE_FIT
+from hybrid_predict.policy.schedule import Schedule, schedule
 from hybrid_predict.report.overview import steps_until_skill
-from hybrid_predict.rules.budget import NONE_FIT
-from hybrid_predict.rules.schedule import Schedule, schedule
 from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import Observer, collected, quiet

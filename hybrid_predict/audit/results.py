@@ -13,7 +13,7 @@ from hybrid_predict.audit.config import AUTO, AuditConfig
 from hybrid_predict.audit.meter import NOT_FINITE
 from hybrid_predict.audit.store import SCHEMA, FinishedRun
 from hybrid_predict.audit.verdict import AuditVerdict, PairedSeed, judge_audit, percent, signed
-from hybrid_predict.rules.gate import AFTERWARDS
+from hybrid_predict.policy.policy import AFTERWARDS
 from hybrid_predict.runs.evidence import (
     ARMS,
     AT_LEAST,

@@ -19,9 +19,8 @@ class Forecast(NamedTuple):
     """The movement of one predicted step."""
 
     delta: WeightDelta
-    owners: list[int]  # number of the optimizer of each of its tensors
+    optimizers: list[int]  # number of the optimizer of each of its tensors
     drifts: list[Tensor]  # how far the drift of each would move at the same learning rate, 0-dim
-    event: str = ""  # what has happened to advances, for the ledger
 
 
 def slopes(

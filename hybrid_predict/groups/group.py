@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from hybrid_predict.forecast.movement import check_delta, slopes
-from hybrid_predict.forecast.window import Reading
 from hybrid_predict.groups.memory import Memory, Treatment, allocate
-from hybrid_predict.groups.open_update import Learned, OpenUpdate
-from hybrid_predict.rules.gate import REST_STEPS
-from hybrid_predict.rules.skill import window_length
-from hybrid_predict.rules.verdict import AVERAGE
+from hybrid_predict.policy.confidence import window_length
+from hybrid_predict.policy.policy import Key, Part
 from hybrid_predict.torch import lists, owners, ranks, shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts, upcast
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
-from hybrid_predict.updates.correct import correction
+from hybrid_predict.updates.base import AVERAGE
+from hybrid_predict.updates.correct import Correction, correction
 from hybrid_predict.updates.masks import (
-    clear,
     either,
     optimizer_only,
     unmoved,
@@ -30,13 +27,52 @@ from hybrid_predict.updates.masks import (
     without_gradient,
 )
 
+REST_STEPS = 64
+"""Number of full steps for which a group that a full step did not update is not predicted."""
+
+
+@final
+@dataclass
+class OpenUpdate:
+    """Values that a group stores right before an update.
+
+    Args:
+        members: Positions of the tensors that have a gradient.
+        before: Weights before the update.
+        usable: Which gradients are usable; None if all are.
+        still: Mask of the entries whose own gradient is exactly zero, by position.
+        correction: The corrected updates of the tensors whose turn it is, or None.
+        corrects: Whether tensors of the group are corrected now, in this full step or another.
+    """
+
+    members: list[int]
+    before: list[Tensor]
+    usable: Tensor | None
+    still: dict[int, Tensor | None]
+    correction: Correction | None
+    corrects: bool
+
+
+@final
+@dataclass
+class Learned:
+    """Results of updates.
+
+    Args:
+        windows: Steps and numbers of closed windows, see `Window.close`, by kind and optimizer.
+        slopes: Slopes of verified steps.
+    """
+
+    windows: list[tuple[Key, int, Tensor]] = field(default_factory=list)
+    slopes: list[Tensor] = field(default_factory=list)
+
 
 @final
 class Group:
     """Tensors of one kind and one optimizer that are corrected, predicted, or both.
 
     Memory between full steps, allocated by the first update: averaged gradients, rounding errors of
-    16-bit weights, and the states of update, predictor and window.
+    16-bit weights, and the states of update and forecaster.
 
     Args:
         treatment: How the tensors are treated.
@@ -54,8 +90,10 @@ class Group:
         history: str,
         momentum: float = 0.0,
     ) -> None:
-        self.treatment, self.names = treatment, tuple(names)
-        self._type, self._momentum = history, momentum
+        self.treatment = treatment
+        self.names = tuple(names)
+        self._type = history
+        self._momentum = momentum
         self._period: int | None = 1
         self._turns = [0] * len(names)
         self._seen = [0] * len(names)  # updates of each tensor in which it had a gradient
@@ -93,7 +131,7 @@ class Group:
             return None
         forms = [shards.form(p) for p in self.parameters]
         work = [update.operations([x], 1) + x.numel() for x in forms]
-        return owners.owners(self.parameters, work, self.treatment.owner)
+        return owners.owners(self.parameters, work, self.treatment.optimizer)
 
     @property
     def size(self) -> int:
@@ -109,22 +147,24 @@ class Group:
         alone = update.share >= 1.0 and self._period == 1
         return update.decay if alone else max(update.decay, self._momentum)
 
-    @property
-    def window_length(self) -> int:
-        """Number of displacements in a window; 0 without a predictor."""
-        if self._allocated and self.memory.window is not None:
-            return self.memory.window.length
-        return window_length(self._momentum) if self.treatment.predictor is not None else 0
+    def part(self) -> Part:
+        """Return what the policy has to know, as it is now."""
+        predictor = self.treatment.predictor
+        assert predictor is not None
+        return Part(
+            *self.treatment[:2],
+            size=self.size,
+            window=window_length(self._momentum),
+            decay=self.decay,
+            gated=predictor.gated,
+            fits=predictor.fitted,
+            resting=self.resting,
+        )
 
     @property
     def held_bytes(self) -> int:
         """Most memory in bytes that is kept between full steps: that while a window is open."""
-        if not self._allocated:
-            return 0
-        predictor, history = self.treatment.predictor, self.memory.history
-        if predictor is None or history is None:
-            return self.memory.held_bytes(fitted=False)
-        return self.memory.held_bytes(fitted=bool(predictor.fitted_direction(history)))
+        return self.memory.held_bytes if self._allocated else 0
 
     def open(
         self,
@@ -151,7 +191,7 @@ class Group:
         chosen = [self.parameters[k] for k in members]
         settings = [options[id(p)] for p in self.parameters]
         gradients = [
-            optimizer.gradient(treatment.owner, p, settings[k]).reshape(values[k].shape)
+            optimizer.gradient(treatment.optimizer, p, settings[k]).reshape(values[k].shape)
             for k, p in zip(members, chosen, strict=True)
         ]
         still: dict[int, Tensor | None] = {}
@@ -184,7 +224,7 @@ class Group:
                 None if memory.owners is None else [memory.owners[k] for k in due],
             )
         before = [v.clone() for v in values]
-        return OpenUpdate(self, members, before, usable, still, corrected, corrects)
+        return OpenUpdate(members, before, usable, still, corrected, corrects)
 
     def _count(self, members: Sequence[int], options: Sequence[Options]) -> None:
         """Count an update of these tensors, and note the learning rate if it is the largest."""
@@ -251,28 +291,21 @@ class Group:
         movement: WeightDelta | None,
         learned: Learned,
     ) -> None:
-        predictor, memory = self.treatment.predictor, self.memory
-        history, window = memory.history, memory.window
-        assert predictor is not None and history is not None and window is not None
+        forecaster = self.memory.forecaster
+        assert forecaster is not None
         rates = [each.rate for each in own]
         rate = lists.largest(rates)
         if not (isinstance(rate, Tensor) or rate > 0):
             return
         moved = lists.per_rate([upcast(x) for x in update.before], values, rates)
         # A displacement by a gradient that is not finite would stay in the drift.
-        clear([moved], masks)
+        lists.clear(moved, masks)
         counts = shards.norm_factors(self.parameters)
-        if movement is not None and (predicted := movement.of(self.names)).names:
-            learned.slopes.append(slopes(predicted, memory.average, moved, rates, counts))
-        if window.add(moved, rate):
-            steps, size, numbers = window.close(counts)
-            tag = [self.treatment.kind, self.treatment.owner, list(self.names), steps, size]
-            learned.windows.append((tag, numbers))
-        predictor.observe(history, moved)
-        # Otherwise forecasts would continue to move entries that are frozen now.
-        clear(history.arrays.values(), still)
-        if window.due:
-            window.open(self._forecast([1.0] * len(moved)), predictor.fitted_direction(history))
+        if movement is not None:
+            average = self.memory.average
+            learned.slopes += forecaster.slopes(movement, average, moved, rates, counts)
+        if closed := forecaster.learn(moved, rate, still, counts):
+            learned.windows.append((self.treatment[:2], *closed))
 
     def count_full_step(self, updated: Collection[int]) -> None:
         """Note whether a full step has updated the group, by ``id`` of all that it has updated."""
@@ -286,42 +319,31 @@ class Group:
 
     @property
     def _moved(self) -> bool:
-        history = self.memory.history if self._allocated else None
-        return history is not None and history.count > 0
+        forecaster = self.memory.forecaster if self._allocated else None
+        return forecaster is not None and forecaster.moved
 
-    def forecast(self, options: Mapping[int, Options]) -> WeightDelta | None:
+    def forecast(self, options: Mapping[int, Options]) -> tuple[WeightDelta, list[Tensor]] | None:
         """Forecast the movement of one predicted step; None before the first displacement.
+
+        Args:
+            options: How each parameter is updated, by ``id``.
+
+        Returns:
+            The forecast, and how far the drift of each tensor moves at the same learning rate.
 
         Raises:
             PredictorError: If the predictor returns a forecast of the wrong form.
         """
         if not self._moved:
             return None
-        return self._forecast([options[id(p)].rate for p in self.parameters])
-
-    def _forecast(self, rates: Sequence[float | Tensor]) -> WeightDelta:
-        predictor, history = self.treatment.predictor, self.memory.history
-        assert predictor is not None and history is not None
-        delta = predictor.forecast(history, rates)
+        assert self.memory.forecaster is not None
         like = self._values() if self._sharded else self.parameters
-        check_delta(predictor, delta, self.names, like)
-        return delta
+        rates = [options[id(p)].rate for p in self.parameters]
+        return self.memory.forecaster.forecast(rates, like)
 
     def rate(self, options: Mapping[int, Options]) -> float | Tensor:
         """Return the largest learning rate of its tensors; a tensor if reading one would wait."""
         return lists.largest([options[id(p)].rate for p in self.parameters])
-
-    def drift_lengths(self, options: Mapping[int, Options]) -> list[Tensor]:
-        """Return how far the drift of each tensor moves at the current learning rate, 0-dim."""
-        assert self.memory.window is not None
-        norms, rates = self.memory.window.norms(), [options[id(p)].rate for p in self.parameters]
-        return [lists.size(rate) * norm for rate, norm in zip(rates, norms, strict=True)]
-
-    def fit(self, reading: Reading) -> float:
-        """Fit the predictor to a window; return the squared length of the next forecast."""
-        predictor, history = self.treatment.predictor, self.memory.history
-        assert predictor is not None and history is not None
-        return predictor.fit(history, reading)
 
     def work(self, period: int) -> list[tuple[int, int]]:
         """Return for each tensor the rank that finds its direction, and the operations of that.

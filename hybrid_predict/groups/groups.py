@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, final
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor
 
-from hybrid_predict.config import KINDS, HybridConfig
+from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.forecast.movement import Forecast
-from hybrid_predict.forecast.predictors import make_predictor
-from hybrid_predict.forecast.window import Reading
-from hybrid_predict.groups.gate import Gate, make_gate, resting
 from hybrid_predict.groups.group import Group
 from hybrid_predict.groups.memory import Treatment
-from hybrid_predict.groups.scores import Scores
-from hybrid_predict.rules.budget import shortest_period
-from hybrid_predict.rules.gate import NOT_LASTING, too_expensive
-from hybrid_predict.rules.owners import turns
-from hybrid_predict.rules.pace import BEGUN_ANEW, paced, per_full_step
-from hybrid_predict.rules.schedule import Schedule, due
-from hybrid_predict.rules.skill import steps_until_known
-from hybrid_predict.rules.verdict import Slopes
+from hybrid_predict.policy.budget import shortest_period, turns
+from hybrid_predict.policy.policy import NO_BUDGET, TOO_EXPENSIVE, Key, Part, Policy
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
 from hybrid_predict.torch.parameters import ParameterMapper, overlapping
 from hybrid_predict.updates import make_update
+
+if TYPE_CHECKING:
+    from hybrid_predict.forecast.movement import Forecast
+    from hybrid_predict.forecast.predictors import AbstractPredictor
 
 LEFT = "matrices are left to an optimizer"
 RELATIVE = f"{LEFT} whose updates grow with the weights"
@@ -45,36 +39,37 @@ class Groups:
         mapper: The model's parameters.
         optimizer: The optimizers that update them.
         config: The configuration; it names updates and predictors by kind.
+        policy: Decides about predicted steps; it follows changes of groups and budget.
 
     Attributes:
         left_out: Reasons for leaving tensors to the optimizer, as events for the ledger.
-        scores: What closed windows have shown.
         period: Full steps from one correction of a tensor to the next; None if nothing is
             corrected, as no period is within the budget.
-        gate: Which groups may be predicted; it follows changes of groups, budget and skill.
     """
 
     def __init__(
-        self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
+        self,
+        mapper: ParameterMapper,
+        optimizer: OptimizerWrapper,
+        config: HybridConfig,
+        policy: Policy,
     ) -> None:
-        self._mapper, self._optimizer = mapper, optimizer
-        self._history, self._paced = config.history_dtype, config.paced
-        self._always, self._planned = config.always_predicted, config.compression - 1.0
+        self._mapper = mapper
+        self._optimizer = optimizer
+        self._policy = policy
+        self._history = config.history_dtype
+        self._short = config.paced
         self._shadow = config.shadow
         updates = {kind: make_update(u) for kind, u in config.active_updates.items()}
         self._updates = {kind: update for kind, update in updates.items() if update.share > 0}
-        predictors = config.active_predictors.items()
-        self._predictors = {kind: make_predictor(p) for kind, p in predictors}
+        self._predictors = _predictors(config)
         self._groups: list[Group] = []
         self.left_out: set[str] = set()
-        self.scores = Scores(adaptive=config.adaptive, planned=not config.paced)
-        self._credit = 0.0
         self._calls: Counter[int] = Counter()
         self._layout: tuple[Any, Any] = (), ()
         self._shared: set[int] = set()
         self._budget: float | None = None
         self.period: int | None = 1
-        self.gate = Gate()
         self.refresh()
 
     def __iter__(self) -> Any:
@@ -89,23 +84,12 @@ class Groups:
     def dormant(self) -> bool:
         """Whether nothing is corrected, and no predicted step can be made, as things stand."""
         corrected = self.period and any(group.treatment.update for group in self._groups)
-        return not (corrected or self.gate.judged or self._shadow)
+        return not (corrected or self._policy.judged or self._shadow)
 
     @property
     def predicted(self) -> list[Group]:
         """The groups that have a predictor."""
         return [group for group in self._groups if group.treatment.predictor is not None]
-
-    @property
-    def awaits_skill(self) -> bool:
-        """Whether predicted steps need skill, and no skill is known yet."""
-        return self.gate.gated and not self.scores.known
-
-    @property
-    def steps_until_skill(self) -> int:
-        """Number of steps until skill can be known; 0 if predicted steps need none."""
-        longest = max((group.window_length for group in self._groups), default=0)
-        return steps_until_known(longest, short=self._paced) if self.gate.gated else 0
 
     @property
     def held_bytes(self) -> int:
@@ -120,7 +104,7 @@ class Groups:
 
     def of(self, index: int) -> list[Group]:
         """Return the groups of one optimizer."""
-        return [group for group in self._groups if group.treatment.owner == index]
+        return [group for group in self._groups if group.treatment.optimizer == index]
 
     def count_updates(self, calls: Counter[int], updated: Collection[int]) -> None:
         """Note what a full step has updated.
@@ -137,8 +121,17 @@ class Groups:
         self._calls = calls
         for group in self.predicted:
             group.count_full_step(updated)
-        if resting(self.predicted) != self.gate.resting:
-            self._update_gate()
+        if any(group.resting != part.resting for group, part in self._parts()):
+            self._follow()
+
+    def _parts(self) -> list[tuple[Group, Part]]:
+        """The groups that have a predictor, as the policy knows them."""
+        return list(zip(self.predicted, self._policy.parts, strict=True))
+
+    def _follow(self) -> None:
+        why = "" if self.period else TOO_EXPENSIVE if self._budget else NO_BUDGET
+        parts = [group.part() for group in self.predicted]
+        self._policy.follow(parts, self._mapper.count_trained(), why)
 
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Group the tensors of other optimizers from now on."""
@@ -171,14 +164,14 @@ class Groups:
         """
         if self.idle:
             return
-        before = {(g.treatment.kind, g.treatment.owner, g.names): g for g in self._groups}
-        self._groups = [g for g in self._groups if index not in (None, g.treatment.owner)]
+        before = {(g.treatment.kind, g.treatment.optimizer, g.names): g for g in self._groups}
+        self._groups = [g for g in self._groups if index not in (None, g.treatment.optimizer)]
         for treatment, names, parameters in self._partition():
-            if index not in (None, treatment.owner):
+            if index not in (None, treatment.optimizer):
                 continue
-            group = before.get((treatment.kind, treatment.owner, tuple(names)))
+            group = before.get((treatment.kind, treatment.optimizer, tuple(names)))
             if group is None or group.treatment != treatment:
-                momentum = self._optimizer.momentum(treatment.owner)
+                momentum = self._optimizer.momentum(treatment.optimizer)
                 group = Group(treatment, names, parameters, self._history, momentum)
                 for old in before.values():
                     group.inherit(old)
@@ -188,7 +181,7 @@ class Groups:
         self._groups.sort(key=lambda group: places.get(group.names[0], 0))  # as after a resume
         if self._budget is not None:
             self.apply_budget(self._budget)
-        self._update_gate()
+        self._follow()
 
     def _partition(self) -> list[tuple[Treatment, list[str], list[Tensor]]]:
         """Divide the tensors that are corrected or predicted by kind, optimizer and treatment."""
@@ -211,8 +204,8 @@ class Groups:
             update = update if shards.form(p).dim() > 1 else None
             if update is None and predictor is None:
                 continue
-            treatment = Treatment(kind, owners[id(p)], update, predictor, self._paced)
-            key = (treatment.kind, treatment.owner, update is None)
+            treatment = Treatment(kind, owners[id(p)], update, predictor, self._short)
+            key = (treatment.kind, treatment.optimizer, update is None)
             _, names, members = parts.setdefault(key, (treatment, [], []))
             names.append(name)
             members.append(p)
@@ -233,7 +226,7 @@ class Groups:
         self._budget = budget
         self.period = shortest_period(self.operations, budget)
         self.set_period(self.period)
-        self._update_gate()
+        self._follow()
         return self.operations(self.period) if self.period else 0.0
 
     def set_period(self, period: int | None) -> None:
@@ -255,96 +248,51 @@ class Groups:
 
     def _work(self, period: int) -> list[tuple[int, int]]:
         """Return for each tensor of all groups the rank of its direction, and the operations."""
-        calls = [max(1, self._calls[group.treatment.owner]) for group in self]
+        calls = [max(1, self._calls[group.treatment.optimizer]) for group in self]
         pairs = zip(calls, self, strict=True)
         return [(rank, n * work) for n, group in pairs for rank, work in group.work(period)]
 
-    def _update_gate(self) -> None:
-        why = "" if self.period else too_expensive(self._budget)
-        trained = self._mapper.count_trained()
-        deciding = KINDS if self._paced else self._always
-        self.gate = make_gate(self.predicted, self.scores, deciding, trained, why)
-
-    @property
-    def per_full_step(self) -> float:
-        """Number of predicted steps per full step: planned, or as the windows so far suggest it."""
-        if not self._paced:
-            return self._planned
-        return float(per_full_step((g.size, self._advance(g)) for g in self.predicted))
-
-    def due(self, schedule: Schedule, position: int) -> int:
-        """Return the number of predicted steps that are due before the next full step.
-
-        Args:
-            schedule: The schedule of the run.
-            position: Index of the next step, from 0.
-        """
-        if self._paced:
-            return int(paced(schedule, position, self._credit))
-        return int(due(schedule, position))
-
-    def count_full_step(self) -> None:
-        """Count a full step for the number of predicted steps that are due."""
-        if self._paced:
-            self._credit = self._credit % 1.0 + self.per_full_step
-
-    def reason(
-        self, schedule: Schedule, position: int, count: int, forecast: Forecast | None
-    ) -> str:
-        """Return why predicted steps that are due are not made, or shorter, if it is known."""
-        if forecast is not None and (forecast.event or forecast.delta.names):
-            return forecast.event
-        inside = schedule.warmup <= position < schedule.total - schedule.cooldown
-        paced = self._paced and inside and self.predicted and not self.per_full_step
-        if self.gate.blocks_all and (count or paced):
-            return self.gate.reason
-        return NOT_LASTING if paced and not count else ""
-
-    def _advance(self, group: Group) -> float:
-        return 0.0 if group.names in self.gate.blocked else self.scores.advance(group)
-
-    def forecast(self, options: Mapping[int, Options]) -> Forecast:
+    def forecast(self, options: Mapping[int, Options]) -> tuple[Forecast, bool]:
         """Forecast the movement of one predicted step, for all groups together.
 
         Advances that were measured at much smaller learning rates begin anew before.
 
         Args:
-            options: How each parameter is updated, by ``id``.
+            options: How each parameter is updated, by ``id``. A learning rate on a device is read.
+
+        Returns:
+            The forecast, and whether any advance has begun anew.
 
         Raises:
             PredictorError: If a predictor returns a forecast of the wrong form.
         """
-        parts: list[WeightDelta] = []
-        owners: list[int] = []
+        from hybrid_predict.forecast.movement import Forecast
+
+        deltas: list[WeightDelta] = []
+        optimizers: list[int] = []
         drifts: list[Tensor] = []
-        if anew := self.scores.renew([g for g in self.predicted if not g.resting], options):
-            self._update_gate()
-        number = self.per_full_step
-        for group in self._groups:
-            times = self._calls[owner := group.treatment.owner]
-            least = float(group.treatment.kind in self._always)
-            steps = times * self.scores.forecasts(group, self._advance(group), number, least=least)
-            may = steps and group.names not in self.gate.blocked
-            delta = group.forecast(options) if may else None
-            if delta is not None:
-                parts.append(delta if steps == 1 else delta.scaled(steps))
-                owners += [owner] * len(delta.names)
-                lengths = group.drift_lengths(options)
+        rates: dict[Key, float] = defaultdict(float)
+        for group, part in self._parts():
+            if not part.resting:
+                rates[part.key] = max(rates[part.key], float(group.rate(options)))
+        anew = self._policy.renew(rates)
+        for group, part in self._parts():
+            times = self._calls[part.optimizer]
+            multiple = times * self._policy.multiples(part)
+            found = group.forecast(options) if multiple else None
+            if found is not None:
+                delta, lengths = found
+                deltas.append(delta if multiple == 1 else delta.scaled(multiple))
+                optimizers += [part.optimizer] * len(delta.names)
                 drifts += lengths if times == 1 else [times * length for length in lengths]
-        return Forecast(WeightDelta.joined(parts), owners, drifts, BEGUN_ANEW if anew else "")
+        return Forecast(WeightDelta.joined(deltas), optimizers, drifts), anew
 
-    def weigh(
-        self, slopes: Slopes, ends: Mapping[str, float], predicted: int, *, refuted: bool
-    ) -> None:
-        """Learn from the slopes of predicted steps that stand; see :meth:`Scores.weigh`."""
-        self.scores.weigh(slopes, ends, predicted, self.predicted, refuted=refuted)
-        if refuted:
-            self._update_gate()
-
-    def score(self, readings: Sequence[Reading]) -> None:
-        """Learn from windows that were closed together."""
-        self.scores.add(readings, self.predicted)
-        self._update_gate()
+    def by_key(self, numbers: Mapping[str, float]) -> dict[Key, float]:
+        """Sum numbers by parameter name over the predicted tensors of each kind and optimizer."""
+        sums: dict[Key, float] = defaultdict(float)
+        for group, part in self._parts():
+            sums[part.key] += sum(numbers.get(name, 0.0) for name in group.names)
+        return sums
 
     def check(self, index: int, options: Mapping[int, Options]) -> None:
         """Check the form of one optimizer's forecasts before the first predicted step.
@@ -357,8 +305,10 @@ class Groups:
 
     def free(self) -> None:
         """Free all memory for the rest of the run."""
-        self._groups, self._updates, self._predictors = [], {}, {}
-        self._update_gate()
+        self._groups = []
+        self._updates = {}
+        self._predictors = {}
+        self._follow()
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
         """Return the state of all groups, and which optimizers updated last.
@@ -369,8 +319,6 @@ class Groups:
         return {
             "groups": [group.state_dict(whole=whole) for group in self._groups],
             "calls": [[k, n] for k, n in self._calls.items()],
-            "credit": self._credit,
-            **self.scores.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
@@ -398,7 +346,14 @@ class Groups:
             else:
                 group.load_state_dict(part)
         self._calls = Counter(dict(state["calls"]))
-        self._credit = state["credit"]
-        self.scores.load_state_dict(state)
-        self._update_gate()
+        self._follow()
         return dropped
+
+
+def _predictors(config: HybridConfig) -> dict[str, AbstractPredictor]:
+    """Return the predictors by kind; runs without any import nothing about forecasts."""
+    if not config.active_predictors:
+        return {}
+    from hybrid_predict.forecast.predictors import make_predictor
+
+    return {kind: make_predictor(choice) for kind, choice in config.active_predictors.items()}

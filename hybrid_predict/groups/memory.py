@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from torch import Tensor
 
-from hybrid_predict.forecast.base import AbstractPredictor, PredictorState
-from hybrid_predict.forecast.window import Window
-from hybrid_predict.rules.skill import window_length
+from hybrid_predict.policy.confidence import window_length
 from hybrid_predict.torch import lists, owners, ranks, shards
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
+
+if TYPE_CHECKING:
+    from hybrid_predict.forecast.forecaster import Forecaster
+    from hybrid_predict.forecast.predictors import AbstractPredictor
 
 
 @final
@@ -21,21 +23,21 @@ class Treatment(NamedTuple):
 
     Args:
         kind: Kind of the parameters.
-        owner: Number of their optimizer.
+        optimizer: Number of their optimizer.
         update: Corrected update, or None.
         predictor: Predictor, or None.
         short: Whether the first windows of displacements are short.
     """
 
     kind: str
-    owner: int
+    optimizer: int
     update: AbstractUpdate | None
     predictor: AbstractPredictor | None
     short: bool = False
 
     def key(self) -> list[Any]:
         """Return the values in which a saved group and the group that loads it must agree."""
-        return [self.kind, self.owner, repr(self.update), repr(self.predictor)]
+        return [self.kind, self.optimizer, repr(self.update), repr(self.predictor)]
 
 
 @final
@@ -47,24 +49,20 @@ class Memory:
         average: Averaged gradients.
         carries: Rounding errors of weights in 16 bits; empty if there are none.
         update: State of the corrected update, or None.
-        history: State of the predictor, or None.
-        window: The open window of displacements, or None.
+        forecaster: What forecasts the tensors, or None.
         owners: The rank that has the arrays of the update, by tensor; None for a single rank.
     """
 
     average: list[Tensor]
     carries: list[Tensor]
     update: UpdateState | None
-    history: PredictorState | None
-    window: Window | None
+    forecaster: Forecaster | None
     owners: list[int] | None = None
 
     def arrays(self) -> dict[str, list[Tensor]]:
         """Return lists of local shards by name, as in a saved state."""
         arrays = {"average": self.average, "carry": self.carries}
-        if self.history is not None:
-            arrays.update({f"history.{n}": a for n, a in self.history.arrays.items()})
-        return arrays
+        return arrays if self.forecaster is None else {**arrays, **self.forecaster.arrays}
 
     def owned(self) -> dict[str, list[Tensor]]:
         """Return lists of whole tensors that each owner has, named as in a saved state."""
@@ -78,11 +76,12 @@ class Memory:
             return value
         return owners.fetch(value, self.owners[k], tensor)
 
-    def held_bytes(self, *, fitted: bool) -> int:
-        """Return the memory in bytes, while a window is open; ``fitted`` as for `Window`."""
-        lists_of = [*self.arrays().values(), *self.owned().values()]
-        kept = sum(x.nbytes for arrays in lists_of for x in arrays if not x.is_meta)
-        return kept + (self.window.held_bytes(fitted=fitted) if self.window is not None else 0)
+    @property
+    def held_bytes(self) -> int:
+        """Memory in bytes, while a window is open."""
+        held = [self.average, self.carries, *self.owned().values()]
+        kept = sum(x.nbytes for arrays in held for x in arrays if not x.is_meta)
+        return kept + (0 if self.forecaster is None else self.forecaster.held_bytes)
 
     def inherit(
         self, other: Memory, names: Sequence[str], others: Sequence[str], tensors: Sequence[Tensor]
@@ -103,12 +102,8 @@ class Memory:
             for k, source in pairs:
                 if arrays[k].shape == before[name][source].shape:
                     arrays[k].copy_(other.fetch(name, source, tensors[k]))
-        if self.history is not None and other.history is not None:
-            self.history.count = other.history.count
-            numbers = other.history.numbers
-            self.history.numbers.update({n: [*numbers[n]] for n in names if n in numbers})
-        if self.window is not None and other.window is not None:
-            self.window.inherit(other.window, pairs)
+        if self.forecaster is not None and other.forecaster is not None:
+            self.forecaster.inherit(other.forecaster, pairs)
 
     def save(self, tensors: Sequence[Tensor], *, whole: bool) -> dict[str, Any] | None:
         """Return counts, numbers and arrays.
@@ -119,12 +114,8 @@ class Memory:
                 it. If parameters are sharded, rank 0 gets them on its host, and all other ranks get
                 None. Otherwise each rank gets what it has.
         """
-        fitted = self.history.numbers if self.history else {}
-        state = {
-            "count": self.history.count if self.history else 0,
-            "fitted": {name: list(numbers) for name, numbers in fitted.items()},
-            **self.arrays(),
-        }
+        own = self.forecaster.state_dict() if self.forecaster is not None else {}
+        state = {"count": own.get("count", 0), **self.arrays()}
         owned = self.owned()
         if whole:
             owned = {
@@ -133,7 +124,7 @@ class Memory:
             }
         # The samples of local shards differ between ranks.
         sharded = whole and any(map(shards.is_sharded, tensors))
-        window = self.window.state_dict() if self.window is not None else None
+        window = own.get("window")
         windows = ranks.gather(window) if sharded else [window]
         collected = shards.gather_state(state, owned, tensors) if whole else {**state, **owned}
         return None if collected is None else {**collected, "windows": windows}
@@ -152,11 +143,8 @@ class Memory:
                 if target.shape != source.shape:
                     raise ValueError(f"{name} has shape {tuple(source.shape)}")
                 target.copy_(source)
-        if self.history is not None:
-            self.history.count = state["count"]
-            self.history.numbers = {name: list(x) for name, x in state["fitted"].items()}
-        if self.window is not None:
-            self.window.load_of(saved["windows"], tensors)
+        if self.forecaster is not None:
+            self.forecaster.load_state_dict(state["count"], saved["windows"], tensors)
 
 
 def allocate(
@@ -169,13 +157,19 @@ def allocate(
 ) -> Memory:
     """Return the memory of a group that has seen no full step."""
     values = [shards.local(p) for p in tensors]
-    update, predictor, length = treatment.update, treatment.predictor, window_length(momentum)
+    update = treatment.update
+    forecaster = None
+    if treatment.predictor is not None:
+        # Runs without predicted steps import nothing about forecasts.
+        from hybrid_predict.forecast.forecaster import Forecaster
+
+        about = treatment.predictor, names, tensors, history, window_length(momentum)
+        forecaster = Forecaster(*about, short=treatment.short)
     return Memory(
         average=lists.zeros(values, history),
         carries=lists.zeros(values) if any(map(lists.is_half, values)) else [],
         update=_update_state(update, tensors, history, owned_by) if update else None,
-        history=predictor.init(names, values, history) if predictor else None,
-        window=Window(length, values, short=treatment.short) if predictor else None,
+        forecaster=forecaster,
         owners=owned_by if update else None,
     )
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, final
 
 from hybrid_predict.config import KINDS
 from hybrid_predict.ledger import percent
-from hybrid_predict.rules.budget import NONE_FIT
-from hybrid_predict.rules.gate import TOO_FEW
+from hybrid_predict.policy.budget import NONE_FIT
+from hybrid_predict.policy.policy import TOO_FEW
 
 if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine
@@ -102,7 +102,7 @@ def overview(engine: HybridEngine) -> Overview:
     """Return the overview of an engine's run."""
     mapper, schedule, groups = engine.mapper, engine.schedule, engine._state.groups
     treated = {name: group.treatment for group in groups for name in group.names}
-    possible = engine.config.shadow or (bool(groups.gate.judged) and not too_few(engine))
+    possible = engine.config.shadow or (bool(engine._state.policy.judged) and not too_few(engine))
     sizes: dict[tuple[str, bool, bool], list[int]] = {}
     columns = zip(mapper.names, mapper.parameters, mapper.shapes, mapper.kinds, strict=True)
     for name, parameter, shape, kind in columns:
@@ -126,13 +126,13 @@ def overview(engine: HybridEngine) -> Overview:
 
 def steps_until_skill(engine: HybridEngine) -> int:
     """Return the number of steps until skill can be known; 0 if predicted steps need none."""
-    return engine._state.groups.steps_until_skill
+    return engine._state.policy.until_skill
 
 
 def too_few(engine: HybridEngine) -> bool:
     """Return whether no predicted step can be taken, since few of the weights are predicted."""
-    gate = engine._state.groups.gate
-    return gate.closed and gate.reason == TOO_FEW
+    policy = engine._state.policy
+    return policy.closed and policy.reason == TOO_FEW
 
 
 def remedies(engine: HybridEngine) -> str:
@@ -161,7 +161,7 @@ def cautions(engine: HybridEngine) -> list[str]:
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "A forecast is good for only one or two steps; start with speedup=1.5."
         )
-    gated = engine._state.groups.gate.gated
+    gated = engine._state.policy.gated
     if asked > 1 and schedule.total < SHORT_RUN and gated and not schedule.shortfall:
         lines.append(
             f"A run of {_steps(schedule.total)} is too short to gain much: the first "

@@ -14,9 +14,9 @@ from hybrid_predict.ledger import (
     persistence,
     why_unpredicted,
 )
+from hybrid_predict.policy.policy import NOT_LASTING
 from hybrid_predict.report.plain_text import printable
 from hybrid_predict.report.run_log import RunLog
-from hybrid_predict.rules.gate import NOT_LASTING
 
 ONE_RUN = (
     "One run cannot show whether the loss is as good as that of plain training: nothing here was "

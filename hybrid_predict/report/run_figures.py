@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.policy.confidence import NEAR, SHORTEST
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.report.shared import SIZE, new_figure, scale, smoothed, tidy
-from hybrid_predict.rules.pace import NEAR
-from hybrid_predict.rules.skill import SHORTEST
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

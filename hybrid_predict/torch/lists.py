@@ -246,6 +246,13 @@ def per_rate(
     return before
 
 
+def clear(tensors: Sequence[Tensor], masks: Sequence[Tensor | None]) -> None:
+    """Set the masked entries of tensors to zero."""
+    for x, mask in zip(tensors, masks, strict=True):
+        if mask is not None:
+            x.masked_fill_(mask, 0.0)
+
+
 def _numbers(factors: Sequence[float | Tensor]) -> list[float] | None:
     """Return the factors, or None if one is a tensor."""
     numbers = [factor for factor in factors if not isinstance(factor, Tensor)]

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from hybrid_predict.rules.budget import as_matrix
-from hybrid_predict.rules.owners import MOST_TOGETHER, deal, rounds
+from hybrid_predict.policy.budget import deal
 from hybrid_predict.torch import lists, ranks, shards
 from hybrid_predict.torch.layouts import Layout, layout
+from hybrid_predict.updates.shapes import as_matrix
+
+MOST_TOGETHER = 2**26
+"""Elements of sharded matrices that are whole on one rank at a time; a larger one comes alone."""
 
 _Shapes = Sequence[Sequence[Sequence[int]]]
 _Tensors = Sequence[Sequence[Tensor]]
 
 
 def owners(tensors: Sequence[Tensor], work: Sequence[int], first: int) -> list[int]:
-    """Return the rank that owns each tensor, by counted work; see `rules.owners.deal`."""
+    """Return the rank that owns each tensor, by counted work; see `policy.budget.deal`."""
     found = [0] * len(tensors)
     teams: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for k, tensor in enumerate(tensors):
@@ -194,3 +197,23 @@ def _fill(targets: _Tensors, sources: _Tensors) -> None:
     for each, values in zip(targets, sources, strict=True):
         for target, value in zip(each, values, strict=True):
             target.copy_(value)
+
+
+def rounds(sizes: Sequence[int], owners: Sequence[int], most: int) -> list[list[int]]:
+    """Divide tensors into rounds in which no owner has more than ``most`` elements, or one tensor.
+
+    Args:
+        sizes: Elements of each tensor.
+        owners: Rank that owns it.
+        most: Most elements of one owner in a round.
+    """
+    parts: list[list[int]] = []
+    number, filled = Counter[int](), Counter[int]()
+    for k, (size, owner) in enumerate(zip(sizes, owners, strict=True)):
+        if filled[owner] and filled[owner] + size > most:
+            number[owner] += 1
+            filled[owner] = 0
+        filled[owner] += size
+        parts += [[] for _ in range(number[owner] + 1 - len(parts))]
+        parts[number[owner]].append(k)
+    return parts

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from torch import Tensor
 
+AVERAGE = 0.95  # decay of averaged gradients where no update asks for another
+ROUNDING = 2.0**-22  # largest relative error of weights that only decay has moved
+COASTING = 0.5  # share of the usual movement below which an entry without a gradient is frozen
+
 
 @final
 @dataclass

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import PredictorError
-from hybrid_predict.rules import length
-from hybrid_predict.rules.budget import as_matrix
 from hybrid_predict.torch import lists
 from hybrid_predict.torch.deltas import write
 from hybrid_predict.torch.lists import Counts, upcast
 from hybrid_predict.torch.optimizer import Options
 from hybrid_predict.torch.owners import exchanges, stays
 from hybrid_predict.torch.shards import form
+from hybrid_predict.updates import length
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.masks import either
+from hybrid_predict.updates.shapes import as_matrix
 
 
 @final

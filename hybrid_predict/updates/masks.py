@@ -5,15 +5,15 @@ A mask is None if it is known to be empty without waiting for a device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from hybrid_predict.rules.numbers import COASTING, ROUNDING
 from hybrid_predict.torch.gradients import dense_gradient
 from hybrid_predict.torch.lists import finite_on_host, size, upcast
 from hybrid_predict.torch.optimizer import Options
+from hybrid_predict.updates.base import COASTING, ROUNDING
 
 _SMALL = 2048
 """Most entries of a tensor that is searched for zeros together with others."""
@@ -132,11 +132,3 @@ def either(left: Tensor | None, right: Tensor | None) -> Tensor | None:
     if left is None or right is None:
         return right if left is None else left
     return left | right
-
-
-def clear(lists_of: Iterable[Sequence[Tensor]], masks: Sequence[Tensor | None]) -> None:
-    """Set the masked entries of lists of tensors to zero."""
-    for tensors in lists_of:
-        for x, mask in zip(tensors, masks, strict=True):
-            if mask is not None:
-                x.masked_fill_(mask, 0.0)

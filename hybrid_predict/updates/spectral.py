@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.rules.budget import as_matrix, direction_operations
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
+from hybrid_predict.updates.shapes import as_matrix, direction_operations
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ class SpectralUpdate(AbstractUpdate):
     stability, the newest gradient is mostly oscillation, and :math:`\nu_t` is small.
 
     T is diagonal, see `torch.matrices.flatten`: columns that have much of the energy of M get less
-    weight. The decay :math:`\rho` of moments is ``rules.polynomials.MOMENT_DECAY``, that of the
+    weight. The decay :math:`\rho` of moments is ``updates.polynomials.MOMENT_DECAY``, that of the
     covariance is :data:`COVARIANCE_DECAY`. Convolutions are read as matrices of shape (output
     channels, rest). Covariance and root take at most as much memory as the weights and a diagonal.
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from hybrid_predict import HybridConfig, HybridEngine, StepRecord
 from hybrid_predict.config import KINDS
-from hybrid_predict.rules.pace import Pace
-from hybrid_predict.rules.skill import Skill
+from hybrid_predict.policy.confidence import Confidence, Skill
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
 Spoiler = Callable[[nn.Module, Tensor], Tensor]
@@ -40,12 +39,13 @@ def make_config(**changes: Any) -> HybridConfig:
 
 def hurry(engine: HybridEngine, advance: float = 1.5) -> None:
     """Make an engine with ``speedup="auto"`` believe that forecasts of every kind last."""
-    scores = engine._groups.scores
-    scores.skills = dict.fromkeys(KINDS, Skill(windows=2, mean=0.5, length=0.8))
-    owners = range(len(engine.optimizer.optimizers))
-    scores.paces = {(kind, k): Pace(1.0, advance, 1) for kind in KINDS for k in owners}
-    scores.lengths = dict.fromkeys(scores.paces, 0.8)
-    engine._groups._update_gate()
+    policy = engine._policy
+    for kind in KINDS:
+        for k in range(len(engine.optimizer.optimizers)):
+            skill = Skill(windows=2, mean=0.5)
+            known = Confidence(skill=skill, best=0.8, persistence=1.0, measured=1, advance=advance)
+            policy.confidences[kind, k] = known
+    policy.decide()
 
 
 def full_step(

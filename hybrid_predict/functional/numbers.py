@@ -9,9 +9,6 @@ import numpy as np
 
 Tree = TypeVar("Tree")
 
-ROUNDING = 2.0**-22  # largest relative error of weights that only decay has moved
-COASTING = 0.5  # share of the usual movement below which an entry without a gradient is frozen
-
 
 @final
 class _Plain:

@@ -1,9 +1,10 @@
-"""The budget of corrected updates: how often each matrix is corrected."""
+"""The budget of corrected updates: how often each matrix is corrected, and when."""
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 SMALLEST_STEP = 1e8
 """Smallest number of operations of a full step in the budget of corrections. In small models, most
@@ -15,43 +16,6 @@ LONGEST_PERIOD = 6
 
 NONE_FIT = "max_overhead allows no corrected updates; for these set"
 """Beginning of advice where a budget is too small; :func:`remedies` follows."""
-
-
-def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
-    """Return rows (the first dimension) and columns of an array; a vector has one row."""
-    if len(shape) > 1:
-        return shape[0], math.prod(shape[1:])
-    return 1, math.prod(shape)
-
-
-def direction_operations(
-    shapes: Iterable[Sequence[int]], longest: int, every: int, *, products: bool
-) -> int:
-    """Return the operations of the directions of matrices; vectors take none.
-
-    For m rows and n columns, with m up to n, these are 2 m² n for each product with the matrix: its
-    Gram matrix, root and factor, and every so many corrections a covariance. An inverse takes m³.
-
-    Args:
-        shapes: Those of the tensors.
-        longest: Longest side that has a covariance.
-        every: Corrections of a matrix from one that updates its covariance to the next.
-        products: Whether inverses are replaced by matrix products, as on accelerators.
-    """
-    total = 0.0
-    for shape in shapes:
-        if len(shape) < 2:
-            continue
-        short, long = sorted(as_matrix(shape))
-        rooted = short <= longest
-        product, cube = 2 * short**2 * long, short**3
-        if products:
-            total += (2 if rooted else 3) * (2 * product + 2 * cube)
-        else:
-            total += 2 * product + cube
-        if rooted:
-            total += product + (product + (20 if products else 3) * cube) / every
-    return round(total)
 
 
 def budget(step_operations: float, max_overhead: float) -> float:
@@ -98,3 +62,43 @@ def describe_period(period: int, max_overhead: float) -> str:
     """Return a message about the full steps in which a matrix is corrected."""
     text = f"each matrix is corrected in one of {period} full steps"
     return f"{text}, which max_overhead={max_overhead:g} allows"
+
+
+def deal(work: Sequence[int], ranks: int, first: int = 0) -> list[int]:
+    """Deal pieces of work to ranks, the largest first, each to the rank with the least so far.
+
+    Full steps of a period are dealt matrices in the same way, so that they cost alike.
+
+    The result depends on the arguments alone, so every rank finds the same without communication.
+
+    Args:
+        work: Counted work of each piece.
+        ranks: Number of ranks, or of full steps.
+        first: Rank that comes first among ranks with equal work.
+
+    Returns:
+        The rank of each piece, from 0.
+    """
+    owners = [0] * len(work)
+    loads = [(0, place) for place in range(ranks)]  # a heap
+    for k in sorted(range(len(work)), key=lambda k: -work[k]):
+        load, place = loads[0]
+        heapq.heapreplace(loads, (load + work[k], place))
+        owners[k] = (place + first) % ranks
+    return owners
+
+
+def turns(work: Sequence[tuple[int, int]], period: int) -> list[int]:
+    """Return in which full step of a period each matrix is corrected, so that they cost alike.
+
+    Args:
+        work: The rank that finds the direction of each, and the operations of that.
+        period: Full steps from one correction of a matrix to the next.
+    """
+    found = [0] * len(work)
+    for rank in {rank for rank, _ in work}:
+        members = [k for k, (owner, _) in enumerate(work) if owner == rank]
+        dealt = deal([work[k][1] for k in members], period)
+        for k, turn in zip(members, dealt, strict=True):
+            found[k] = turn
+    return found

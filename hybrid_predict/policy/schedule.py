@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from enum import Enum
 from fractions import Fraction
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.rules.numbers import library
 
 OVER = (
     "the loop continues after the run's last step: this is plain training, and the schedule stays "
     "at its end (leave the loop when engine.done is True)"
 )
 """Event of the ledger: full steps after ``total_steps``."""
-
-_BITS = 31  # of a position in the longest run of the functional form, which counts in 32 bits
 
 
 class Phase(str, Enum):
@@ -45,14 +42,14 @@ class Schedule(NamedTuple):
     and P predicted steps may take the place of a speedup.
     """
 
-    total: Any  # N
-    warmup: Any  # W
-    cooldown: Any  # C
-    between: Any  # M
-    planned: Any  # P, as far as they fit; with speedup="auto" the largest possible number
-    wanted: Any = 0  # P, as asked for
-    full: Any = 0  # F; 0 without a pattern
-    group: Any = 0  # predicted steps of each group of the pattern
+    total: int  # N
+    warmup: int  # W
+    cooldown: int  # C
+    between: int  # M
+    planned: int  # P, as far as they fit; with speedup="auto" the largest possible number
+    wanted: int = 0  # P, as asked for
+    full: int = 0  # F; 0 without a pattern
+    group: int = 0  # predicted steps of each group of the pattern
 
     @property
     def shortfall(self) -> str:
@@ -101,38 +98,25 @@ def _steps(length: int | float, total: int) -> int:
     return length if isinstance(length, int) else math.ceil(length * total)
 
 
-def due(schedule: Schedule, position: Any) -> Any:
+def due(schedule: Schedule, position: int) -> int:
     r"""Return the number of predicted steps planned before the next full step.
 
     With :math:`b = i P \bmod M` these are :math:`\lfloor b / (M - P) \rfloor`, where W + i is the
     position: the index of the next step, from 0.
     """
-    _, warmup, _, between, planned, _, full, group = schedule
-    xp, at = library(position, *schedule), position - warmup
-    inside = (at >= 0) & (at < between)
-    at, length = xp.where(inside, at, 0), xp.maximum(between, 1)
-    into, period = at % xp.maximum(full + group, 1), full + group
-    rest = xp.where(into >= full, xp.minimum(period - into, between - at), 0)
-    spread = _product(at, planned, length) // xp.maximum(between - planned, 1)
-    return xp.where(inside & (planned > 0), xp.where(group > 0, rest, spread), 0)
-
-
-def _product(left: Any, right: Any, modulus: Any) -> Any:
-    """Return left · right mod modulus; no number of an array needs more than 32 bits."""
-    xp = library(left, right, modulus)
-    if isinstance(left, int):
-        return left * right % modulus
-    total, term = 0 * left, right % modulus
-    for bit in range(_BITS):
-        space = modulus - term
-        added = xp.where(total >= space, total - space, total + term)
-        total = xp.where((left >> bit) & 1 == 1, added, total)
-        term = xp.where(term >= space, term - space, term + term)
-    return total
+    at = position - schedule.warmup
+    if not schedule.planned or not 0 <= at < schedule.between:
+        return 0
+    if schedule.group:
+        into = at % (schedule.full + schedule.group)
+        left = min(schedule.full + schedule.group - into, schedule.between - at)
+        return left if into >= schedule.full else 0
+    rest = at * schedule.planned % schedule.between
+    return rest // max(schedule.between - schedule.planned, 1)
 
 
 def phase(
-    schedule: Schedule, position: Any, predicted: int, *, waiting: bool, plain: bool
+    schedule: Schedule, position: int, predicted: int, *, waiting: bool, plain: bool
 ) -> Phase:
     """Return the phase of the full step at a position, after so many predicted steps.
 
@@ -148,6 +132,6 @@ def phase(
     return Phase.WARMUP if waiting or position < schedule.warmup else Phase.FULL
 
 
-def cooling(schedule: Schedule, position: Any) -> Any:
+def cooling(schedule: Schedule, position: int) -> bool:
     """Return whether the step at a position belongs to the cooldown."""
     return position >= schedule.total - schedule.cooldown

@@ -1,0 +1,389 @@
+"""What closed windows have shown of the forecasts of one kind: skill, length, persistence, advance.
+
+docs/method.md has the rules in words, decisions 3 and 4 the sources of their constants. Lengths are
+in lengths of the drift, advances in these per full step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, final
+
+from hybrid_predict.config import MOST_PREDICTED
+from hybrid_predict.policy.verdict import Slopes
+
+FIRST = 2  # windows for the first estimate of skill
+MEMORY = 16  # windows over which the running means average
+RESOLUTION = 0.02  # smallest standard deviation of skill between windows
+SHORTEST = 0.25  # smallest length of a predicted step
+SHORTEST_WINDOW = 20  # smallest number of displacements in a window
+START = 0.5  # length of a forecast before any window was fitted
+FORGETTING = 0.8  # factor on a window's weight in the fitted length with each later window
+
+LONGEST = 4.0  # largest length of a predicted step
+MOST = LONGEST * MOST_PREDICTED  # largest advance
+REACH = 4.0  # largest advance that needs little evidence
+FIRST_ADVANCE, LEAST_ADVANCE = 0.5, 0.1  # the first advance, and the smallest one; less is none
+RISE = 4.0  # factor by which the learning rate may exceed that of the last window
+
+
+def window_length(momentum: float) -> int:
+    r"""Return :math:`K = \max (20, \lceil 2 / (1 - \beta_1) \rceil)`, displacements in a window."""
+    return max(SHORTEST_WINDOW, math.ceil(2 / (1 - momentum) - 1e-9))
+
+
+def window_bounds(seen: int, length: int, *, short: bool) -> tuple[int, int]:
+    """Return after which displacements the window around ``seen`` of them begins and ends.
+
+    Windows of length K begin after K / 2, K, 2 K, 3 K, ... displacements, and ``short`` ones first
+    after K / 8 and K / 4. What comes before, from 0 on, averages too few for a useful forecast.
+    """
+    begin = seen // length * length
+    end = begin + length
+    first = length
+    for _ in range(3 if short else 1):
+        if seen < first:
+            end = first
+            first //= 2
+            begin = first
+    return (0, first) if seen < first else (begin, end)
+
+
+def steps_until_known(length: int, *, short: bool) -> int:
+    """Return the number of displacements after which skill is known, see :func:`window_bounds`."""
+    seen = 0
+    for _ in range(1 + FIRST):
+        _, seen = window_bounds(seen, length, short=short)
+    return seen
+
+
+@final
+class Window(NamedTuple):
+    """What a closed window of K displacements has measured, per unit of the learning rate.
+
+    Numbers are sums over tensors and, but for squares of forecasts, means over displacements: D is
+    the mean displacement, F the forecast at the start of the window, of length 1.
+    """
+
+    steps: int = 0  # K
+    dot: float = 0.0  # <F, D>
+    moved: float = 0.0  # |D|²
+    forecast: float = 0.0  # |F|²
+    drift: float = 0.0  # squared length of the drift
+    chance: float = 0.0  # variance of <F, D> for random signs of the entries of F
+    late: float = 0.0  # <F', D> with the forecast F' of the window before; 0 without one
+    rate: float = 0.0  # largest learning rate of the tensors
+
+    @classmethod
+    def summed(cls, windows: Sequence[Window]) -> Window:
+        """Return the sums over windows that were closed together."""
+        steps, *columns, rates = zip(*windows, strict=True)
+        return cls(max(steps), *map(math.fsum, columns), rate=max(rates))
+
+    def scaled(self, length: float) -> Window:
+        """Return what it would have measured of a forecast of another length."""
+        square = length * length
+        return self._replace(
+            dot=length * self.dot,
+            forecast=square * self.forecast,
+            chance=square * self.chance,
+            late=length * self.late,
+        )
+
+
+@final
+@dataclass
+class Skill:
+    r"""Running mean over windows of the share of the movement that forecasts explain.
+
+    .. math:: s = c \, |c|, \qquad c = \frac{\sum_k \langle \hat\Delta_k, D_k \rangle}
+        {\|\hat\Delta\| \, \|D\|}, \qquad
+        \text{lower} = \bar s - \frac{2}{\sqrt n} \max \bigl(\sigma_s, .02, 1.5 \sqrt 3 \,
+        \bar v\bigr)
+
+    over the tensors k of a window, with D the sum of its K displacements per unit of the learning
+    rate, and :math:`\sigma_s` the standard deviation of s over n windows. For forecasts with random
+    signs c has the variance v, and s the standard deviation :math:`\sqrt 3 v`.
+    """
+
+    windows: int = 0
+    mean: float = 0.0  # of s, in [-1, 1]
+    square: float = 0.0  # mean squared deviation of s
+    chance: float = 0.0  # mean of v
+
+    @property
+    def share(self) -> float:
+        """Weight of the last window in running means."""
+        return 1.0 / min(max(self.windows, 1), MEMORY)
+
+    def add(self, window: Window) -> bool:
+        """Add a window; return False for one without movement or forecast, or not finite."""
+        sizes = math.sqrt(max(window.moved, 0.0)) * math.sqrt(max(window.forecast, 0.0))
+        numbers = sizes, window.dot, window.chance
+        if not (all(map(math.isfinite, numbers)) and sizes > 0.0):
+            return False
+        cosine = min(max(window.dot / sizes, -1.0), 1.0)
+        self.windows += 1
+        off = cosine * abs(cosine) - self.mean
+        self.mean += self.share * off
+        self.square = (1.0 - self.share) * (self.square + self.share * off * off)
+        self.chance += self.share * (window.chance / (sizes * sizes) - self.chance)
+        return True
+
+    @property
+    def known(self) -> bool:
+        """Whether there were enough windows for an estimate."""
+        return self.windows >= FIRST
+
+    @property
+    def lower(self) -> float:
+        """Lower bound of the mean skill; -1 if skill is not known yet."""
+        if not self.known:
+            return -1.0
+        count = min(self.windows, MEMORY)
+        between = math.sqrt(self.square * count / (count - 1))
+        least = max(between, RESOLUTION, 1.5 * math.sqrt(3.0) * self.chance)
+        return self.mean - 2.0 * least / math.sqrt(count)
+
+
+@final
+class Thresholds(NamedTuple):
+    """What an advance needs."""
+
+    rising: float  # persistence above which the advance doubles to this one
+    falling: float  # persistence below which this advance halves
+    worth: float  # worth of a predicted step below which it is not reached, or halves
+
+
+NEAR = Thresholds(rising=0.03, falling=-0.05, worth=0.1)
+FAR = Thresholds(rising=0.2, falling=0.1, worth=0.5)
+"""Thresholds of advances up to :data:`REACH`, and beyond it."""
+
+
+def thresholds(advance: float) -> Thresholds:
+    """Return what an advance needs."""
+    return FAR if advance > REACH else NEAR
+
+
+def carried(decay: float, first: int, second: int) -> float:
+    r"""Return the share m of a window's movement that momentum carries into the next one.
+
+    .. math:: m = \beta^K \, \frac{K \, (1 - \beta^{K'})}{K' \, (1 - \beta^K)}
+
+    ``decay`` is :math:`\beta` of the average that moves the weights, in [0, 1); the windows have K
+    and K' displacements.
+    """
+    if not decay > 0.0:
+        return 0.0
+    into = decay**first * (1.0 - decay**second)
+    return into * first / (second * (1.0 - decay**first))
+
+
+@final
+@dataclass
+class Confidence:
+    r"""What is known of the forecasts of one kind and optimizer.
+
+    The fitted length of the next forecast is a mean over the windows w so far, with less weight for
+    older ones, of the least-squares length in each, from 0 to 1:
+
+    .. math:: \lambda = \frac{\sum_w .8^{W - w} \,
+        \langle \hat\Delta_w, D_w \rangle / (K \|\hat\Delta_w\|^2)}{\sum_w .8^{W - w}}
+
+    The persistence q of a forecast in the second window after it leaves out the share m of the
+    first window's movement that momentum alone carries into the second, see :func:`carried`:
+
+    .. math:: q = \frac{\langle \hat\Delta, D' \rangle / K' -
+        m \, \langle \hat\Delta, D \rangle / K}{(1 - m) \, \|\hat\Delta\| \, \|\bar d\|}
+
+    The advance doubles while forecasts persist, and halves where they do not.
+
+    References:
+        Least squares with forgetting: Ljung, System Identification (1999), chapter 11.
+    """
+
+    fits: bool = True  # whether the length is fitted; else it is that of a forecast
+    skill: Skill = field(default_factory=Skill)
+    best: float = START  # running mean of least-squares lengths, in forecasts
+    weight: float = 0.0  # of all windows in it
+    unit: float = 1.0  # length of a forecast at the start of the last window, in drifts
+    fitted: float = 0.0  # mean over windows of the least-squares length
+    error: float = 0.0  # mean squared prediction error; 1 for forecasts that do not move
+    persistence: float = 0.0  # running mean of q
+    measured: int = 0  # windows in which q was measured
+    advance: float = 0.0  # the drifts that predicted steps add to each full step
+    # Sums over verdicts since the last window, in the terms of `Slopes`:
+    product: float = 0.0  # Σ <m, Δ>
+    own_product: float = 0.0  # Σ <m, D>
+    predicted: int = 0  # number of their predicted steps
+    verifying: int = 0  # number of these verdicts
+    end: float = 0.0  # Σ <g, Δ> of the kind alone, with the gradients g of the verifying steps
+    # Learning rates:
+    rate: float = 0.0  # of the last window; 0 before the first one
+    peak: float = 0.0  # the largest one of all windows
+    at_peak: float = 0.0  # advance after the last window whose rate was not far below it
+    latest: Window = field(default_factory=Window)
+
+    @property
+    def multiple(self) -> float:
+        """Number of forecasts that the next predicted step moves."""
+        return min(max(self.best, 0.0), 1.0) if self.fits else 1.0
+
+    @property
+    def length(self) -> float:
+        """Length of the next predicted step, unless the run has chosen another."""
+        return self.multiple * self.unit
+
+    @property
+    def enough(self) -> bool:
+        """Whether skill and length of the next predicted step are enough to make it."""
+        return self.skill.lower > 0.0 and self.length >= SHORTEST
+
+    @property
+    def worth(self) -> float:
+        r"""How steeply predicted steps went downhill, in full steps; 1 if none was made.
+
+        .. math:: w = \frac{\sum \langle m, \Delta \rangle / P}{\sum \langle m, D \rangle / V}
+
+        over the V verifying steps since the last window and the P predicted steps before them.
+        """
+        if not self.predicted:
+            return 1.0
+        full = -self.own_product * self.predicted
+        return min(max(-self.product * self.verifying / full, 0.0), 1.0) if full > 0.0 else 0.0
+
+    def summary(self, *, adaptive: bool) -> dict[str, float | int]:
+        """Return the numbers that are shown to a user."""
+        shown: dict[str, float | int] = {
+            "mean": self.skill.mean,
+            "lower": self.skill.lower,
+            "length": self.length,
+            "fitted": self.fitted,
+            "error": self.error,
+            "windows": self.skill.windows,
+        }
+        if adaptive:
+            shown |= {"persistence": self.persistence, "advance": self.advance}
+        return shown
+
+    def multiples(self, number: float, *, least: float) -> float:
+        """Return how many forecasts a predicted step moves, with ``number`` of them per full step.
+
+        Args:
+            number: Number of predicted steps per full step.
+            least: Smallest number of forecasts of the length so far.
+        """
+        length = min(self.advance / number, LONGEST) if number > 0.0 else 0.0
+        return max(least * self.multiple, length / self.unit if self.unit > 0.0 else 0.0)
+
+    def add(self, window: Window, *, decay: float, planned: bool) -> None:
+        """Add a closed window.
+
+        Args:
+            window: Its sums over the tensors.
+            decay: That of the average that moves the weights, in [0, 1).
+            planned: Whether the number of predicted steps is planned.
+        """
+        before = self.latest
+        self.latest = window
+        self.renew(window.rate)
+        if self.skill.add(window):
+            self._fit(window)
+        if before.steps and window.late:  # else no other window stands right before this one
+            self._follow(before, window, decay, planned=planned)
+        if window.rate > 0.0:
+            self.rate = window.rate
+            self.peak = max(self.peak, window.rate)
+            if RISE * window.rate >= self.peak:
+                self.at_peak = self.advance
+
+    def _fit(self, window: Window) -> None:
+        scaled = window.scaled(self.multiple)
+        error = (scaled.moved - 2.0 * scaled.dot + scaled.forecast) / scaled.moved
+        self.error += self.skill.share * (error - self.error)
+        if not window.drift > 0.0:
+            return
+        self.unit = math.sqrt(window.forecast / window.drift)
+        best = window.dot / window.forecast
+        self.fitted += self.skill.share * (best * self.unit - self.fitted)
+        self.weight = FORGETTING * self.weight + 1.0
+        self.best += (best - self.best) / self.weight
+
+    def _follow(self, before: Window, window: Window, decay: float, *, planned: bool) -> None:
+        """Measure the persistence of the forecast of the window before, and change the advance."""
+        share = carried(decay, before.steps, window.steps)
+        square = (1.0 - share) * math.sqrt(before.forecast * max(before.drift, 0.0))
+        if not 0.0 < square < math.inf:
+            return
+        number = (window.late - share * before.dot) / square
+        noise = math.sqrt(max(before.chance, 0.0)) / square
+        if not math.isfinite(number) or not math.isfinite(noise):
+            return
+        if self._outgrown(self.peak, window.rate):  # the comparison says nothing
+            return
+        mean = 0.5 * (self.persistence + number) if self.measured else number
+        downhill = 0.0 if self.end > 0.0 else 1.0
+        gained = downhill if planned else self.worth
+        doubled = min(max(2.0 * self.advance, FIRST_ADVANCE), MOST)
+        here = thresholds(self.advance)
+        there = thresholds(doubled)
+        if min(mean, number) < here.falling or gained < here.worth:
+            self.advance *= 0.5
+        elif min(mean, number) - 2.0 * noise > there.rising and gained >= there.worth:
+            self.advance = doubled
+        if planned and self.end == 0.0:
+            self.advance = min(self.advance, FIRST_ADVANCE)
+        if self.advance < LEAST_ADVANCE:
+            self.advance = 0.0
+        self.persistence = mean
+        self.measured += 1
+        self._forget_verdicts()
+
+    def _forget_verdicts(self) -> None:
+        self.product = self.own_product = self.end = 0.0
+        self.predicted = self.verifying = 0
+
+    def weigh(self, slopes: Slopes, end: float, predicted: int) -> None:
+        r"""Take in the slopes of predicted steps that stand, if they are finite.
+
+        ``end`` is the slope :math:`\langle g, \Delta \rangle` of the kind's movement where it ends,
+        with the verifying step's gradient g.
+        """
+        numbers = slopes.product, slopes.own_product, end
+        if all(map(math.isfinite, numbers)):
+            self.product += slopes.product
+            self.own_product += slopes.own_product
+            self.end += end
+            self.predicted += predicted
+            self.verifying += 1
+
+    def renew(self, rate: float) -> bool:
+        """Begin the advance anew at a learning rate far above that of the last window.
+
+        It is then at most that of earlier windows near such a rate, and 0 without any. Return
+        whether it is smaller than before.
+        """
+        advance = self.advance
+        if self._outgrown(self.peak, rate):
+            self.advance = self.at_peak = self.persistence = 0.0
+            self.measured = 0
+            self._forget_verdicts()
+        elif self._outgrown(self.rate, rate):
+            self.advance = min(self.advance, self.at_peak)
+        return self.advance < advance
+
+    @staticmethod
+    def _outgrown(known: float, rate: float) -> bool:
+        return 0.0 < RISE * known < rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as primitives."""
+        return {**asdict(self), "latest": list(self.latest)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Confidence:
+        """Return the confidence of a :meth:`state_dict`."""
+        parts = {"skill": Skill(**state["skill"]), "latest": Window(*state["latest"])}
+        return cls(**{**state, **parts})
