@@ -20,10 +20,10 @@ from hybrid_predict.audit import AuditOutcome, audit, meter, plan_audit
 from hybrid_predict.audit.results import make_results, sentences
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations import reporter
+from hybrid_predict.policy.policy import NO_SKILL, NOT_LASTING, TOO_SHORT
 from hybrid_predict.report import pages
 from hybrid_predict.report.audit_figures import curves_figure
 from hybrid_predict.report.pages import audit_page
-from hybrid_predict.rules.gate import NO_SKILL, NOT_LASTING, TOO_SHORT
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
 

@@ -8,7 +8,7 @@ import torch
 
 from hybrid_predict import cli
 from hybrid_predict.cli import doctor
-from hybrid_predict.rules import budget
+from hybrid_predict.policy import budget
 
 pytest.importorskip("lightning")
 

@@ -1,5 +1,7 @@
 """``speedup="auto"``: a run decides how many predicted steps it takes, and stays a whole run."""
 
+from dataclasses import asdict
+
 import pytest
 import torch
 from cases import EVERY_KIND
@@ -27,10 +29,9 @@ from benchmarks.placebos import (
 )
 from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine
 from hybrid_predict.config import KINDS, MOST_PREDICTED
+from hybrid_predict.policy.policy import BEGUN_ANEW, NOT_LASTING, TOO_FEW
+from hybrid_predict.policy.verdict import ENDED, RESTARTED, Evidence
 from hybrid_predict.record import Phase
-from hybrid_predict.rules.gate import NOT_LASTING, TOO_FEW
-from hybrid_predict.rules.pace import BEGUN_ANEW
-from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence
 
 SMALL, GOOD = 1e-5, 1e-2
 """Learning rates."""
@@ -85,9 +86,7 @@ def test_advances_begin_anew_where_the_learning_rate_rises_far(speedup, factor, 
         one.engine.optimizer.options = on_a_device(one.engine.optimizer.options)
     while not one.records or not one.records[-1].predicted or len(one.records) < 100:
         one.step()
-    scores = one.engine._groups.scores
-    before = {key: pace.advance for key, pace in scores.paces.items()}
-    assert max(before.values()) > 1
+    assert max(known.advance for known in one.engine._policy.confidences.values()) > 1
     for group in one.optimizer.param_groups:
         group["lr"] *= factor
     drifts, anew = [], factor > 4
@@ -191,13 +190,13 @@ def test_the_events_say_why_there_are_no_predicted_steps(rate, changes, reason):
 
 
 def test_a_run_that_is_resumed_with_auto_begins_anew_where_a_number_had_ended():
-    for speedup, kept in (("auto", Evidence()), (1.5, Evidence(ended=1.0))):
+    for speedup, kept in (("auto", Evidence()), (1.5, Evidence(ended=True))):
         bench = Bench(make_config(speedup=speedup, total_steps=60))
         bench.train(8)
         state = bench.engine.state_dict()
-        state["evidence"] = list(Evidence(ended=1.0))
+        state["policy"]["evidence"] = asdict(Evidence(ended=True))
         bench.engine.load_state_dict(state)
-        assert bench.engine.state_dict()["evidence"] == list(kept)
+        assert bench.engine._policy.evidence == kept
 
 
 PLACEBOS = [
@@ -277,7 +276,7 @@ def counts(records):
 
 def test_predicted_steps_that_go_uphill_begin_anew(monkeypatch):
     uphill = torch.tensor([1.0, 1.0, -1.0, 1.0])
-    monkeypatch.setattr("hybrid_predict.groups.group.slopes", lambda *_: uphill)
+    monkeypatch.setattr("hybrid_predict.forecast.forecaster.slopes", lambda *_: uphill)
     bench = hurried(total_steps=200)
     records = bench.finish()
     verdicts = [record for record in records if record.predicted]

@@ -14,8 +14,8 @@ from torch import nn
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate
 from hybrid_predict.groups import groups
 from hybrid_predict.ledger import FELL_BACK
+from hybrid_predict.policy import budget
 from hybrid_predict.record import Phase
-from hybrid_predict.rules import budget
 
 
 @pytest.fixture(autouse=True)

@@ -6,17 +6,16 @@ from loops import Run, full_step, hurry, net, same_bits, weights
 
 from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine
 from hybrid_predict.config import KINDS
-from hybrid_predict.rules.gate import (
+from hybrid_predict.groups.group import REST_STEPS
+from hybrid_predict.policy.confidence import LONGEST, Confidence, Skill
+from hybrid_predict.policy.policy import (
     NO_SKILL,
     NOT_LASTING,
     NOT_UPDATED,
-    REST_STEPS,
     TOO_FEW,
     TOO_SHORT,
 )
-from hybrid_predict.rules.pace import LONGEST, weigh
-from hybrid_predict.rules.skill import Skill
-from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence, Slopes
+from hybrid_predict.policy.verdict import ENDED, RESTARTED, Evidence
 
 OWN = 0.8
 """Length of one forecast in drifts that `hurry` sets."""
@@ -37,21 +36,23 @@ def run(rate=1e-5, **settings):
     return Run(model, torch.optim.AdamW(model.parameters(), lr=rate), config, regression)
 
 
-def groups_of(one, advance):
-    """Groups of a run that believes that forecasts of every kind last."""
+def believing(one, advance):
+    """The policy of a run that believes that forecasts of every kind last."""
     one.train(2)
     hurry(one.engine, advance)
-    return one.engine._groups
+    return one.engine._policy
 
 
 def drifts(one):
     """How far a predicted step moves each kind, in drifts."""
     groups, options = one.engine._groups, one.engine.optimizer.options()
-    whole, found = groups.forecast(options).delta, {}
+    (whole, _, _), _ = groups.forecast(options)
+    found = {}
     for group in groups.predicted:
-        once, made = group.forecast(options), whole.of(group.names)
+        once, _ = group.forecast(options)
+        made = whole.of(group.names)
         factors = zip(made.factors or [0.0] * len(once.factors), once.factors, strict=True)
-        found[group.treatment.kind] = {round(OWN * float(m / o), 9) for m, o in factors}
+        found[group.treatment.kind] = {round(float(m / o), 9) for m, o in factors}
     return found
 
 
@@ -69,59 +70,65 @@ def test_at_a_small_rate_all_kinds_move_far_and_the_plan_stays():
 @pytest.mark.parametrize("advance", [0.0, 0.2, 0.5, 2.0, 16.0])
 def test_an_advance_is_divided_among_the_predicted_steps_of_a_full_step(speedup, advance):
     one = run(speedup=speedup)
-    groups_of(one, advance)
+    believing(one, advance)
     wanted = round(min(LONGEST, advance / (speedup - 1)), 9)
     assert drifts(one) == {"hidden": {max(OWN, wanted)}, "head": {wanted}, "vector": {wanted}}
 
 
 def test_each_kind_is_judged_by_the_slope_where_its_predicted_movement_ends(monkeypatch):
     one, gradients, ends = run(rate=1e-3), [], []
+    weigh = Confidence.weigh
 
-    def note(pace, slopes, end, *others):
+    def note(confidence, slopes, end, predicted):
         ends.append(end)
-        return weigh(pace, slopes, end, *others)
+        weigh(confidence, slopes, end, predicted)
 
     def keep(*_):
         gradients.append({n: p.grad.clone() for n, p in one.model.named_parameters()})
 
-    monkeypatch.setattr("hybrid_predict.groups.scores.weigh", note)
+    monkeypatch.setattr(Confidence, "weigh", note)
     one.optimizer.register_step_pre_hook(keep)
     while len([r for r in one.records if r.predicted]) < 20:
         one.train(1)
     groups, steps = one.engine._groups, zip(one.records, one.between, gradients, strict=True)
     moved = [(move, gradient) for record, move, gradient in steps if record.predicted]
-    names = {(g.treatment.kind, g.treatment.owner): g.names for g in groups.predicted}
+    names = {part.key: group.names for group, part in groups._parts()}
     wanted = [
-        float(sum((move[n] * gradient[n]).sum() for n in names.get(key, ())))
+        float(sum((move[n] * gradient[n]).sum() for n in names[key]))
         for move, gradient in moved
-        for key in groups.scores.paces
+        for key in one.engine._policy.confidences
     ]
-    assert len(ends) >= 5 * len(groups.scores.paces)
+    assert len(ends) >= 5 * len(names)
     assert ends == pytest.approx(wanted[: len(ends)], rel=1e-3, abs=1e-9)
     assert min(ends) < 0 < max(ends)
 
 
-@pytest.mark.parametrize("predictor", ["fitted", "momentum", FittedPredictor(gated=False)])
-def test_kinds_that_a_user_names_move_by_one_forecast(predictor):
+@pytest.mark.parametrize(
+    ("predictor", "length"),
+    [("fitted", OWN), (FittedPredictor(gated=False), OWN), ("momentum", 1.0)],
+)
+def test_kinds_that_a_user_names_move_by_one_forecast(predictor, length):
     one = run(predictors={"hidden": predictor, "head": predictor})
-    groups = groups_of(one, 2.0)
-    groups.scores.paces.clear()  # such a run measures none
-    assert drifts(one) == {"hidden": {OWN}, "head": {OWN}}
-    groups.scores.skills.clear()
-    groups._update_gate()
-    assert bool(groups.gate.blocked) == groups.gate.gated
+    policy = believing(one, 0.0)  # such a run measures no advance
+    for confidence in policy.confidences.values():
+        confidence.fits = predictor != "momentum"
+    assert drifts(one) == {"hidden": {length}, "head": {length}}
+    policy.confidences.clear()
+    policy.decide()
+    assert bool(policy.blocked) == policy.gated
 
 
 def test_other_kinds_need_skill_of_their_own_and_cannot_take_the_place_of_hidden_matrices():
-    groups = groups_of(run(), 2.0)
+    policy = believing(run(), 2.0)
+    every = {part.kind for part in policy.parts}
     for without in KINDS:
-        skilled = {kind: Skill(windows=2, mean=0.5, length=OWN) for kind in KINDS}
-        groups.scores.skills = {**skilled, without: Skill()}
-        groups._update_gate()
-        blocked = {g.treatment.kind for g in groups if g.names in groups.gate.blocked}
-        every = {group.treatment.kind for group in groups}
+        known = policy.confidences[without, 0].skill
+        policy.confidences[without, 0].skill = Skill()
+        policy.decide()
+        blocked = {part.kind for part in policy.blocked}
         assert blocked == (every if without == "hidden" else {without} & every)
-        assert groups.gate.closed == (without == "hidden")
+        assert policy.closed == (without == "hidden")
+        policy.confidences[without, 0].skill = known
 
 
 FEW_HIDDEN = {"2.weight": "head"}
@@ -134,49 +141,43 @@ def test_with_few_hidden_weights_the_other_kinds_make_up_for_them():
     assert TOO_FEW not in one.reasons
 
 
-def skills(*kinds, short=()):
-    """Skill of forecasts of these kinds, and of others that are too short."""
-    good = Skill(windows=2, mean=0.5, length=OWN)
-    return {**dict.fromkeys(kinds, good), **dict.fromkeys(short, good._replace(length=0.1))}
-
-
 @pytest.mark.parametrize(
-    ("known", "advance", "reason"),
+    ("skilled", "short", "advance", "reason"),
     [
-        (skills(*KINDS), 2.0, ""),
-        (skills("hidden", "head"), 2.0, ""),
-        (skills("head", "vector"), 2.0, ""),
-        (skills(*KINDS), 0.0, NOT_LASTING),
-        (skills("hidden", "vector"), 2.0, NO_SKILL),
-        (skills("hidden", short=["head"]), 2.0, TOO_SHORT),
+        (KINDS, (), 2.0, ""),
+        (("hidden", "head"), (), 2.0, ""),
+        (("head", "vector"), (), 2.0, ""),
+        (KINDS, (), 0.0, NOT_LASTING),
+        (("hidden", "vector"), (), 2.0, NO_SKILL),
+        (("hidden",), ("head",), 2.0, TOO_SHORT),
     ],
 )
-def test_they_need_skill_and_forecasts_that_last(known, advance, reason):
-    groups = groups_of(run(kinds=FEW_HIDDEN), advance)
-    groups.scores.skills = known
-    groups._update_gate()
-    assert groups.gate.closed == bool(reason)
-    assert not reason or groups.gate.reason == reason
-    still = {g.treatment.kind for g in groups if g.names in groups.gate.blocked}
-    assert still == {"hidden", "head", "vector"} - set(() if reason else known)
+def test_they_need_skill_and_forecasts_that_last(skilled, short, advance, reason):
+    policy = believing(run(kinds=FEW_HIDDEN), advance)
+    for (kind, _), confidence in policy.confidences.items():
+        confidence.skill = confidence.skill if kind in (*skilled, *short) else Skill()
+        confidence.best = 0.1 if kind in short else OWN
+    policy.decide()
+    assert policy.closed == bool(reason)
+    assert not reason or policy.reason == reason
+    still = {part.kind for part in policy.blocked}
+    assert still == {"hidden", "head", "vector"} - set(() if reason else skilled)
 
 
 def test_weights_that_a_full_step_does_not_update_are_not_ready_for_a_while():
     model = net(8, 24, 24, 1)
     optimizers = [torch.optim.SGD(model[k].parameters(), lr=1e-5) for k in (0, 2, 4)]
     engine = HybridEngine(model, optimizers, HybridConfig(**SETTINGS, kinds=FEW_HIDDEN))
-    gates = []
+    closed = []
     for k in range(80):
         updating = [optimizers[0], optimizers[2]] if k in (4, 5) else optimizers
         record = full_step(engine, updating, lambda k=k: regression(model, k))
         if k == 2:
             hurry(engine, 2.0)
         moved = {name for name in record.gradients.alignments if record.predicted}
-        gates.append(engine._groups.gate)
+        closed.append(engine._policy.closed and engine._policy.reason)
         assert not moved or "2.weight" in moved
-    closed = [gate for gate in gates[4:] if gate.closed]
-    assert [gate.closed for gate in gates[4:]] == [True] * (REST_STEPS + 1) + [False] * 11
-    assert {gate.reason for gate in closed} == {NOT_UPDATED}
+    assert closed[4:] == [NOT_UPDATED] * (REST_STEPS + 1) + [False] * 11
     assert engine.ledger.predicted_steps > 0
 
 
@@ -215,20 +216,20 @@ def test_weights_that_train_anew_are_ready_after_their_first_full_step(thawed, k
     anew = [one.model[k].weight for k in thawed]
     for weight in anew:
         weight.requires_grad_(False)
-    groups = groups_of(one, 2.0)
+    policy = believing(one, 2.0)
     one.train(1)
-    assert not groups.gate.blocked
+    assert not policy.blocked
     for weight in anew:
         weight.requires_grad_(True)
-    groups.refresh()
-    heads = [g for g in groups if g.treatment.kind == "head"]
-    assert groups.gate.resting == {group.names for group in heads} <= groups.gate.blocked
+    one.engine._groups.refresh()
+    resting = {part for part in policy.parts if part.resting}
+    assert {part.kind for part in resting} == {"head"} and resting <= policy.blocked
     one.train(1)
-    assert not groups.gate.blocked
+    assert not policy.blocked
     for weight in anew:
         weight.requires_grad_(False)
-    groups.refresh()
-    assert not groups.gate.blocked  # nothing is new where weights were frozen
+    one.engine._groups.refresh()
+    assert not policy.blocked  # nothing is new where weights were frozen
 
 
 def test_a_layer_with_an_optimizer_of_its_own_is_ready_after_its_first_full_step():
@@ -242,17 +243,8 @@ def test_a_layer_with_an_optimizer_of_its_own_is_ready_after_its_first_full_step
             model[2].requires_grad_(True)
         full_step(engine, optimizers, lambda k=k: regression(model, k))
         hurry(engine, 2.0)
-        closed.append(engine._groups.gate.closed)
+        closed.append(engine._policy.closed)
     assert closed == [False] * 10
-
-
-def test_a_failed_test_closes_the_gate_until_forecasts_last_again():
-    groups = groups_of(run(kinds=FEW_HIDDEN), 2.0)
-    slopes = Slopes(-1.0, 1.0, -1.0, 1.0)
-    groups.weigh(slopes, {}, 1, refuted=False)
-    assert not groups.gate.closed
-    groups.weigh(slopes, {}, 1, refuted=True)
-    assert groups.gate.closed and groups.gate.reason == NOT_LASTING
 
 
 @pytest.mark.parametrize(("advance", "event"), [(0.0, ENDED), (1.0, RESTARTED)])
@@ -262,12 +254,14 @@ def test_a_failed_test_ends_predicted_steps_unless_forecasts_had_lasted(
     one = run(rate=1e-2)
     while not one.records or not one.records[-1].predicted:
         one.train(1)
-    scores = one.engine._groups.scores
-    scores.paces = {key: pace._replace(advance=advance) for key, pace in scores.paces.items()}
-    monkeypatch.setattr("hybrid_predict.state.weigh", lambda *_: Evidence(ended=1))
+    policy = one.engine._policy
+    for confidence in policy.confidences.values():
+        confidence.advance = advance
+    policy.decide()
+    monkeypatch.setattr(Evidence, "weigh", lambda evidence, _: setattr(evidence, "ended", True))
     verdicts = len([r for r in one.records if r.predicted])
     while len([r for r in one.records if r.predicted]) == verdicts:
         one.train(1)
     assert event in one.reasons
-    assert bool(one.engine._state.evidence.ended) == (event == ENDED)
-    assert not any(pace.advance for pace in scores.paces.values())
+    assert policy.evidence.ended == (event == ENDED)
+    assert not policy.lasting

@@ -9,7 +9,7 @@ from loops import Run, net, same_bits, weights
 from benchmarks.placebos import NegatedForecast, RandomForecast, ShuffledForecast
 from hybrid_predict import FittedPredictor, HybridConfig
 from hybrid_predict.forecast.predictors import MomentumPredictor
-from hybrid_predict.rules.verdict import ENDED
+from hybrid_predict.policy.verdict import ENDED
 
 MOST = 10
 """Verdicts until placebos have ended."""

@@ -184,6 +184,6 @@ def test_the_memory_that_a_run_is_told_is_the_most_that_it_keeps(speedup):
 
 
 def _kept(memory):
-    opened = memory.window.state_dict() if memory.window is not None else {}
-    samples = [opened.get(name, []) for name in ("drift", "moved", "frozen", "before")]
+    saved = memory.forecaster.state_dict() if memory.forecaster is not None else {}
+    samples = [saved.get("window", {}).get(name, []) for name in ("moved", "forecast", "before")]
     return sum(x.nbytes for x in tree_leaves([memory.arrays(), memory.owned(), samples]))

@@ -7,8 +7,8 @@ import torch
 from loops import Bench, make_config, same_bits, weights
 
 from hybrid_predict import HybridEngine, Verdict
-from hybrid_predict.rules.limits import IDLE
-from hybrid_predict.rules.verdict import READ
+from hybrid_predict.policy.limits import IDLE
+from hybrid_predict.policy.verdict import READ
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
 PLACES = ("before the forward pass", "before the backward pass", "before the update")
@@ -168,5 +168,5 @@ def test_a_loop_that_reads_in_every_step_gets_a_pause():
         bench.optimizer.step()
         bench.optimizer.zero_grad()
         bench.engine.after_step()
-    pauses = bench.engine._state.limits.pauses
+    pauses = bench.engine._policy.limits.pauses
     assert pauses and bench.engine.ledger.undone_steps == IDLE * pauses

@@ -86,17 +86,19 @@ def test_a_run_that_decides_its_own_pace_resumes_bit_for_bit():
 
     while not bench.engine.done:
         saves.append(save(bench))
-        states.append(bench.engine.state_dict()["tensors"])
+        states.append(bench.engine.state_dict())
         records.append(step(bench, len(records)))
     wanted, ledger = bench.trace(), bench.engine.ledger
     assert {record.phase for record in records} == set(Phase) - {Phase.PLAIN}
     assert ledger.predicted_steps > 20 and ledger.undone_steps == records[84].predicted > 0
-    weighed = [pace for state in states for pace in state["paces"] if pace[-1]]
-    assert weighed and any(state["credit"] % 1 for state in states)
+    policies = [state["policy"] for state in states]
+    assert any(known["end"] for policy in policies for *_, known in policy["confidences"])
+    assert any(policy["credit"] % 1 for policy in policies)
     first = next(k for k, record in enumerate(records) if record.predicted)
     for k in {19, 45, first + 1, 84, len(records) - 2}:
         resumed, tail = load(saves[k], config), []
-        assert same_bits(resumed.engine.state_dict()["tensors"], states[k])
+        for part in ("tensors", "policy"):
+            assert same_bits(resumed.engine.state_dict()[part], states[k][part])
         while not resumed.engine.done:
             tail.append(step(resumed, k + len(tail)))
         assert list(map(repr, map(summary, tail))) == list(map(repr, map(summary, records[k:])))

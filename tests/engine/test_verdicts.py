@@ -6,8 +6,8 @@ from loops import NAN, Bench, make_config, same_bits, weights
 from verifying import kept, run
 
 from hybrid_predict import Verdict
+from hybrid_predict.policy.limits import IDLE
 from hybrid_predict.record import Phase
-from hybrid_predict.rules.limits import IDLE
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw, fused"])
@@ -59,7 +59,7 @@ def test_a_verifying_step_without_an_update_is_no_alarm_unless_many_come_in_a_ro
         bench.optimizer.zero_grad()
         bench.taken += 1
         bench.engine.after_step(loss)
-    assert bench.engine._state.limits.pauses == paused
+    assert bench.engine._policy.limits.pauses == paused
     assert bench.reasons == ["predicted steps were undone: no update followed the predicted steps"]
 
 

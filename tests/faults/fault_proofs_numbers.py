@@ -19,9 +19,9 @@ from faulty import (
     with_predictor,
 )
 from hybrid_predict import HybridEngine, MomentumPredictor, Verdict
-from hybrid_predict.rules.limits import MOST_PAUSES, PAUSE
-from hybrid_predict.rules.schedule import due
-from hybrid_predict.rules.verdict import ENDED
+from hybrid_predict.policy.limits import MOST_PAUSES, PAUSE
+from hybrid_predict.policy.schedule import due
+from hybrid_predict.policy.verdict import ENDED
 
 VERIFYING = 5
 """Full steps before one that predicted steps come right before."""

@@ -7,7 +7,7 @@ from loops import Bench, make_config, same_bits
 
 from faulty import Interrupt, check_consistent, state
 from hybrid_predict.errors import UsageError
-from hybrid_predict.rules.schedule import due
+from hybrid_predict.policy.schedule import due
 
 
 def prepared(model):

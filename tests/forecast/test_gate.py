@@ -8,9 +8,8 @@ from torch import nn
 from benchmarks.placebos import NegatedForecast
 from hybrid_predict import MomentumPredictor
 from hybrid_predict.config import KINDS
+from hybrid_predict.policy.confidence import SHORTEST, Confidence, Skill
 from hybrid_predict.record import Phase
-from hybrid_predict.rules.pace import Pace
-from hybrid_predict.rules.skill import SHORTEST, Skill
 
 
 def gated(**changes):
@@ -65,35 +64,37 @@ def near_one(model, k):
     return (model(torch.randn(16, 6)) - 1.0).square().mean()
 
 
-def test_tensors_of_one_kind_count_together_whoever_updates_them():
+def test_tensors_of_one_kind_and_optimizer_count_together():
     model = net(6, 8, 8, 3)
     optimizers = [torch.optim.AdamW(model[k].parameters(), lr=0.01) for k in (0, 2, 4)]
     run = Run(model, optimizers, gated(predictors={"hidden": "momentum"}), near_one).finish()
     assert all((record.skill is not None) is (record.step >= 40) for record in run.records)
     ledger = run.engine.ledger
     assert ledger.skills["hidden"]["windows"] == ledger.full_steps // 20
-    assert ledger.skills["hidden"]["mean"] == pytest.approx(ledger.skill)
+    assert len(run.engine._policy.confidences) == 2
 
 
-def show(groups, **skills):
-    """Make it believe that its forecasts have these skills by kind."""
-    groups.scores.skills.update(skills)
-    groups._update_gate()
+def show(engine, mean=0.5, length=0.5, kinds=("hidden",)):
+    """Make it believe that its forecasts have this skill and length."""
+    policy = engine._policy
+    for kind in kinds:
+        skill = Skill(windows=16, mean=mean)
+        policy.confidences[kind, 0] = Confidence(skill=skill, best=length)
+    policy.decide()
 
 
 def test_skill_that_is_lost_stops_predicted_steps_and_skill_that_comes_back_resumes_them():
     bench = Bench(gated(predictors={"hidden": "momentum"}, total_steps=400))
-    groups = bench.engine._state.groups
     bench.train(60)
     for mean in (0.5, -0.5, 0.5):
-        show(groups, hidden=Skill(windows=16, mean=mean, length=0.5))
+        show(bench.engine, mean)
         assert any(r.predicted for r in bench.train(10)) is (mean > 0)
 
 
 def test_the_event_says_that_the_length_is_the_reason_where_it_is():
     bench = Bench(gated(predictors={"hidden": MomentumPredictor(coefficient=SHORTEST - 0.01)}))
     bench.train(60)
-    show(bench.engine._state.groups, hidden=Skill(windows=16, mean=0.3, length=SHORTEST - 0.01))
+    show(bench.engine, 0.3, SHORTEST - 0.01)
     bench.train(5)
     told = [reason for reason in bench.reasons if "have skill, but" in reason]
     assert f"{SHORTEST:g}" in told[0]
@@ -109,7 +110,7 @@ def test_a_shadow_run_is_scored_on_its_own_updates():
 def test_only_kinds_with_a_pace_move():
     bench = Bench(make_config(total_steps=400, speedup="auto"))
     hurry(bench.engine, advance=1.0)
-    bench.engine._groups.scores.paces["head", 0] = Pace()
+    bench.engine._policy.confidences["head", 0].advance = 0.0
     kinds = dict(zip(bench.engine.mapper.names, bench.engine.mapper.kinds, strict=True))
     moved = {kinds[name] for name in moved_by(bench.train(8))}
     assert moved == set(KINDS) - {"head", "embedding"}
@@ -167,7 +168,6 @@ def test_predicted_steps_move_a_quarter_of_the_trained_weights_outside_tables(
     run = Run(model, optimizer, gated(predictors=dict.fromkeys(kinds, "momentum")), near_one)
     for _ in range(60):
         run.step()
-        good = Skill(windows=16, mean=0.5, length=0.5)
-        show(run.engine._state.groups, **dict.fromkeys(kinds, good))
+        show(run.engine, kinds=kinds)
     assert (run.engine.ledger.predicted_steps > 0) is moves
     assert any("would move less" in reason for reason in run.reasons) is not moves

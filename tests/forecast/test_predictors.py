@@ -3,7 +3,6 @@
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 import torch
 from contract import PREDICTED, History, steps
@@ -12,10 +11,8 @@ from hypothesis import strategies as st
 
 from hybrid_predict import FittedPredictor, MomentumPredictor, WeightDelta
 from hybrid_predict.errors import ConfigError, PredictorError
-from hybrid_predict.forecast.drift import START
 from hybrid_predict.forecast.movement import check_delta
 from hybrid_predict.forecast.predictors import PREDICTORS, make_predictor
-from hybrid_predict.forecast.window import Reading
 
 DECAY, LAMBDA, NAN = 0.8, 0.7, math.nan
 
@@ -73,44 +70,18 @@ def test_a_decay_that_bfloat16_cannot_follow_is_refused(name):
         History(PREDICTORS[name](decay=0.96), "bfloat16")
 
 
-def reading(history, lengths):
-    """A window in which every tensor has moved by a multiple of its drift."""
-    drifts = [x.double().flatten().numpy() for x in history.state.arrays["drift"]]
-    columns = [np.stack([20 * c * d, START * d, d]) for c, d in zip(lengths, drifts, strict=True)]
-    gram = np.stack([x @ x.T for x in columns])
-    return Reading("hidden", 0, tuple(PREDICTED), 20, gram, np.zeros(4), gram[:, 2, 2], np.zeros(4))
-
-
-def test_a_fitted_length_is_half_the_drift_before_the_first_window():
+def test_a_fitted_forecast_is_the_drift_whose_length_the_run_fits():
     displacements = steps(PREDICTED, count=6)
     history = observed(FittedPredictor(), displacements)
-    wanted = [2.0 * START * drift for drift in averaged(displacements, 0.95)]
+    wanted = [2.0 * drift for drift in averaged(displacements, 0.95)]
     torch.testing.assert_close(history.forecast(2.0), wanted)
-    assert history.predictor.fitted_direction(history.state) is history.state.arrays["drift"]
-
-
-def test_fitted_lengths_are_those_of_the_windows():
-    history = observed(FittedPredictor(ridge=0.0), steps(PREDICTED, count=6))
-    lengths, drifts = [0.2, 0.4, -0.6, 2.0], history.state.arrays["drift"]
-    square = history.predictor.fit(history.state, reading(history, lengths))
-    wanted = [c * d for c, d in zip([0.2, 0.4, -0.6, 1.0], drifts, strict=True)]
-    torch.testing.assert_close(history.forecast(), wanted, rtol=1e-5, atol=1e-7)
-    assert square == pytest.approx(sum(float(x.square().sum()) for x in wanted))
-
-
-def test_a_window_without_drift_fits_nothing():
-    history = observed(FittedPredictor(), steps(PREDICTED, count=6))
-    still = reading(history, [0.5] * 4)._replace(gram=np.zeros((4, 3, 3)))
-    history.predictor.fit(history.state, still)
-    assert history.state.numbers == {}
+    assert history.predictor.fitted and not MomentumPredictor().fitted
 
 
 OUT_OF_RANGE = [
     *((name, "decay", value) for name in PREDICTORS for value in (-0.1, 1.0, NAN)),
     *((name, "gated", 1) for name in PREDICTORS),
     *(("momentum", "coefficient", value) for value in (NAN, math.inf)),
-    *(("fitted", "ridge", value) for value in (-1.0, math.inf, NAN)),
-    *(("fitted", "memory", value) for value in (-0.1, 1.5)),
 ]
 
 

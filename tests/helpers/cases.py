@@ -15,7 +15,7 @@ from hybrid_predict.updates import AbstractUpdate
 
 PREDICTOR_CASES: dict[str, AbstractPredictor] = {
     "momentum": MomentumPredictor(decay=0.8, coefficient=0.7),
-    "fitted": FittedPredictor(decay=0.8, ridge=0.1, memory=0.5),
+    "fitted": FittedPredictor(decay=0.8),
 }
 """Every registered predictor, with other settings than its own."""
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from hybrid_predict.rules.length import lengths, usual_length
-from hybrid_predict.rules.polynomials import (
+from hybrid_predict.updates.length import lengths, usual_length
+from hybrid_predict.updates.polynomials import (
     CUSHION,
     FACTOR,
     MOMENT_DECAY,

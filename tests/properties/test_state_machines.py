@@ -50,7 +50,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @property
     def due(self):
-        return self.engine._groups.due(self.engine.schedule, self.engine.position)
+        return self.engine._policy.due(self.engine.position)
 
     def counts(self):
         saved = self.engine.state_dict()

@@ -33,9 +33,9 @@ from distributed_loops import (
 )
 from hybrid_predict import SpectralUpdate
 from hybrid_predict.groups import group
-from hybrid_predict.rules.owners import MOST_TOGETHER
 from hybrid_predict.torch import owners, ranks, shards
 from hybrid_predict.torch.cost import Watching
+from hybrid_predict.torch.owners import MOST_TOGETHER
 from hybrid_predict.updates import UpdateState
 from hybrid_predict.updates.correct import correction
 

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.nn.parallel import DistributedDataParallel
 
 from distributed_loops import Loop, make_config, sharded
-from hybrid_predict.rules.limits import first_limits
+from hybrid_predict.policy.limits import Limits
 from hybrid_predict.torch import ranks, shards
 
 EVERY = 3
@@ -88,7 +88,7 @@ class Elastic(Loop):
         elif dropped == "scheduler":
             self.scheduler.last_epoch = 0
         elif dropped == "limits":
-            self.engine._state.limits = first_limits(1)
+            self.engine._policy.limits = Limits.of(1)
         elif dropped == "ledger":
             self.engine.ledger.corrected_steps = 0
 

@@ -7,8 +7,6 @@ import pytest
 import torch
 from naive import below_one, correlation, covariance_of, inverse_root, orthogonal_factor
 
-from hybrid_predict.rules.budget import as_matrix
-from hybrid_predict.rules.polynomials import POLYNOMIALS, ROOT_FLOOR
 from hybrid_predict.torch import matrices
 from hybrid_predict.torch.matrices import (
     Moments,
@@ -19,6 +17,8 @@ from hybrid_predict.torch.matrices import (
     pack,
     roots_of,
 )
+from hybrid_predict.updates.polynomials import POLYNOMIALS, ROOT_FLOOR
+from hybrid_predict.updates.shapes import as_matrix
 
 
 def moments(shape, rooted=False, kind=torch.float32):

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_predict.rules.length import LONGER, USUAL, lengths, usual_length
+from hybrid_predict.updates.length import LONGER, USUAL, lengths, usual_length
 
 SIZES = st.floats(1e-6, 1e6)
 NEAR = 1e-9

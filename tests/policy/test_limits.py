@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hybrid_predict.rules.limits import (
+from hybrid_predict.policy.limits import (
     CALM,
     DECAY,
     LEAST,
@@ -12,14 +12,7 @@ from hybrid_predict.rules.limits import (
     PATIENCE,
     PAUSE,
     REACH,
-    alarmed,
-    exhausted,
-    first_limits,
-    learned,
-    loss_limit,
-    norm_limits,
-    pausing,
-    risen,
+    Limits,
 )
 
 NAN, INF = math.nan, math.inf
@@ -27,18 +20,19 @@ NAN, INF = math.nan, math.inf
 
 def read(losses, norms=1.0, limits=None, warmup=False):
     """The limits after these losses, with one norm or one each."""
-    limits = limits or first_limits(1)
+    limits = limits or Limits.of(1)
     for k, loss in enumerate(losses):
-        limits = learned(limits, loss, (norms[k] if isinstance(norms, list) else norms,), warmup)
+        norm = norms[k] if isinstance(norms, list) else norms
+        limits.learn(loss, [norm], warmup=warmup)
     return limits
 
 
 def swinging(count=40, loss=1.0, norm=1.0, share=0.02):
     """The limits after readings that swing around a level, of which the first five are warm-up."""
-    swings = [1.0 + share * (-1) ** k for k in range(count)]
-    limits = first_limits(1)
-    for k, swing in enumerate(swings):
-        limits = learned(limits, loss * swing, (norm * swing,), k < 5)
+    limits = Limits.of(1)
+    for k in range(count):
+        swing = 1.0 + share * (-1) ** k
+        limits.learn(loss * swing, [norm * swing], warmup=k < 5)
     return limits
 
 
@@ -46,49 +40,55 @@ def test_a_baseline_is_known_after_enough_readings_and_skips_what_is_not_finite(
     losses = [value for k in range(LEAST) for value in (float(k % 2), NAN, INF)]
     for count in (3 * (LEAST - 1), 3 * LEAST):
         limits = read(losses[:count])
-        assert (loss_limit(limits) == INF) is (limits.loss.count < LEAST)
+        assert (limits.largest_loss == INF) is (limits.loss.count < LEAST)
     assert limits.loss.mean == pytest.approx(0.5)
     assert math.sqrt(limits.loss.square) == pytest.approx(0.5)
 
 
 def test_an_outlier_moves_a_baseline_no_further_than_its_reach():
     limits = swinging(100, share=0.1)
-    off = learned(limits, 1e9, (1.0,), False).loss.mean - limits.loss.mean
-    assert off == pytest.approx((1 - DECAY) * REACH * math.sqrt(limits.loss.square))
+    mean = limits.loss.mean
+    reach = REACH * math.sqrt(limits.loss.square)
+    limits.learn(1e9, [1.0], warmup=False)
+    assert limits.loss.mean - mean == pytest.approx((1 - DECAY) * reach)
 
 
 @pytest.mark.parametrize("level", [1.0, -3.0, 1e-3])
 def test_limits_are_as_far_off_as_documented(level):
     limits = swinging(loss=level, norm=5.0)
     mean, width = limits.loss.mean, math.sqrt(limits.loss.square)
-    assert loss_limit(limits) == pytest.approx(mean + max(12 * width, 3 * abs(mean)))
+    assert limits.largest_loss == pytest.approx(mean + max(12 * width, 3 * abs(mean)))
     # The norm swings by 2 %, so a factor of 100 is further off than eight deviations.
-    assert norm_limits(limits) == (pytest.approx(500.0, rel=0.05),)
+    assert limits.largest_norms == [pytest.approx(500.0, rel=0.05)]
 
 
 def test_each_optimizer_has_its_own_limit_which_is_infinite_at_first():
-    limits = first_limits(2)
-    assert (loss_limit(limits), norm_limits(limits)) == (INF, (INF, INF))
+    limits = Limits.of(2)
+    assert (limits.largest_loss, limits.largest_norms) == (INF, [INF, INF])
     for _ in range(10):
-        limits = learned(limits, 1.0, (1.0, 1e-3), False)
-    assert norm_limits(limits) == pytest.approx((100.0, 0.1))
+        limits.learn(1.0, [1.0, 1e-3], warmup=False)
+    assert limits.largest_norms == pytest.approx([100.0, 0.1])
 
 
 def test_pauses_double_and_the_alarm_after_the_last_ends_predicted_steps():
-    limits, step = first_limits(1), 100
+    limits = Limits.of(1)
+    step = 100
     for length in (PAUSE, 2 * PAUSE, 4 * PAUSE):
-        limits = alarmed(alarmed(limits, step), step + 1)  # no longer pause for one inside it
-        assert pausing(limits, step + length)
+        limits.alarm(step)
+        limits.alarm(step + 1)  # no longer pause for one inside it
+        assert limits.pausing(step + length)
         step += length + 1
-        assert not pausing(limits, step)
-    assert limits.pauses == MOST_PAUSES and not exhausted(limits)
-    limits = alarmed(limits, step)
-    assert exhausted(limits) and pausing(limits, 10**9)
+        assert not limits.pausing(step)
+    assert limits.pauses == MOST_PAUSES and not limits.exhausted
+    limits.alarm(step)
+    assert limits.exhausted and limits.pausing(10**9)
 
 
 @pytest.mark.parametrize(("steps", "forgotten"), [(CALM, True), (CALM - 1, False)])
 def test_a_long_calm_forgives(steps, forgotten):
-    limits = read([1.0] * steps, limits=alarmed(first_limits(1), 1))
+    limits = Limits.of(1)
+    limits.alarm(1)
+    read([1.0] * steps, limits=limits)
     assert (limits.pauses == 0) is forgotten
 
 
@@ -103,7 +103,7 @@ def test_a_long_calm_forgives(steps, forgotten):
     ],
 )
 def test_a_loss_that_stays_a_fifth_above_the_warm_up_is_seen(losses, wanted):
-    assert risen(read(losses, limits=swinging())) is wanted
+    assert read(losses, limits=swinging()).risen is wanted
 
 
 @pytest.mark.parametrize("level", [0.0, 0.01, -0.01])
@@ -111,17 +111,22 @@ def test_the_noise_of_a_loss_near_zero_is_no_rise(level):
     noise = [0.5 * math.sin(k * k) for k in range(400)]
     limits = read([level + swing for swing in noise[:40]], warmup=True)
     for swing in noise[40:]:
-        limits = read([level + swing], limits=limits)
-        assert not risen(limits)
-    assert risen(read([level + swing + 2.0 for swing in noise[:100]], limits=limits))
+        assert not read([level + swing], limits=limits).risen
+    assert read([level + swing + 2.0 for swing in noise[:100]], limits=limits).risen
 
 
 def test_a_gradient_that_is_zero_for_long_is_no_baseline():
     limits = read([1.0] * 30, 0.0)
-    assert norm_limits(limits) == (INF,)
-    assert 2.0 < norm_limits(read([1.0] * 30, 2.0, limits))[0] < 1000
+    assert limits.largest_norms == [INF]
+    assert 2.0 < read([1.0] * 30, 2.0, limits).largest_norms[0] < 1000
 
 
 def test_a_norm_that_never_changes_does_not_make_all_others_outliers():
     limits = read([1.0] * 220, [2.0] * 20 + [3.0] * 200)
     assert limits.norms[0].mean == pytest.approx(math.log(3.0), abs=0.01)
+
+
+def test_limits_that_were_saved_go_on_where_they_were():
+    limits = swinging()
+    limits.alarm(7)
+    assert Limits.from_state(limits.state_dict()) == limits

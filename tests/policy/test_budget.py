@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 
 from hybrid_predict import SpectralUpdate
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.rules.budget import (
+from hybrid_predict.policy.budget import (
     LONGEST_PERIOD,
     SMALLEST_STEP,
-    as_matrix,
     budget,
+    deal,
     describe_period,
-    direction_operations,
     remedies,
     shortest_period,
 )
-from hybrid_predict.rules.owners import deal
+from hybrid_predict.updates.shapes import as_matrix, direction_operations
 
 WIDTH = 512
 

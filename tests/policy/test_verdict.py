@@ -1,11 +1,12 @@
 """The test over many verdicts: what counts, what ends predicted steps, and how often by mistake."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from hybrid_predict.rules.verdict import LEVEL, MOST_LOST, Evidence, Slopes, weigh
+from hybrid_predict.policy.verdict import LEVEL, MOST_LOST, Evidence, Slopes, cause
 
 NAN, INF = math.nan, math.inf
 
@@ -18,7 +19,7 @@ UPHILL = DOWNHILL._replace(product=2.0)
 def verdicts_until_the_end(slopes, evidence=None, most=1000):
     evidence = evidence or Evidence()
     for count in range(1, most + 1):
-        evidence = weigh(evidence, slopes)
+        evidence.weigh(slopes)
         if evidence.ended:
             return count
     return None
@@ -36,7 +37,7 @@ def test_steps_that_always_go_downhill_never_end():
 def test_steps_that_turn_bad_late_end_a_few_verdicts_later(before):
     evidence = Evidence()
     for _ in range(before):
-        evidence = weigh(evidence, DOWNHILL)
+        evidence.weigh(DOWNHILL)
     # A test that begins at verdict t has the share 1 / (t (t + 1)) of the wealth.
     most = math.log((before + 1) * (before + 2) / LEVEL) / math.log(2.5) + 1
     assert 6 <= verdicts_until_the_end(UPHILL, evidence) <= most
@@ -46,7 +47,9 @@ def test_steps_that_turn_bad_late_end_a_few_verdicts_later(before):
 @pytest.mark.parametrize(("share", "lost"), [(0.99, True), (1.01, False), (-1.0, True)])
 def test_the_limit_is_a_share_of_the_full_step_s_own_steepness(share, lost, factor):
     slopes = Slopes(-2.0 * 0.1 * share * factor, 4.0, -3.0 * factor, 9.0)
-    assert (weigh(Evidence(), slopes).wealth > 0.5) is lost
+    evidence = Evidence()
+    evidence.weigh(slopes)
+    assert (evidence.wealth > 0.5) is lost
 
 
 @pytest.mark.parametrize(
@@ -67,26 +70,30 @@ def test_the_limit_is_a_share_of_the_full_step_s_own_steepness(share, lost, fact
     ids=str,
 )
 def test_what_tells_nothing_does_not_count(changes):
-    evidence = weigh(Evidence(), UPHILL)
-    assert weigh(evidence, UPHILL._replace(**changes)) == evidence
+    evidence = Evidence()
+    evidence.weigh(UPHILL)
+    before = replace(evidence)
+    evidence.weigh(UPHILL._replace(**changes))
+    assert evidence == before
 
 
 def test_an_end_is_final():
     evidence = Evidence()
     for slopes in [UPHILL] * 6 + [DOWNHILL] * 50:
-        evidence = weigh(evidence, slopes)
-    assert evidence.ended == 1.0
+        evidence.weigh(slopes)
+    assert evidence.ended
     assert evidence.wealth < 1.0
 
 
-def share_ended(chance, runs=4000, verdicts=300):
+def share_ended(chance, runs=2000, verdicts=300):
     """Share of simulated runs that the test ends, for verdicts that are lost by this chance."""
-    lost = np.random.default_rng(0).random((verdicts, runs)) < chance
-    evidence = Evidence(*np.zeros((3, runs)))
-    for row in lost:
-        product = np.where(row, UPHILL.product, DOWNHILL.product)
-        evidence = weigh(evidence, DOWNHILL._replace(product=product))
-    return evidence.ended.mean()
+    ended = 0
+    for lost in np.random.default_rng(0).random((runs, verdicts)) < chance:
+        evidence = Evidence()
+        for each in lost:
+            evidence.weigh(UPHILL if each else DOWNHILL)
+        ended += evidence.ended
+    return ended / runs
 
 
 def test_sound_steps_end_no_more_often_than_stated():
@@ -96,3 +103,19 @@ def test_sound_steps_end_no_more_often_than_stated():
 
 def test_steps_that_go_downhill_only_by_chance_end():
     assert share_ended(0.5) > 0.99
+
+
+@pytest.mark.parametrize(
+    ("norm", "loss", "words"),
+    [
+        (1.0, 1.0, ""),
+        (1.0, None, ""),
+        (NAN, 1.0, "not finite"),
+        (11.0, 1.0, "many times its usual length"),
+        (1.0, 6.0, "far above its mean"),
+        (1.0, INF, "loss of a verifying step was not finite"),
+    ],
+)
+def test_predicted_steps_are_undone_with_their_cause(norm, loss, words):
+    assert words in cause(norm, 10.0, loss, 5.0)
+    assert bool(cause(norm, 10.0, loss, 5.0)) == bool(words)

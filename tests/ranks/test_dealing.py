@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from hybrid_predict.rules.owners import deal, rounds
+from hybrid_predict.policy.budget import deal
+from hybrid_predict.torch.owners import rounds
 
 RANDOM = random.Random(0)
 LISTS = [[], [5], [3, 3, 3], [RANDOM.randrange(1, 100) for _ in range(40)]]

@@ -1,0 +1,386 @@
+"""What windows show of forecasts: skill and its bound, fitted lengths, persistence and advance."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hybrid_predict.policy.confidence import (
+    FAR,
+    FIRST_ADVANCE,
+    LEAST_ADVANCE,
+    LONGEST,
+    MEMORY,
+    MOST,
+    NEAR,
+    REACH,
+    RESOLUTION,
+    RISE,
+    SHORTEST,
+    START,
+    Confidence,
+    Skill,
+    Window,
+    carried,
+    steps_until_known,
+    window_bounds,
+    window_length,
+)
+from hybrid_predict.policy.verdict import Slopes
+
+
+def window(cosine=0.5, moved=1.0, chance=0.0, made=1.0, **changes):
+    """A window whose forecast, ``made`` drifts long, and mean displacement have a given cosine."""
+    size = moved * made
+    whole = Window(20, cosine * size, moved**2, made**2, 1.0, chance * size**2)
+    return whole._replace(**changes)
+
+
+def read(*windows):
+    skill = Skill()
+    for one in windows:
+        skill.add(one)
+    return skill
+
+
+def test_a_window_is_as_long_as_the_optimizer_remembers():
+    assert [window_length(m) for m in (0.0, 0.5, 0.9, 0.95, 0.99)] == [20, 20, 20, 40, 200]
+
+
+BEGINS = {False: [10, 20, 40, 60, 80], True: [2, 5, 10, 20, 40, 60, 80]}
+"""After how many displacements windows of 20 begin, by whether short ones come first."""
+
+
+@pytest.mark.parametrize("short", BEGINS)
+def test_windows_follow_each_other_from_half_or_an_eighth_on(short):
+    begins = [0, *BEGINS[short]]
+    for seen in range(80):
+        begin = max(x for x in begins if x <= seen)
+        wanted = begin, begins[begins.index(begin) + 1]
+        assert window_bounds(seen, 20, short=short) == wanted
+    assert steps_until_known(20, short=short) == BEGINS[short][2]
+
+
+def test_nothing_is_known_before_two_windows():
+    skill = read(window(0.9))
+    assert not skill.known and skill.lower == -1.0
+    skill.add(window(0.9))
+    assert skill.known
+    assert skill.mean == pytest.approx(0.81)
+    assert skill.lower == pytest.approx(0.81 - 2 * RESOLUTION / math.sqrt(2))
+
+
+@pytest.mark.parametrize("count", [2, 5, MEMORY])
+def test_the_bound_is_two_standard_errors_below_the_mean(count):
+    values = np.linspace(0.1, 0.9, count)
+    skill = read(*(window(math.sqrt(value)) for value in values))
+    assert skill.mean == pytest.approx(values.mean())
+    error = values.std(ddof=1) / math.sqrt(count)
+    assert skill.lower == pytest.approx(values.mean() - 2 * error)
+
+
+def test_forecasts_that_chance_explains_have_a_wide_interval():
+    skill = read(*[window(0.3, chance=0.05)] * 4)
+    assert skill.lower == pytest.approx(0.09 - 1.5 * math.sqrt(3) * 0.05)
+
+
+def test_old_windows_are_forgotten():
+    skill = read(*[window(0.9)] * 50, *[window(-0.9)] * 50)
+    assert skill.mean < -0.6
+    assert skill.windows == 100
+
+
+NOTHING = {
+    "still": {"moved": 0.0},
+    "no forecast": {"forecast": 0.0},
+    **{f"{name}: {x}": {name: x} for name in ("moved", "dot", "chance") for x in (np.nan, np.inf)},
+}
+
+
+@pytest.mark.parametrize("changes", NOTHING.values(), ids=NOTHING)
+def test_a_window_that_says_nothing_is_skipped(changes):
+    one = closed(window(0.4), window(0.4, late=0.2))
+    before = replace(one, latest=window(), skill=replace(one.skill))
+    one.add(window(late=0.2, **changes), decay=0.0, planned=False)
+    assert (one.skill, one.length, one.error) == (before.skill, before.length, before.error)
+    assert not np.isnan(one.advance) and not np.isnan(one.persistence)
+
+
+def closed(*windows, planned=False, decay=0.0, **known):
+    """What is known after these windows."""
+    one = Confidence(**known)
+    for each in windows:
+        one.add(each, decay=decay, planned=planned)
+    return one
+
+
+def test_a_negative_cosine_is_negative_skill_and_no_step_against_the_drift():
+    one = closed(*[window(-0.5)] * 3)
+    assert one.skill.mean == pytest.approx(-0.25)
+    assert one.length == 0.0 and not one.enough
+
+
+@pytest.mark.parametrize(("best", "wanted"), [(0.3, 0.3), (0.9, 0.9), (3.0, 1.0)])
+@pytest.mark.parametrize("made", [0.2, 1.0])
+def test_the_fitted_length_is_that_of_least_squares_and_at_most_one_forecast(best, wanted, made):
+    assert Confidence().multiple == START
+    windows = [window(0.5, moved=2 * best * made, made=made)] * 3
+    one = closed(*windows)
+    assert one.multiple == pytest.approx(wanted)
+    assert one.length == pytest.approx(wanted * made)
+    assert one.fitted == pytest.approx(best * made)
+    assert closed(*windows, fits=False).length == pytest.approx(made)
+
+
+def test_old_windows_count_less_in_the_fitted_length():
+    one = closed(window(1.0, moved=0.2), window(1.0, moved=0.6))
+    assert one.multiple == pytest.approx((0.8 * 0.2 + 0.6) / 1.8)
+
+
+def test_the_next_predicted_step_must_not_be_short_however_sure_it_is():
+    one = closed(*[window(0.9, moved=0.25)] * 4)
+    assert one.skill.lower > 0.5 and one.length < SHORTEST and not one.enough
+    assert replace(one, best=SHORTEST).enough
+
+
+@pytest.mark.parametrize(("moved", "made"), [(0.5, 0.5), (2.0, 0.5), (0.5, 0.1)])
+def test_the_error_is_that_of_the_forecast_that_was_made(moved, made):
+    cosine = 0.6
+    one = closed(*[window(cosine, moved=moved, made=made)] * 3, fits=False)
+    off = np.array([made, 0.0]) - moved * np.array([cosine, math.sqrt(1 - cosine**2)])
+    assert one.error == pytest.approx(float(off @ off) / moved**2)
+
+
+def test_windows_are_summed_over_the_groups_that_close_them_together():
+    whole = Window.summed([Window(20, *range(1, 8)), Window(10, *range(2, 9))])
+    assert whole == Window(20, 3, 5, 7, 9, 11, 13, 8)
+    assert whole.scaled(2.0) == Window(20, 6, 5, 28, 9, 44, 26, 8)
+
+
+advances = st.floats(0.0, MOST)
+persistences = st.floats(-2.0, 2.0)
+ends = st.sampled_from([-1.0, 0.0, 1e-9, 1.0])
+
+
+def measured(q, error=0.0, early=0.0, decay=0.0):
+    """Two windows in which the persistence is q, with its standard deviation by chance."""
+    share = carried(decay, 20, 20)
+    square = (1 - share) * 2.0 * 3.0
+    noise = (error * square) ** 2
+    before = Window(20, early, 1.0, 4.0, 9.0, noise)
+    return before, Window(20, 0.0, 1.0, 4.0, 9.0, noise, q * square + share * early)
+
+
+def follow(q, error=0.0, early=0.0, decay=0.0, planned=False, **known):
+    """What is known after a window with this persistence."""
+    before, after = measured(q, error, early, decay)
+    return closed(after, planned=planned, decay=decay, latest=before, **known)
+
+
+def naive(known, q, planned, error):
+    """Persistence and advance after a window, case by case."""
+    mean = (known["persistence"] + q) / 2 if known["measured"] else q
+    low, advance = min(mean, q), known["advance"]
+    gained = 1.0 if not planned else 0.0 if known["end"] > 0 else 1.0
+    doubled = min(MOST, max(FIRST_ADVANCE, 2 * advance))
+    rising, _, enough = FAR if doubled > REACH else NEAR
+    _, falling, least = FAR if advance > REACH else NEAR
+    if low < falling or gained < least:
+        advance = advance / 2
+    elif low - 2 * error > rising and gained >= enough:
+        advance = doubled
+    if planned and not known["end"]:
+        advance = min(advance, FIRST_ADVANCE)
+    return mean, advance if advance >= LEAST_ADVANCE else 0.0
+
+
+@given(
+    persistence=persistences,
+    advance=advances,
+    count=st.integers(0, 50),
+    end=ends,
+    q=persistences,
+    early=st.floats(-1.0, 1.0),
+    error=st.floats(0.0, 0.1),
+    decay=st.sampled_from([0.0, 0.9]),
+    planned=st.booleans(),
+)
+def test_an_advance_follows_its_windows_case_by_case(
+    persistence, advance, count, end, q, early, error, decay, planned
+):
+    low = min((persistence + q) / 2, q)
+    edges = [edge for each in (NEAR, FAR) for edge in (each.falling, each.rising + 2 * error)]
+    assume(all(abs(x - edge) > 1e-9 for x in (low, q) for edge in edges))
+    assume(measured(q, error, early, decay)[1].late)  # 0 says that no window stands before
+    known = {"persistence": persistence, "advance": advance, "measured": count, "end": end}
+    new = follow(q, error, early, decay, planned, **known)
+    found = new.persistence, new.advance
+    assert found == pytest.approx(naive(known, q, planned, error), abs=1e-9)
+    assert 0.0 <= new.advance <= MOST and new.end == 0.0 and new.measured == count + 1
+
+
+@given(qs=st.tuples(persistences, persistences), advance=advances, planned=st.booleans())
+def test_what_lasts_longer_never_moves_less_far(qs, advance, planned):
+    low, high = (follow(q, planned=planned, advance=advance).advance for q in sorted(qs))
+    assert low <= high
+
+
+BETWEEN, FAR_BETWEEN = (FAR.falling + NEAR.rising) / 2, (FAR.falling + FAR.rising) / 2
+
+
+def slopes(product, own_product=-1.0):
+    return Slopes(product, 1.0, own_product, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("advance", "q", "steep", "wanted"),
+    [
+        (0.0, 1.0, 1.0, FIRST_ADVANCE),
+        (MOST, 1.0, 1.0, MOST),
+        (8.0, -1.0, 1.0, 4.0),
+        (0.125, -1.0, 1.0, 0.0),
+        *((a, NEAR.rising / 2, 1.0, a) for a in (0.0, 1.0, REACH)),
+        (2.0, BETWEEN, 1.0, 4.0),
+        (4.0, FAR_BETWEEN, 1.0, 4.0),
+        (8.0, BETWEEN, 1.0, 4.0),
+        (8.0, FAR_BETWEEN, 1.0, 8.0),
+        *((a, 1.0, 0.0, a / 2) for a in (2.0, REACH, 8.0)),
+        *((a, 1.0, 0.3, 4.0) for a in (2.0, REACH, 8.0)),
+        *((a, 1.0, 0.7, 2 * a) for a in (2.0, REACH, 8.0)),
+    ],
+)
+def test_an_advance_follows_persistence_and_the_worth_of_predicted_steps(advance, q, steep, wanted):
+    before, after = measured(q)
+    one = Confidence(persistence=q, advance=advance, measured=9, latest=before)
+    one.weigh(slopes(-steep), 0.0, 1)
+    assert one.worth == pytest.approx(steep)
+    one.add(after, decay=0.0, planned=False)
+    assert one.advance == wanted
+    assert (one.predicted, one.verifying, one.worth) == (0, 0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("advance", "end", "wanted"),
+    [
+        *((a, -0.1, 2 * a) for a in (FIRST_ADVANCE, 2.0, REACH, 8.0)),
+        *((a, 0.1, a / 2) for a in (FIRST_ADVANCE, 2.0, REACH, 8.0)),
+        *((a, 0.0, FIRST_ADVANCE) for a in (0.0, FIRST_ADVANCE, 2.0, MOST)),
+        (LEAST_ADVANCE, 0.1, 0.0),
+    ],
+)
+def test_with_a_number_an_advance_follows_the_slope_where_predicted_steps_end(advance, end, wanted):
+    before, after = measured(1.0)
+    one = Confidence(persistence=1.0, advance=advance, measured=9, latest=before)
+    for part in (2 * end, -end):  # two verdicts
+        one.weigh(slopes(5.0), part, 1)
+    one.add(after, decay=0.0, planned=True)
+    assert (one.advance, one.end) == (wanted, 0.0)
+
+
+@pytest.mark.parametrize("product", [math.nan, math.inf, -math.inf])
+def test_slopes_that_are_not_finite_do_not_count(product):
+    one = Confidence()
+    one.weigh(slopes(-1.0), -1.0, 3)
+    before = replace(one)
+    for each, end in ((slopes(product), 1.0), (slopes(-1.0, product), 1.0), (slopes(-1), product)):
+        one.weigh(each, end, 1)
+    assert one == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "number"),
+    [
+        ({}, 1.0),
+        ({"predicted": 0}, 1.0),
+        ({"product": -0.5}, 0.25),
+        ({"product": -9.0}, 1.0),
+        ({"product": 1.0}, 0.0),
+        ({"own_product": 1.0}, 0.0),
+        ({"own_product": 0.0}, 0.0),
+    ],
+)
+def test_worth_is_the_share_of_a_full_step_s_descent(changes, number):
+    known = {"product": -2.0, "own_product": -1.0, "predicted": 4, "verifying": 2}
+    assert Confidence(**{**known, **changes}).worth == pytest.approx(number)
+
+
+@pytest.mark.parametrize(
+    ("known", "peak", "rate", "advance"),
+    [
+        (0.0, 0.0, 1.0, MOST),
+        (1.0, 1.0, 0.9 * RISE, MOST),
+        (1.0, 1.0, 1.1 * RISE, 0.0),
+        (1.0, 9.0, 1e-3, MOST),
+        (1.0, 9.0, 0.0, MOST),
+        (1.0, 9.0, 9.0, 2.0),
+        (1.0, 9.0, 10.0 * RISE, 0.0),
+    ],
+)
+def test_an_advance_is_that_of_windows_at_such_a_learning_rate(known, peak, rate, advance):
+    one = Confidence(advance=MOST, measured=9, rate=known, peak=peak, at_peak=2.0)
+    assert one.renew(rate) is (advance < MOST)
+    assert one.advance == advance
+    assert one.measured == (9 if advance else 0)
+
+
+@pytest.mark.parametrize(("rate", "wanted"), [(1.0, 2 * REACH), (2.1 * RISE, 0.0), (0.2, REACH)])
+def test_a_window_at_another_learning_rate(rate, wanted):
+    """One far above says nothing; at one far below, the advance is none of the peak."""
+    before, after = measured(1.0)
+    one = Confidence(advance=REACH, measured=1, rate=2.0, peak=2.0, at_peak=REACH, latest=before)
+    one.add(after._replace(rate=rate), decay=0.0, planned=False)
+    assert (one.rate, one.peak) == (rate, max(2.0, rate))
+    assert one.at_peak == wanted
+
+
+COUNTS = st.integers(1, 60)
+
+
+@given(decay=st.floats(0.01, 0.99), first=COUNTS, second=COUNTS)
+def test_momentum_carries_the_share_that_a_decaying_movement_keeps(decay, first, second):
+    movement = decay ** np.arange(first + second)
+    kept = movement[first:].mean() / movement[:first].mean()
+    assert carried(decay, first, second) == pytest.approx(kept, rel=1e-6)
+    assert 0.0 <= kept <= 1.0
+
+
+def persistence(displacements, decay, steps=20):
+    """The persistence over the last two windows, of the drift before them as a forecast."""
+    past, first, second = np.split(displacements, [-2 * steps, -steps])
+    weights = 0.9 ** np.arange(len(past))[::-1]
+    forecast = weights @ past / weights.sum()
+    late, early = (float(forecast @ each.mean(0)) for each in (second, first))
+    square = float(forecast @ forecast)
+    before = Window(steps, early, 1.0, square, square)
+    return closed(before, before._replace(late=late), decay=decay).persistence
+
+
+def momentum(gradients, decay):
+    moved = np.zeros_like(gradients)
+    for k, gradient in enumerate(gradients):
+        moved[k] = decay * moved[k - 1] + (1 - decay) * gradient
+    return moved
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.98])
+def test_momentum_alone_is_no_persistence(decay):
+    gradients = np.random.default_rng(0).normal(size=(300, 20_000))
+    assert abs(persistence(momentum(gradients, decay), decay)) < NEAR.rising
+    drift = momentum(np.ones((1500, 4)), decay)
+    assert persistence(drift, decay) == pytest.approx(1.0, rel=1e-3)
+
+
+@given(advance=advances, number=st.floats(0.02, 4.0), unit=st.floats(0.1, 2.0))
+def test_an_advance_is_divided_among_the_predicted_steps_of_a_full_step(advance, number, unit):
+    one = Confidence(advance=advance, unit=unit, best=0.5)
+    assert one.multiples(number, least=0.0) * unit == pytest.approx(min(advance / number, LONGEST))
+    assert one.multiples(number, least=1.0) >= 0.5
+    assert one.multiples(0.0, least=0.0) == 0.0
+
+
+def test_what_was_saved_goes_on_where_it_was():
+    one = closed(window(0.4), window(0.5, late=0.2), decay=0.9)
+    assert Confidence.from_state(one.state_dict()) == one

@@ -1,0 +1,198 @@
+"""Which parts predicted steps may move, and how many steps are due."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid_predict import HybridConfig
+from hybrid_predict.config import MOST_PREDICTED
+from hybrid_predict.policy.confidence import LONGEST, MOST, Confidence, Skill, Window
+from hybrid_predict.policy.policy import (
+    LEAST,
+    NO_SKILL,
+    NOTHING,
+    TOO_EXPENSIVE,
+    TOO_FEW,
+    Outcome,
+    Part,
+    Policy,
+)
+from hybrid_predict.policy.verdict import ENDED, RESTARTED, Evidence, Slopes
+
+SURE = Skill(windows=2, mean=0.5)
+
+
+def make(parts=(), trained=0, *, advances=(), speedup=1.5, total=100, unaffordable="", **changes):
+    """A policy about parts, of which the advances and the skill are known."""
+    policy = Policy(HybridConfig(total_steps=total, speedup=speedup, **changes))
+    for part, advance in zip(parts, advances, strict=False):
+        policy.confidences[part.key] = Confidence(skill=SURE, best=0.8, advance=advance)
+    policy.follow(parts, trained, unaffordable)
+    policy.set_length(total)
+    return policy
+
+
+def hidden(size, *, ready=True, **changes):
+    return Part("hidden", 0, size, 20, resting=not ready, **changes)
+
+
+def other(size, kind="head", *, ready=True, **changes):
+    return Part(kind, 0, size, 20, resting=not ready, **changes)
+
+
+@pytest.mark.parametrize(
+    ("parts", "trained", "opened"),
+    [
+        ([hidden(100)], 100, True),
+        ([hidden(100, ready=False)], 100, False),
+        ([hidden(60), hidden(40, ready=False)], 100, True),
+        ([hidden(40), hidden(60, ready=False)], 100, False),
+        ([hidden(100)], 400, True),
+        ([hidden(100)], 401, False),
+        ([hidden(25), other(75, ready=False)], 100, True),
+        ([hidden(24), other(76, ready=False)], 100, False),
+        ([hidden(24), other(76)], 100, True),
+        ([hidden(24, ready=False), other(76)], 100, True),
+        ([hidden(10), other(5, "embedding")], 41, False),
+        ([other(100)], 100, False),
+        ([other(100, "embedding")], 0, False),
+        ([], 0, True),  # nothing is closed where nothing is predicted
+    ],
+)
+def test_ready_parts_need_most_gated_weights_and_a_quarter_of_all(parts, trained, opened):
+    policy = make(parts, trained, advances=[1.0] * len(parts))
+    assert policy.closed is not opened
+    assert policy.blocked == {p for p in parts if p.resting or not opened}
+
+
+def test_what_needs_no_skill_is_not_blocked():
+    free = hidden(50, gated=False)
+    assert not make([free], 200).blocked
+    assert make([free], 200, unaffordable=TOO_EXPENSIVE).blocked == set()
+    assert make([hidden(50)], 200).blocked == {hidden(50)}
+
+
+@pytest.mark.parametrize(
+    ("parts", "trained", "unaffordable", "reason"),
+    [
+        ([], 100, "", NOTHING),
+        ([hidden(100)], 401, "", TOO_FEW),
+        ([hidden(100)], 100, "", NO_SKILL),
+        ([hidden(100)], 100, TOO_EXPENSIVE, TOO_EXPENSIVE),
+    ],
+)
+def test_the_reason_is_what_stands_in_the_way_first(parts, trained, unaffordable, reason):
+    policy = make(parts, trained, unaffordable=unaffordable)
+    assert policy.reason == reason
+    assert policy.locked is bool(unaffordable)
+    assert policy.shortfall(50, 1, moves=False) == (reason if parts else "")
+    assert policy.shortfall(50, 1, moves=True) == ""
+
+
+parts_of = st.lists(st.tuples(st.integers(1, 10**6), st.floats(0.0, MOST)), max_size=4)
+
+
+@given(parts_of)
+def test_the_number_of_predicted_steps_is_the_mean_advance_over_all_weights(pairs):
+    parts = [Part("hidden", k, size, 20) for k, (size, _) in enumerate(pairs)]
+    policy = make(parts, 0, advances=[advance for _, advance in pairs], speedup="auto")
+    policy.blocked = frozenset()
+    number = policy.per_full_step
+    sizes = sum(size for size, _ in pairs)
+    mean = min(sum(size * a for size, a in pairs) / max(1, sizes), MOST_PREDICTED)
+    few = 4 * sum(size for size, a in pairs if a > 0) < sizes
+    assert number == pytest.approx(0.0 if few or mean < LEAST else mean, rel=1e-6)
+    for part in parts:
+        lengths = policy.multiples(part)
+        assert 0.0 <= lengths <= LONGEST
+
+
+def test_an_embedding_that_does_not_last_is_not_moved_with_a_number():
+    parts = [hidden(50), other(50), other(50, "vector")]
+    policy = make(parts, 150, advances=[0.0, 0.0, 1.0])
+    assert [policy.multiples(part) for part in parts] == [0.8, 0.0, pytest.approx(2.0)]
+
+
+lengths = st.one_of(st.integers(0, 50), st.floats(0, 0.9))
+
+
+@given(
+    total=st.integers(1, 300),
+    warmup=lengths,
+    cooldown=lengths,
+    numbers=st.lists(st.floats(0.0, MOST), min_size=1),
+    seed=st.randoms(use_true_random=False),
+)
+def test_a_run_of_any_pace_never_overshoots(total, warmup, cooldown, numbers, seed):
+    part = hidden(100, gated=False)
+    settings = {"warmup_steps": warmup, "cooldown_steps": cooldown, "speedup": "auto"}
+    policy = make([part], 100, advances=[1.0], total=total, **settings)
+    steps = ""
+    for taken in range(total):
+        count = policy.due(len(steps))
+        stands = seed.random() < 0.7
+        steps += "P" * (count if stands else 0) + "F"
+        policy.confidences[part.key].advance = numbers[taken % len(numbers)]
+        policy.count_full_step()
+        if len(steps) >= total:
+            break
+    assert len(steps) == total
+    assert "P" not in steps[: policy.schedule.warmup]
+    assert "P" not in steps[total - policy.schedule.cooldown :]
+
+
+def test_fractions_of_predicted_steps_add_up():
+    policy = make([hidden(100)], 100, advances=[0.3], speedup="auto", total=10**6, warmup_steps=0)
+    made = 0
+    for position in range(50, 1050):
+        made += policy.due(position)
+        policy.count_full_step()
+    assert made == pytest.approx(300, abs=1)
+
+
+GOOD = Slopes(-2.0, 4.0, -3.0, 9.0)
+
+
+def shown(step=1, **changes):
+    return Outcome(step, [1.0], loss=1.0, predicted=1, slopes=GOOD, **changes)
+
+
+@pytest.mark.parametrize(("advance", "event"), [(0.0, ENDED), (1.0, RESTARTED)])
+def test_a_failed_test_ends_predicted_steps_unless_forecasts_had_lasted(advance, event):
+    policy = make([hidden(100)], 100, advances=[advance])
+    policy.evidence = Evidence(verdicts=9, wealth=1e9)
+    assert event in policy.learn(shown())
+    assert policy.pausing(99) is (event == ENDED)
+    assert not policy.lasting
+
+
+def test_the_first_windows_make_skill_known():
+    policy = make([hidden(100)], 100)
+    assert policy.awaits_skill and policy.schedule.warmup == 40
+    for step in (20, 40):
+        window = Window(20, 0.8, 1.0, 1.0, 1.0, late=0.8, rate=0.1)
+        policy.learn(Outcome(step, [1.0], loss=1.0, windows=[(("hidden", 0), window)]))
+    assert policy.skill.mean == pytest.approx(0.64) and not policy.awaits_skill
+    assert policy.multiples(hidden(100)) == pytest.approx(0.5 / 0.5)  # the first advance
+    assert policy.summary["hidden"]["windows"] == 2
+
+
+def test_a_window_of_a_kind_that_is_not_predicted_any_more_is_left_out():
+    policy = make([hidden(100)], 100)
+    policy.follow([], 100)
+    policy.learn(Outcome(1, [1.0], windows=[(("hidden", 0), Window(20, 0.8, 1.0, 1.0, 1.0))]))
+    assert not policy.confidences and not policy.skill.windows
+
+
+@pytest.mark.parametrize("speedup", ["auto", 1.5])
+def test_what_was_saved_goes_on_where_it_was(speedup):
+    policy = make([hidden(100)], 100, advances=[1.0], speedup=speedup)
+    for step in range(1, 30):
+        policy.learn(shown(step))
+        policy.count_full_step()
+    again = make([hidden(100)], 100, speedup=speedup)
+    assert again.load_state_dict(policy.state_dict())
+    assert again.state_dict() == policy.state_dict()
+    assert again.due(50) == policy.due(50)
+    other_run = Policy(HybridConfig(total_steps=100), optimizers=2)
+    assert not other_run.load_state_dict(policy.state_dict())
