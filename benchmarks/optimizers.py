@@ -13,7 +13,7 @@ from benchmarks.peers import libraries
 from benchmarks.peers.dowg import DoWG
 from benchmarks.peers.muon import Muon, SOAPMuon
 from benchmarks.tasks import Recipe
-from hybrid_predict.torch.kinds import classify
+from hybrid_predict.model.kinds import classify
 
 
 class AroundOptimizers:

@@ -15,8 +15,8 @@ from hybrid_predict.forecast.predictors import (
     MomentumPredictor,
     PredictorState,
 )
-from hybrid_predict.torch.deltas import WeightDelta
-from hybrid_predict.torch.lists import upcast
+from hybrid_predict.tensors.deltas import WeightDelta
+from hybrid_predict.tensors.lists import upcast
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from hybrid_predict.forecast.predictors import FittedPredictor as FittedPredictor
     from hybrid_predict.forecast.predictors import MomentumPredictor as MomentumPredictor
     from hybrid_predict.integrations.lightning import HybridPredict as HybridPredict
+    from hybrid_predict.ledger import GradientInfo as GradientInfo
     from hybrid_predict.ledger import SavingsLedger as SavingsLedger
+    from hybrid_predict.ledger import StepRecord as StepRecord
+    from hybrid_predict.model.parameters import ParameterMapper as ParameterMapper
+    from hybrid_predict.optimizers.wrapper import OptimizerWrapper as OptimizerWrapper
     from hybrid_predict.policy.verdict import Verdict as Verdict
-    from hybrid_predict.record import StepRecord as StepRecord
-    from hybrid_predict.torch.deltas import WeightDelta as WeightDelta
-    from hybrid_predict.torch.gradients import GradientInfo as GradientInfo
-    from hybrid_predict.torch.optimizer import OptimizerWrapper as OptimizerWrapper
-    from hybrid_predict.torch.parameters import ParameterMapper as ParameterMapper
+    from hybrid_predict.tensors.deltas import WeightDelta as WeightDelta
     from hybrid_predict.trainer import HybridTrainer as HybridTrainer
     from hybrid_predict.trainer import StepResult as StepResult
     from hybrid_predict.trainer import TorchModel as TorchModel
@@ -28,22 +28,22 @@ __version__ = "0.2.0.dev0"
 
 _HOMES = {
     "FittedPredictor": "forecast.predictors",
-    "GradientInfo": "torch.gradients",
+    "GradientInfo": "ledger",
     "HybridConfig": "config",
     "HybridEngine": "engine",
     "HybridPredict": "integrations.lightning",
     "HybridTrainer": "trainer",
     "MomentumPredictor": "forecast.predictors",
-    "OptimizerWrapper": "torch.optimizer",
-    "ParameterMapper": "torch.parameters",
+    "OptimizerWrapper": "optimizers.wrapper",
+    "ParameterMapper": "model.parameters",
     "SavingsLedger": "ledger",
     "SpectralUpdate": "updates",
-    "StepRecord": "record",
+    "StepRecord": "ledger",
     "StepResult": "trainer",
     "TorchModel": "trainer",
     "TrainableModel": "trainer",
     "Verdict": "policy.verdict",
-    "WeightDelta": "torch.deltas",
+    "WeightDelta": "tensors.deltas",
 }
 """Public names and their modules, which are imported on first access: those of the functional form
 need no torch, and runs with ``speedup=1`` no forecasts."""
@@ -58,7 +58,7 @@ _FORMER = {
     "PredictorError": "errors",
     "UnsupportedSetupError": "errors",
     "UsageError": "errors",
-    "Phase": "record",
+    "Phase": "ledger",
 }
 """Names that used to be public here; programs of earlier versions still find them."""
 

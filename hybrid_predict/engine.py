@@ -4,31 +4,122 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from hybrid_predict.attachment import Uncopied, claim, contained, detach, unclaim
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.errors import ConfigError, UsageError
+from hybrid_predict.errors import (
+    ConfigError,
+    HybridPredictError,
+    UnsupportedSetupError,
+    UsageError,
+    raise_interrupt,
+)
 from hybrid_predict.groups.groups import Groups
-from hybrid_predict.ledger import FELL_BACK, SavingsLedger
-from hybrid_predict.measurement import unmeasured
+from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord
+from hybrid_predict.model.cost import OperationCounter
+from hybrid_predict.model.parameters import ParameterMapper
+from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.policy.policy import BEGUN_ANEW, Policy
 from hybrid_predict.policy.schedule import Schedule, cooling, phase
-from hybrid_predict.record import StepRecord
+from hybrid_predict.ranks import processes, shards
 from hybrid_predict.state import State
-from hybrid_predict.step import UNCOUNTED, Step
-from hybrid_predict.torch import ranks, shards
-from hybrid_predict.torch.cost import OperationCounter
-from hybrid_predict.torch.optimizer import OptimizerWrapper
-from hybrid_predict.torch.parameters import ParameterMapper
+from hybrid_predict.step import UNCOUNTED, Step, unmeasured
 
-logger = ranks.rank_zero_logger(__name__)
+_ENGINES = WeakTensorKeyDictionary()
+"""Weak reference to the engine of each parameter; two engines would correct an update twice."""
+
+
+class Uncopied:
+    """Base class of objects that are tied to one model by hooks, and so cannot be copied."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"{type(self).__name__}: expected its state_dict() to be copied or pickled, got the "
+            "object itself. Make another one for a copy of the model, and load the state."
+        )
+
+
+def claim(engine: object, parameters: Iterable[Tensor]) -> None:
+    """Register an engine as the only one that trains these parameters.
+
+    Raises:
+        UnsupportedSetupError: If another engine that still exists has one of them.
+    """
+    for p in parameters:
+        owner = _ENGINES.get(p)
+        if owner is not None and owner() not in (None, engine):
+            raise UnsupportedSetupError(
+                "model",
+                "parameters that no other engine has",
+                "a model that another HybridEngine trains",
+                "Call detach() on the other engine first.",
+            )
+        _ENGINES[p] = weakref.ref(engine)
+
+
+def unclaim(engine: object, parameters: Iterable[Tensor]) -> None:
+    """Unregister an engine from these parameters, so that another one can train them."""
+    for p in parameters:
+        if (owner := _ENGINES.get(p)) is not None and owner() is engine:
+            del _ENGINES[p]
+
+
+def detach(open_steps: dict[str, Step], handles: list[Any], operations: OperationCounter) -> None:
+    """Undo the predicted steps that are not verified, and remove all hooks.
+
+    Args:
+        open_steps: The open full step, if any; the list is emptied.
+        handles: Handles of the hooks on the optimizers.
+        operations: Counter of operations; stopped.
+    """
+    operations.stop()
+    for step in open_steps.values():
+        step.undo("the engine was detached")
+    open_steps.clear()
+    for handle in handles:
+        handle.remove()
+
+
+@contextmanager
+def contained(
+    undo: Callable[[], None], fall_back: Callable[[str, Exception], None]
+) -> Iterator[None]:
+    """Run code of the plug-in; if it fails, undo the predicted steps and fall back.
+
+    Errors of this package (wrong arguments), those of a signal handler, and exceptions such as
+    ``KeyboardInterrupt`` are raised again after the undo. With several ranks, every error is raised
+    again, because the other ranks cannot know that this rank has fallen back and would wait for it
+    forever.
+
+    Args:
+        undo: Undoes the predicted steps and puts the gradients back, on any exception.
+        fall_back: Continues the run as plain training. It is called with the reason and the error.
+    """
+    try:
+        yield
+    except BaseException as error:
+        undo()
+        if not isinstance(error, Exception) or isinstance(error, HybridPredictError):
+            raise
+        if processes.size() > 1:
+            raise
+        raise_interrupt(error)
+        fall_back(f"the plug-in failed with {processes.summary(error)}", error)
+
+
+logger = processes.rank_zero_logger(__name__)
 
 
 @final
@@ -87,7 +178,7 @@ class HybridEngine(Uncopied):
         self._operations = OperationCounter(self.ledger)
         self._handles: list[Any] = []
         if not self._state.plain:
-            ranks.check_same(self.mapper.names, self.mapper.shapes, self.config)
+            processes.check_same(self.mapper.names, self.mapper.shapes, self.config)
             self._follow_parameters()
             if not self._groups.idle:
                 self._handles += optimizer.attach(weakref.ref(self))

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hybrid_predict.errors import CheckpointError
-from hybrid_predict.interrupts import raise_interrupt
+from hybrid_predict.errors import CheckpointError, raise_interrupt
 
 STATE_VERSION = 22
 

@@ -8,22 +8,20 @@ from typing import Any, final
 from hybrid_predict import saved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
+from hybrid_predict.groups.decision import KindDecision, listed
 from hybrid_predict.groups.groups import Groups
-from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.measurement import Measurement, Part, on_host, read
+from hybrid_predict.ledger import SavingsLedger, StepRecord
+from hybrid_predict.model.parameters import ParameterMapper
+from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.policy import budget
 from hybrid_predict.policy.limits import EXHAUSTED, Limits
 from hybrid_predict.policy.policy import NOTHING, UNPREDICTED, Outcome, Policy
 from hybrid_predict.policy.schedule import OVER, Schedule
 from hybrid_predict.policy.verdict import ENDED, Verdict
-from hybrid_predict.record import StepRecord
-from hybrid_predict.step import Step
-from hybrid_predict.torch import ranks
-from hybrid_predict.torch.decision import KindDecision, listed
-from hybrid_predict.torch.optimizer import OptimizerWrapper
-from hybrid_predict.torch.parameters import ParameterMapper
+from hybrid_predict.ranks import processes
+from hybrid_predict.step import Measurement, Part, Step, on_host, read
 
-logger = ranks.rank_zero_logger(__name__)
+logger = processes.rank_zero_logger(__name__)
 
 RENEWED = "epochs or limits are not what they were, so the run's length was counted anew"
 """Event of the ledger: the run's length has changed on the way."""
@@ -135,11 +133,11 @@ class State:
         ledger, groups, limit = self.ledger, self.groups, self._config.max_overhead
         if limit and not ledger.flops_per_step:
             return
-        full_step = (ledger.flops_per_step or 0) / ranks.size()
+        full_step = (ledger.flops_per_step or 0) / processes.size()
         allowed = budget.budget(full_step, limit)
         operations, period = groups.apply_budget(allowed), groups.period
         if operations or period is None:  # else the update does not count them
-            ledger.flops_per_correction = round(operations * ranks.size())
+            ledger.flops_per_correction = round(operations * processes.size())
         self.remedies = ""
         if period is None:
             needed = groups.operations(budget.LONGEST_PERIOD)
@@ -302,7 +300,7 @@ class State:
             "names": list(self._mapper.names),
             "kinds": kinds,
             "undecided": undecided,
-            "ranks": ranks.size(),
+            "ranks": processes.size(),
             "total": self.schedule.total,
             "plain": self.plain,
             "ledger": self.ledger.summary(),
@@ -345,7 +343,9 @@ class State:
             self.groups.regroup()
         self.ledger.load(state["ledger"])
         self.plain = self.plain or state["plain"]
-        if state["ranks"] != ranks.size():  # operations were counted over another number of ranks
+        if (
+            state["ranks"] != processes.size()
+        ):  # operations were counted over another number of ranks
             self.ledger.flops_per_step = self.ledger.flops_per_correction = None
         self.apply_budget()
         if steps is not None and steps != self.ledger.steps:
@@ -360,7 +360,7 @@ class State:
             self.record_event(reason, logging.WARNING)
         for what, then, now, level in (
             ("run's length", state["total"], self.schedule.total, logging.INFO),
-            ("number of ranks", state["ranks"], ranks.size(), logging.WARNING),
+            ("number of ranks", state["ranks"], processes.size(), logging.WARNING),
         ):
             if then != now:
                 self.record_event(f"the {what} changed from {then} to {now}", level)

@@ -14,11 +14,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.record import StepRecord
-from hybrid_predict.torch.cost import batch_size
-from hybrid_predict.torch.gradients import GradientInfo, dense_gradient
-from hybrid_predict.torch.optimizer import OptimizerWrapper
+from hybrid_predict.ledger import GradientInfo, SavingsLedger, StepRecord
+from hybrid_predict.model.cost import batch_size
+from hybrid_predict.model.gradients import dense_gradient
+from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 
 
 class TrainableModel(ABC):

@@ -32,10 +32,10 @@ from hybrid_predict.integrations.lightning_start import (
 )
 from hybrid_predict.integrations.reporter import Reporter, checked_folder, ending
 from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.model.cost import batch_size
+from hybrid_predict.ranks import processes
 from hybrid_predict.report.run_log import RunLog
-from hybrid_predict.torch import ranks
-from hybrid_predict.torch.cost import batch_size
-from hybrid_predict.torch.random_states import random_states
+from hybrid_predict.runs.random_states import random_states
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -318,7 +318,7 @@ class HybridPredict(TrainerCallback):
             checkpoint[KEY] = {
                 "engine": self.engine.state_dict(),
                 "clock": self._clock.state_dict(),
-                "random": ranks.gather(random_states()),
+                "random": processes.gather(random_states()),
             }
         elif self._saved is not None:
             # A tuner saves before training starts, and a run with enabled=False saves the state

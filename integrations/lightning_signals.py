@@ -8,7 +8,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.integrations.lightning_packages import TrainerCallback
-from hybrid_predict.torch import ranks
+from hybrid_predict.ranks import processes
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -40,7 +40,7 @@ class HeldSignals(TrainerCallback):
         return bool(self._held)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self._trainer.validating and ranks.size() == 1:
+        if self._trainer.validating and processes.size() == 1:
             self._handlers[number](number, frame)
         else:
             self._held.add(number)
@@ -55,19 +55,19 @@ class HeldSignals(TrainerCallback):
         if self._last:
             self._last = False
             self.finish()  # from now on ranks do not agree
-        elif agreed if ranks.size() > 1 else not trainer.fit_loop._should_accumulate():
+        elif agreed if processes.size() > 1 else not trainer.fit_loop._should_accumulate():
             self._handle()
 
     def finish(self) -> None:
         """Call the handlers of what is held at the end of training, and release the signals."""
         self.release()
-        if ranks.total(len(self._held)):
+        if processes.total(len(self._held)):
             self._handle()
 
     def _handle(self) -> None:
         """Call the handlers of the signals that any rank holds; every rank has to call it."""
         held, self._held = self._held, set()
-        for number in sorted(set().union(*ranks.gather(held))):
+        for number in sorted(set().union(*processes.gather(held))):
             self._handlers[number](number, None)
 
     def release(self) -> None:
@@ -82,5 +82,5 @@ def _handled(trainer: pl.Trainer) -> list[int]:
     environment: Any = trainer._accelerator_connector.cluster_environment
     requeues = getattr(environment, "auto_requeue", False)
     requeue = getattr(environment, "requeue_signal", None) if requeues else None
-    numbers = [signal.SIGTERM if ranks.size() > 1 else None, requeue]
+    numbers = [signal.SIGTERM if processes.size() > 1 else None, requeue]
     return [n for n in numbers if n is not None and callable(signal.getsignal(n))]

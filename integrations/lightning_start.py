@@ -9,9 +9,9 @@ from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_clock import TrainerClock
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.ranks import processes
+from hybrid_predict.runs.random_states import set_random_states
 from hybrid_predict.saved import check_entries, check_state, damaged, reading
-from hybrid_predict.torch import ranks
-from hybrid_predict.torch.random_states import set_random_states
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -37,8 +37,8 @@ def saved_ledger(saved: Any) -> SavingsLedger:
 
 def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:
     """Restore every rank's random generators, and the iterator of the epoch."""
-    if len(states) == ranks.size():
-        set_random_states(states[ranks.rank()])
+    if len(states) == processes.size():
+        set_random_states(states[processes.rank()])
     loop = trainer.fit_loop
     progress = loop.epoch_loop.batch_progress
     if loop.restarted_on_epoch_end or progress.is_last_batch or progress.current.ready == 0:

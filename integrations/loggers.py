@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.interrupts import raise_interrupt
+from hybrid_predict.errors import raise_interrupt
 from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.ranks import processes
 from hybrid_predict.report.run_facts import ONE_RUN
 from hybrid_predict.report.run_figures import loss_figure
 from hybrid_predict.report.run_log import RunLog
-from hybrid_predict.torch import ranks
 
 METRICS = (
     "steps",
@@ -41,7 +41,7 @@ NOTE = "mlflow.note.content"
 _HEADING = "**HybridPredict:**"
 """Beginning of a description that the plug-in has written, and not the user."""
 
-logger = ranks.rank_zero_logger(__name__)
+logger = processes.rank_zero_logger(__name__)
 
 
 def numbers(ledger: SavingsLedger) -> dict[str, float]:

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from hybrid_predict.errors import ConfigError
-from hybrid_predict.interrupts import raise_interrupt
+from hybrid_predict.errors import ConfigError, raise_interrupt
 
 logger = logging.getLogger(__name__)
 

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.errors import ConfigError, raise_interrupt
 from hybrid_predict.integrations.loggers import Loggers
-from hybrid_predict.interrupts import raise_interrupt
-from hybrid_predict.ledger import why_unpredicted
+from hybrid_predict.ledger import StepRecord, why_unpredicted
 from hybrid_predict.policy.schedule import Phase
-from hybrid_predict.record import StepRecord
+from hybrid_predict.ranks import processes
 from hybrid_predict.report import slow_run
 from hybrid_predict.report.log_writer import LogWriter
 from hybrid_predict.report.overview import added_cost, cautions, overview
 from hybrid_predict.report.run_log import NAME, RunLog
 from hybrid_predict.runs.files import given_path
-from hybrid_predict.torch import ranks
 
-logger = ranks.rank_zero_logger(__name__)
-_slow_logger = ranks.rank_zero_logger(slow_run.__name__)  # audits, which compare seconds, mute it
+logger = processes.rank_zero_logger(__name__)
+_slow_logger = processes.rank_zero_logger(
+    slow_run.__name__
+)  # audits, which compare seconds, mute it
 
 _PHASES = {
     Phase.WARMUP: "warm-up: updates are corrected, nothing is predicted yet",
@@ -58,7 +58,7 @@ def ending(error: BaseException) -> str:
     known = {base for base in kind.__mro__ if base.__module__ in sys.stdlib_module_names}
     named = kind.__name__.endswith(("Error", "Exception", "Warning"))
     failed = named or known > {object, BaseException, Exception}
-    return f"{'failed' if failed else 'stopped'}: {ranks.summary(error)}"
+    return f"{'failed' if failed else 'stopped'}: {processes.summary(error)}"
 
 
 def _contained(report: Callable[..., None]) -> Callable[..., None]:

@@ -20,10 +20,9 @@ from hybrid_predict.audit.config import AUTO, AuditConfig, shortened
 from hybrid_predict.audit.meter import Meter, TrialEnd
 from hybrid_predict.audit.store import Cell, FinishedRun
 from hybrid_predict.config import Speedup
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.interrupts import raise_interrupt
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError, raise_interrupt
+from hybrid_predict.runs.random_states import random_states, set_random_states
 from hybrid_predict.runs.runtime import Observer, interruptible
-from hybrid_predict.torch.random_states import random_states, set_random_states
 
 ROUNDING = 1.1
 """Largest factor by which rounding up may lengthen the short arms."""

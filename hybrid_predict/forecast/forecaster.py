@@ -10,9 +10,10 @@ from torch import Tensor
 from hybrid_predict.forecast.movement import check_delta, slopes
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.forecast.window import Window
-from hybrid_predict.torch import lists, shards
-from hybrid_predict.torch.deltas import WeightDelta
-from hybrid_predict.torch.lists import Counts
+from hybrid_predict.ranks import shards
+from hybrid_predict.ranks.sums import Counts
+from hybrid_predict.tensors import lists
+from hybrid_predict.tensors.deltas import WeightDelta
 
 
 @final

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import PredictorError
-from hybrid_predict.torch import lists
-from hybrid_predict.torch.deltas import WeightDelta
-from hybrid_predict.torch.lists import Counts
+from hybrid_predict.ranks.sums import Counts
+from hybrid_predict.tensors import lists
+from hybrid_predict.tensors.deltas import WeightDelta
 
 
 @final

@@ -16,7 +16,7 @@ from hybrid_predict.errors import ConfigError, registered
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hybrid_predict.torch.deltas import WeightDelta
+    from hybrid_predict.tensors.deltas import WeightDelta
 
 
 @final
@@ -57,7 +57,7 @@ class AbstractPredictor(ABC):
             names: Names of the K parameters.
             like: Their local shards.
             history: Dtype in which averages are stored, ``float32`` or ``bfloat16``; see
-                `torch.lists.zeros`.
+                `tensors.lists.zeros`.
         """
 
     @abstractmethod
@@ -100,14 +100,14 @@ class _DriftPredictor(AbstractPredictor, ABC):
 
     def init(self, names: Sequence[str], like: Sequence[Tensor], history: str) -> PredictorState:
         """Return a history with zero drift."""
-        from hybrid_predict.torch.lists import check_history, zeros
+        from hybrid_predict.tensors.lists import check_history, zeros
 
         check_history(self.decay, history)
         return PredictorState(tuple(names), {"drift": zeros(like, history)})
 
     def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
         """Move the drift towards the displacement."""
-        from hybrid_predict.torch.lists import average
+        from hybrid_predict.tensors.lists import average
 
         state.count += 1
         decay = min(self.decay, 1.0 - 1.0 / state.count)
@@ -115,7 +115,7 @@ class _DriftPredictor(AbstractPredictor, ABC):
 
     def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
         """Multiply the drift by its length and the learning rate."""
-        from hybrid_predict.torch.deltas import WeightDelta
+        from hybrid_predict.tensors.deltas import WeightDelta
 
         factors = tuple(self._length * rate for rate in rates)
         return WeightDelta(state.names, tuple(state.arrays["drift"]), factors)

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from hybrid_predict.policy import confidence
 from hybrid_predict.policy.confidence import window_bounds
-from hybrid_predict.torch import ranks
-from hybrid_predict.torch.deltas import WeightDelta
-from hybrid_predict.torch.lists import Counts, widest
+from hybrid_predict.ranks import processes
+from hybrid_predict.ranks.sums import Counts
+from hybrid_predict.tensors.deltas import WeightDelta
+from hybrid_predict.tensors.lists import widest
 
 SAMPLE = 65_536  # largest number of entries of a tensor that are compared, always the same ones
 
@@ -115,7 +116,7 @@ class Window:
             ]
             rows.append(torch.stack(numbers).to(device) * (share * count**2))
         sums = torch.stack(rows).sum(0)
-        rate = sums.new_zeros(1) + self._rates / (steps * ranks.size())  # their sum is the mean
+        rate = sums.new_zeros(1) + self._rates / (steps * processes.size())  # their sum is the mean
         self._before = self._forecast
         self._forecast = []
         self._moved = []
@@ -137,7 +138,7 @@ class Window:
         """Return the samples of this rank."""
         return {
             "length": self.length,
-            "ranks": ranks.size(),
+            "ranks": processes.size(),
             "sizes": list(self._sizes),
             "seen": self._seen,
             "count": self._count,
@@ -156,11 +157,11 @@ class Window:
             values: The K tensors, as local shards.
         """
         several = len(windows) > 1
-        alike = all(window["ranks"] == ranks.size() for window in windows)
-        saved = windows[ranks.rank() if alike and several else 0]
+        alike = all(window["ranks"] == processes.size() for window in windows)
+        saved = windows[processes.rank() if alike and several else 0]
         fits = list(saved["sizes"]) == self._sizes
         if several and alike:
-            fits = all(ranks.gather(fits))
+            fits = all(processes.gather(fits))
         if not fits or (several and not alike):
             saved = Window(self.length, values).state_dict()
 

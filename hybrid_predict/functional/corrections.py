@@ -9,10 +9,10 @@ from hybrid_predict.functional import kernels
 from hybrid_predict.functional.kernels import norm, wide, wide_dtype
 from hybrid_predict.functional.plan import Plan
 from hybrid_predict.functional.state import Group, Memory
-from hybrid_predict.rules.length import lengths, usual_length
 from hybrid_predict.rules.numbers import COASTING, ROUNDING, array_library
-from hybrid_predict.rules.polynomials import MOMENT_DECAY
 from hybrid_predict.rules.verdict import AVERAGE
+from hybrid_predict.tensors.polynomials import MOMENT_DECAY
+from hybrid_predict.updates.length import lengths, usual_length
 from hybrid_predict.updates.spectral import COVARIANCE_DECAY, EARLY, seen_every
 
 Arrays = Mapping[str, Any]

@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hybrid_predict.rules.numbers import array_library
-from hybrid_predict.rules.polynomials import CUSHION, FACTOR, MOST_ENERGY, ROOT, ROOT_FLOOR, Halley
+from hybrid_predict.tensors.polynomials import (
+    CUSHION,
+    FACTOR,
+    MOST_ENERGY,
+    ROOT,
+    ROOT_FLOOR,
+    Halley,
+)
 
 Numbers = TypeVar("Numbers", bound=Any)
 
@@ -128,7 +135,7 @@ def energies(matrix: Any) -> Any:
 
 
 def scales(energies: Any, rows: int) -> tuple[Any, Any]:
-    """Return the scales of rows and columns; see :func:`hybrid_predict.torch.matrices.flatten`."""
+    """Return the scales of rows and columns; see `tensors.matrices.flatten`."""
     sides = (energies[:rows], energies[rows:])
     ratios = (side / _positive(side.mean()) for side in sides)
     first, second = (ratio.clip(1.0 / MOST_ENERGY, MOST_ENERGY) ** -0.25 for ratio in ratios)

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.groups.memory import Memory, Treatment, allocate
+from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.confidence import window_length
 from hybrid_predict.policy.policy import Key, Part
-from hybrid_predict.torch import lists, owners, ranks, shards
-from hybrid_predict.torch.deltas import WeightDelta
-from hybrid_predict.torch.lists import Counts, upcast
-from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
+from hybrid_predict.ranks import owners, processes, shards, sums
+from hybrid_predict.ranks.sums import Counts
+from hybrid_predict.tensors import lists
+from hybrid_predict.tensors.deltas import WeightDelta
+from hybrid_predict.tensors.lists import upcast
 from hybrid_predict.updates.base import AVERAGE
 from hybrid_predict.updates.correct import Correction, correction
 from hybrid_predict.updates.masks import (
@@ -127,7 +129,7 @@ class Group:
     def _owners(self) -> list[int] | None:
         """The rank that owns each tensor; None for a single rank, and without an update."""
         update = self.treatment.update
-        if update is None or ranks.size() == 1:
+        if update is None or processes.size() == 1:
             return None
         forms = [shards.form(p) for p in self.parameters]
         work = [update.operations([x], 1) + x.numel() for x in forms]
@@ -203,9 +205,9 @@ class Group:
         turn = [at for at, k in enumerate(members) if corrects and self._due(k)]
         self._count(members, settings)
         if turn:
-            norms, cosines = lists.angles(gradients, average, counts)
+            norms, cosines = sums.angles(gradients, average, counts)
         else:
-            norms = lists.norms(gradients, counts)
+            norms = sums.norms(gradients, counts)
         gradients, usable = usable_gradients(gradients, average, norms)
         update = treatment.update
         lists.average(average, gradients, AVERAGE if update is None else update.decay)

@@ -12,12 +12,12 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.groups.group import Group
 from hybrid_predict.groups.memory import Treatment
+from hybrid_predict.model.parameters import ParameterMapper, overlapping
+from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.budget import shortest_period, turns
 from hybrid_predict.policy.policy import NO_BUDGET, TOO_EXPENSIVE, Key, Part, Policy
-from hybrid_predict.torch import shards
-from hybrid_predict.torch.deltas import WeightDelta
-from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
-from hybrid_predict.torch.parameters import ParameterMapper, overlapping
+from hybrid_predict.ranks import shards
+from hybrid_predict.tensors.deltas import WeightDelta
 from hybrid_predict.updates import make_update
 
 if TYPE_CHECKING:

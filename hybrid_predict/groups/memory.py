@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from torch import Tensor
 
 from hybrid_predict.policy.confidence import window_length
-from hybrid_predict.torch import lists, owners, ranks, shards
+from hybrid_predict.ranks import owners, processes, shards
+from hybrid_predict.tensors import lists
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Memory:
         # The samples of local shards differ between ranks.
         sharded = whole and any(map(shards.is_sharded, tensors))
         window = own.get("window")
-        windows = ranks.gather(window) if sharded else [window]
+        windows = processes.gather(window) if sharded else [window]
         collected = shards.gather_state(state, owned, tensors) if whole else {**state, **owned}
         return None if collected is None else {**collected, "windows": windows}
 
@@ -185,7 +186,7 @@ def _update_state(
     states = []
     for p, x, owner in zip(tensors, like, owned_by, strict=True):
         states.append(update.init([x], history))
-        if owner != ranks.rank():
+        if owner != processes.rank():
             held = states[-1].arrays
             states[-1].arrays = {
                 n: [a.to("meta") if owners.stays(a, p) else a for a in each]

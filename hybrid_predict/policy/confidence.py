@@ -79,8 +79,8 @@ class Window(NamedTuple):
     @classmethod
     def summed(cls, windows: Sequence[Window]) -> Window:
         """Return the sums over windows that were closed together."""
-        steps, *columns, rates = zip(*windows, strict=True)
-        return cls(max(steps), *map(math.fsum, columns), rate=max(rates))
+        steps, *sums, rates = zip(*windows, strict=True)
+        return cls._make([max(steps), *map(math.fsum, sums), max(rates)])
 
     def scaled(self, length: float) -> Window:
         """Return what it would have measured of a forecast of another length."""

@@ -15,9 +15,8 @@ from typing import Any, BinaryIO
 from uuid import uuid4
 from weakref import WeakSet
 
-from hybrid_predict.interrupts import raise_interrupt
-from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.record import StepRecord
+from hybrid_predict.errors import raise_interrupt
+from hybrid_predict.ledger import SavingsLedger, StepRecord
 from hybrid_predict.report.overview import Overview
 from hybrid_predict.report.run_log import SCHEMA, Row, RunLog
 from hybrid_predict.runs.runtime import environment, finite

@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import PredictorError
-from hybrid_predict.torch import lists
-from hybrid_predict.torch.deltas import write
-from hybrid_predict.torch.lists import Counts, upcast
-from hybrid_predict.torch.optimizer import Options
-from hybrid_predict.torch.owners import exchanges, stays
-from hybrid_predict.torch.shards import form
+from hybrid_predict.optimizers.wrapper import Options
+from hybrid_predict.ranks import sums
+from hybrid_predict.ranks.owners import exchanges, stays
+from hybrid_predict.ranks.shards import form
+from hybrid_predict.ranks.sums import Counts
+from hybrid_predict.tensors import lists
+from hybrid_predict.tensors.deltas import write
+from hybrid_predict.tensors.lists import upcast
+from hybrid_predict.tensors.shapes import as_matrix
 from hybrid_predict.updates import length
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.masks import either
-from hybrid_predict.updates.shapes import as_matrix
 
 
 @final
@@ -57,7 +59,7 @@ class Correction:
             options: How the optimizer updates each.
             masks: Entries that stay as the optimizer has left them, or None.
             carries: Rounding errors of 16-bit weights; empty if there are none.
-            counts: See `torch.lists`.
+            counts: See `ranks.sums.Counts`.
         """
         update = self.update
         kept = [1.0 - option.shrink for option in options]
@@ -87,7 +89,7 @@ class Correction:
         """
         pairs = zip(self.falls, self.rows, strict=True)
         usual = [fall / length.usual_length(rows) for fall, rows in pairs]
-        own, along, slopes = lists.slopes(
+        own, along, slopes = sums.slopes(
             (values, before, kept), self.averages, self.directions, counts
         )
         if not lists.finite_on_host(own, slopes):

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hybrid_predict.torch.gradients import dense_gradient
-from hybrid_predict.torch.lists import finite_on_host, size, upcast
-from hybrid_predict.torch.optimizer import Options
+from hybrid_predict.model.gradients import dense_gradient
+from hybrid_predict.optimizers.wrapper import Options
+from hybrid_predict.tensors.lists import finite_on_host, size, upcast
 from hybrid_predict.updates.base import COASTING, ROUNDING
 
 _SMALL = 2048

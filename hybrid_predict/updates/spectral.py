@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.tensors.shapes import as_matrix, direction_operations
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
-from hybrid_predict.updates.shapes import as_matrix, direction_operations
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,9 +41,9 @@ class SpectralUpdate(AbstractUpdate):
     successive gradients point in opposite directions, as in full-batch training at the edge of
     stability, the newest gradient is mostly oscillation, and :math:`\nu_t` is small.
 
-    T is diagonal, see `torch.matrices.flatten`: columns that have much of the energy of M get less
-    weight. The decay :math:`\rho` of moments is ``updates.polynomials.MOMENT_DECAY``, that of the
-    covariance is :data:`COVARIANCE_DECAY`. Convolutions are read as matrices of shape (output
+    T is diagonal, see `tensors.matrices.flatten`: columns that have much of the energy of M get
+    less weight. The decay :math:`\rho` of moments is ``tensors.polynomials.MOMENT_DECAY``, that of
+    the covariance is :data:`COVARIANCE_DECAY`. Convolutions are read as matrices of shape (output
     channels, rest). Covariance and root take at most as much memory as the weights and a diagonal.
 
     Args:
@@ -89,7 +89,7 @@ class SpectralUpdate(AbstractUpdate):
         """Return a state with zero moments."""
         import torch
 
-        from hybrid_predict.torch.lists import check_history, stored_as, widest
+        from hybrid_predict.tensors.lists import check_history, stored_as, widest
 
         check_history(self.decay, history)
         state: dict[str, list[Tensor]] = {"energies": [], "levels": [], "roots": [], "steps": []}
@@ -115,7 +115,7 @@ class SpectralUpdate(AbstractUpdate):
         """Return the negated, scaled orthogonal factor of average and newest gradient."""
         import torch
 
-        from hybrid_predict.torch.matrices import Moments, flatten, observe
+        from hybrid_predict.tensors.matrices import Moments, flatten, observe
 
         arrays, every = state.arrays, seen_every(state.period)
         steps = [arrays["steps"][k] for k in members]

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import load
 from benchmarks.ranks import FULL, by_formula, network
-from hybrid_predict.updates.shapes import direction_operations
+from hybrid_predict.tensors.shapes import direction_operations
 from hybrid_predict.updates.spectral import SpectralUpdate
 
 RESULTS = load("ranks.json")

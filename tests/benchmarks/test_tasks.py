@@ -28,7 +28,7 @@ from benchmarks.tasks.photograph import (
 from benchmarks.tasks.schedules import SCHEDULES
 from benchmarks.tasks.text import GRU
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.torch.kinds import classify
+from hybrid_predict.model.kinds import classify
 
 
 @pytest.fixture(params=TASKS, scope="module")

@@ -27,7 +27,7 @@ from witness import verifies
 
 from compatibility.rows import row, rows
 from compatibility.subject import EPOCHS, STEPS, Subject, cosine, follows, refused, train
-from hybrid_predict.torch import ranks
+from hybrid_predict.ranks import processes
 
 WITH_ARGUMENTS: dict[str, dict[str, Any]] = {
     "`max_steps`": {"max_steps": 36},
@@ -168,7 +168,7 @@ def wandb_logger(folder: Path) -> None:
     run = train(Net(), logger=WandbLogger()).sound()
     summary = run.trainer.logger.experiment.summary
     told = {"hybrid_predict/full_steps": run.ledger.full_steps, "hybrid_predict/phase": "cooldown"}
-    assert ({} if ranks.rank() else told).items() <= summary.items()
+    assert ({} if processes.rank() else told).items() <= summary.items()
 
 
 class Tuned(Net):

@@ -11,7 +11,7 @@ from lightning.pytorch.plugins import MixedPrecision
 
 from compatibility.rows import row
 from compatibility.subject import STEPS, Run, Subject, mlp, train
-from hybrid_predict.torch.shards import local
+from hybrid_predict.ranks.shards import local
 
 
 @row("`32-true`", "32-true", torch.float32)

@@ -25,8 +25,8 @@ from witness import Witness, parameters
 
 from compatibility.rows import row, rows
 from compatibility.subject import EPOCHS, Run, Subject, cosine, mlp, train, warned
-from hybrid_predict.torch import ranks
-from hybrid_predict.torch.shards import local
+from hybrid_predict.ranks import processes
+from hybrid_predict.ranks.shards import local
 
 
 class Saved(Callback):
@@ -38,7 +38,7 @@ class Saved(Callback):
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
         state, left = checkpoint["state_dict"], self.witness.whole(module)
-        held = left.keys() & state.keys() if ranks.rank() else left.keys()  # rank 0 has all
+        held = left.keys() & state.keys() if processes.rank() else left.keys()  # rank 0 has all
         self.right.append(all(torch.equal(state[name], left[name]) for name in held))
 
 
@@ -79,9 +79,9 @@ def saved_on_exception(make: Callable[[Path], Callback], folder: Path) -> None:
 
     class Keep(Callback):
         def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
-            if ranks.rank() == 0:
+            if processes.rank() == 0:
                 torch.save(checkpoint, kept)
-            ranks.gather(None)  # until it is written
+            processes.gather(None)  # until it is written
 
     callbacks = [Ungated(), saved.witness, saved, make(folder / "run"), Keep()]
     with warnings.catch_warnings():

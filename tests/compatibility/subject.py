@@ -22,8 +22,8 @@ from compatibility.rows import CHECKS
 from hybrid_predict import HybridConfig, MomentumPredictor, SavingsLedger
 from hybrid_predict.config import KINDS
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.torch import ranks
-from hybrid_predict.torch.shards import full_tensor, local
+from hybrid_predict.ranks import processes
+from hybrid_predict.ranks.shards import full_tensor, local
 
 STEPS = 36
 """Steps of a row's run; 24 full steps at the default speedup."""
@@ -119,7 +119,7 @@ class Run:
         assert {*(self.witness.watched or ("batch end", "end"))} <= self.witness.seen.keys()
         assert all(all(seen) for seen in self.witness.seen.values())
         counts = (ledger.full_steps, ledger.predicted_steps, ledger.undone_steps)
-        first, *others = ranks.gather((weights, counts))
+        first, *others = processes.gather((weights, counts))
         assert all(same_bits(first, other) for other in others), "the ranks differ"
         return self
 
@@ -174,7 +174,7 @@ def follows(
 
 def warned(match: str) -> AbstractContextManager[Any]:
     """Expect a warning of Lightning, which only the first rank gives."""
-    return nullcontext() if ranks.rank() else pytest.warns(UserWarning, match=match)
+    return nullcontext() if processes.rank() else pytest.warns(UserWarning, match=match)
 
 
 def refuses(words: str, model: Net | None = None, **kwargs: Any) -> str:

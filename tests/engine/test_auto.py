@@ -29,9 +29,9 @@ from benchmarks.placebos import (
 )
 from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine
 from hybrid_predict.config import KINDS, MOST_PREDICTED
+from hybrid_predict.ledger import Phase
 from hybrid_predict.policy.policy import BEGUN_ANEW, NOT_LASTING, TOO_FEW
 from hybrid_predict.policy.verdict import ENDED, RESTARTED, Evidence
-from hybrid_predict.record import Phase
 
 SMALL, GOOD = 1e-5, 1e-2
 """Learning rates."""

@@ -13,9 +13,8 @@ from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate
 from hybrid_predict.groups import groups
-from hybrid_predict.ledger import FELL_BACK
+from hybrid_predict.ledger import FELL_BACK, Phase
 from hybrid_predict.policy import budget
-from hybrid_predict.record import Phase
 
 
 @pytest.fixture(autouse=True)

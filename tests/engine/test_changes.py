@@ -8,7 +8,7 @@ from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.errors import UnsupportedSetupError, UsageError
-from hybrid_predict.record import Phase
+from hybrid_predict.ledger import Phase
 
 WIDTHS = 6, 16, 16, 16, 1
 

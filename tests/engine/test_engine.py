@@ -12,7 +12,7 @@ from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, Verdict
 from hybrid_predict.errors import ConfigError, UsageError
-from hybrid_predict.record import Phase
+from hybrid_predict.ledger import Phase
 from hybrid_predict.report.overview import overview
 
 PREDICTING = 7

@@ -7,7 +7,7 @@ from loops import Bench, Run, full_step, load, make_config, net, normal, same_bi
 from torch.optim.lr_scheduler import LambdaLR
 
 from hybrid_predict import HybridConfig, MomentumPredictor
-from hybrid_predict.record import Phase
+from hybrid_predict.ledger import Phase
 
 DECAY, COEFFICIENT = 0.9, 0.5
 

@@ -16,7 +16,7 @@ from loops import (
 
 from hybrid_predict import HybridEngine, SpectralUpdate
 from hybrid_predict.errors import UsageError
-from hybrid_predict.record import Phase
+from hybrid_predict.ledger import Phase
 
 SHORT = {"total_steps": 24}
 SCENARIOS = {

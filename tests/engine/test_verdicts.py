@@ -6,8 +6,8 @@ from loops import NAN, Bench, make_config, same_bits, weights
 from verifying import kept, run
 
 from hybrid_predict import Verdict
+from hybrid_predict.ledger import Phase
 from hybrid_predict.policy.limits import IDLE
-from hybrid_predict.record import Phase
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw, fused"])

@@ -25,7 +25,7 @@ from faulty import (
 from hybrid_predict import HybridEngine, Verdict, WeightDelta
 from hybrid_predict.errors import PredictorError
 from hybrid_predict.policy.limits import MOST_PAUSES
-from hybrid_predict.torch.deltas import Movement
+from hybrid_predict.tensors.deltas import Movement
 from interrupts import interrupt_lines
 
 

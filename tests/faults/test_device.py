@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from faulty import state
 from hybrid_predict import HybridEngine
 from hybrid_predict.groups import groups
-from hybrid_predict.measurement import read
 from hybrid_predict.state import MOST_UNREAD
+from hybrid_predict.step import read
 
 needs_gpu = [
     pytest.mark.gpu,

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning_models import Net, fit
 
 from hybrid_predict import FittedPredictor, HybridPredict
-from hybrid_predict.interrupts import failures_suppressed
+from hybrid_predict.errors import failures_suppressed
 from interrupts import interrupt_and_go_on, interrupt_lines, prepared
 
 
@@ -70,10 +70,14 @@ def test_the_error_of_any_signal_handler_is_an_interrupt(handler, handle):
 
 
 PLACES = [
-    "torch.deltas.Movement.apply", "torch.decay._Trials.rule", "torch.decay._Trials._end",
-    "torch.uses.MatrixUses.see", "torch.cost.flop_registry", "report.log_writer._lock",
+    "tensors.deltas.Movement.apply",
+    "optimizers.decay._Trials.rule",
+    "optimizers.decay._Trials._end",
+    "model.uses.MatrixUses.see",
+    "model.cost.flop_registry",
+    "report.log_writer._lock",
     "integrations.reporter.overview",
-]  # fmt: skip
+]
 
 
 class Descent(torch.optim.SGD):

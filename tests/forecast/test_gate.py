@@ -8,8 +8,8 @@ from torch import nn
 from benchmarks.placebos import NegatedForecast
 from hybrid_predict import MomentumPredictor
 from hybrid_predict.config import KINDS
+from hybrid_predict.ledger import Phase
 from hybrid_predict.policy.confidence import SHORTEST, Confidence, Skill
-from hybrid_predict.record import Phase
 
 
 def gated(**changes):

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from hybrid_predict.forecast.movement import check_delta
 from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.ranks import sums
 from hybrid_predict.saved import cloned
-from hybrid_predict.torch import lists
+from hybrid_predict.tensors import lists
 from hybrid_predict.updates import AbstractUpdate
 from hybrid_predict.updates.correct import correction
 
@@ -139,7 +140,7 @@ class Corrected:
         new = [gradients[k].clone() for k in members]
         average = [self.average[k] for k in members]
         named = {f"tensor {k}": self._like[k] for k in members}
-        _, cosines = lists.angles(new, average)
+        _, cosines = sums.angles(new, average, None)
         lists.average(average, new, self.update.decay)
         falls: list[float | Tensor] = [1.0] * len(named)
         members = list(members)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hybrid_predict import HybridEngine
-from hybrid_predict.torch import shards
+from hybrid_predict.ranks import shards
 
 
 def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from cases import TiedLM
 from torch import Tensor, nn
 
-from hybrid_predict.torch.cost import Watching
-from hybrid_predict.torch.kinds import classify, matrix_index, resolve
-from hybrid_predict.torch.uses import MatrixUses
+from hybrid_predict.model.cost import Watching
+from hybrid_predict.model.kinds import classify, matrix_index, resolve
+from hybrid_predict.model.uses import MatrixUses
 
 Loss = Callable[[Any], Tensor]
 

@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 from hybrid_predict import HybridPredict, MomentumPredictor, StepRecord
-from hybrid_predict.torch import ranks
+from hybrid_predict.ranks import processes
 
 EVERYWHERE: dict[str, Callable[[], Any]] = {}
 """Makes further arguments of every Trainer; checks on several ranks set a strategy."""
@@ -133,7 +133,7 @@ class SeededLoader:
 
     def __iter__(self) -> Iterator[list[Tensor]]:
         for position in range(self.position, self.length):
-            seed = 1000 * self.epoch + position + 10**6 * ranks.rank()
+            seed = 1000 * self.epoch + position + 10**6 * processes.rank()
             generator = torch.Generator().manual_seed(seed)
             self.position = (position + 1) % self.length
             self.epoch += not self.position
@@ -148,7 +148,7 @@ class SeededLoader:
 
 def loader(batches: int = 16) -> DataLoader[Any]:
     """So many batches for every rank, among which Lightning divides them."""
-    rows = 16 * batches * ranks.size()
+    rows = 16 * batches * processes.size()
     data = torch.randn(rows, 8, generator=torch.Generator().manual_seed(3))
     return DataLoader(TensorDataset(data), batch_size=16)
 

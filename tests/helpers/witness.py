@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict.torch import shards
+from hybrid_predict.ranks import shards
 
 
 def parameters(module: nn.Module) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from loops import full_step, normal
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine
-from hybrid_predict.record import Phase
+from hybrid_predict.ledger import Phase
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse C")
 

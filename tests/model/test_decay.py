@@ -7,7 +7,7 @@ from own_optimizers import RATE, Lion, Own, net, run, train_step
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, OptimizerWrapper
-from hybrid_predict.torch.decay import find_rule
+from hybrid_predict.optimizers.decay import find_rule
 
 DECAY = 0.1
 
@@ -136,7 +136,7 @@ def test_a_schedule_of_the_decay_is_followed(name):
 
 
 def test_a_decay_that_is_not_in_proportion_is_found_anew_and_little_is_kept(monkeypatch):
-    monkeypatch.setattr("hybrid_predict.torch.optimizer._MOST_RULES", 3)
+    monkeypatch.setattr("hybrid_predict.optimizers.wrapper._MOST_RULES", 3)
     optimizer = own(by_square)([{"params": [p := weight()], "weight_decay": 0.0}])
     wrapper = OptimizerWrapper(optimizer)
     for decay in (0.1, 0.2, 0.3, 0.4, 0.5, 0.1):
@@ -157,7 +157,7 @@ def by_square(p, state, group):
 def test_groups_are_tried_once_unless_the_rule_of_another_fits(descended, count, monkeypatch):
     trials = []
     monkeypatch.setattr(
-        "hybrid_predict.torch.optimizer.find_rule",
+        "hybrid_predict.optimizers.wrapper.find_rule",
         lambda *given: trials.append(find_rule(*given)) or trials[-1],
     )
     groups = [{"params": [weight()], "weight_decay": decay} for decay in (0.1, 0.2)]

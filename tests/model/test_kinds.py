@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 
 from benchmarks.tasks.byte_gpt import ByteGPT
 from hybrid_predict import HybridConfig, HybridEngine
-from hybrid_predict.torch.kinds import classify
+from hybrid_predict.model.kinds import classify
 
 
 class ViTLike(nn.Module):

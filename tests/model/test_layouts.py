@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.torch import layouts, shards
-from hybrid_predict.torch.layouts import Layout
+from hybrid_predict.ranks import layouts, shards
+from hybrid_predict.ranks.layouts import Layout
 
 
 def test_a_parameter_of_one_dimension_has_the_form_that_was_registered() -> None:

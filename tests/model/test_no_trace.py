@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hybrid_predict import OptimizerWrapper
-from hybrid_predict.torch.decay import LARGEST
+from hybrid_predict.optimizers.decay import LARGEST
 
 RATE = 1e-2
 

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from kind_cases import CASES, InKernel, KindCase, frozen, mlp, resolved, rows, square
 from torch import nn
 
-from hybrid_predict.torch.cost import Watching
-from hybrid_predict.torch.kinds import matrix_index
-from hybrid_predict.torch.uses import MatrixUses
+from hybrid_predict.model.cost import Watching
+from hybrid_predict.model.kinds import matrix_index
+from hybrid_predict.model.uses import MatrixUses
 
 
 class GraphAttention(nn.Module):

@@ -18,7 +18,7 @@ from hybrid_predict.policy.budget import (
     remedies,
     shortest_period,
 )
-from hybrid_predict.updates.shapes import as_matrix, direction_operations
+from hybrid_predict.tensors.shapes import as_matrix, direction_operations
 
 WIDTH = 512
 

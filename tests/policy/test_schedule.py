@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hybrid_predict import HybridConfig
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.ledger import Phase
 from hybrid_predict.policy.schedule import due, phase, schedule
-from hybrid_predict.record import Phase
 
 
 def plan(planned, stands=lambda k: True):

@@ -19,7 +19,7 @@ from loops import NAN, Bench, hurry, make_config, same_bits, spoil_with, weights
 
 from hybrid_predict import Verdict
 from hybrid_predict.errors import CheckpointError, UsageError
-from hybrid_predict.record import Phase
+from hybrid_predict.ledger import Phase
 
 STEPS = 20
 

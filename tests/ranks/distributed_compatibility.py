@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from compatibility import test_compatibility as single
 from compatibility.models import unfreezing
-from hybrid_predict.torch import ranks
+from hybrid_predict.ranks import processes
 
 STRATEGIES = ("ddp", "fsdp2")
 
@@ -80,7 +80,7 @@ def _unfrozen(folder: Path) -> bool:
     callback, model = unfreezing()
     with _trained_by("ddp", partly=False):
         fit([callback], model, max_epochs=6, limit_train_batches=6)
-    first, second = ranks.gather(model.net[0].weight.detach())
+    first, second = processes.gather(model.net[0].weight.detach())
     return torch.equal(first, second)
 
 

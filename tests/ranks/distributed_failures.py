@@ -15,7 +15,7 @@ from torch import Tensor
 from distributed_loops import Loop, batch, ddp, make_config, sharded
 from faulty import Failing, FailingUpdate
 from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel
-from hybrid_predict.torch import ranks
+from hybrid_predict.ranks import processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class FailingThere(Failing):
     rank: int = 1
 
     def _fail(self, method: str, state: Any) -> None:
-        if ranks.rank() == self.rank:
+        if processes.rank() == self.rank:
             super()._fail(method, state)
 
 
@@ -34,7 +34,7 @@ class FailingUpdateThere(FailingUpdate):
     """Fails on the last rank only, in a method in which the ranks of a sharded model meet."""
 
     def _fail(self) -> None:
-        if ranks.rank() == 1:
+        if processes.rank() == 1:
             super()._fail()
 
 
@@ -75,7 +75,7 @@ def loader(folder: Path) -> dict[str, Any]:
         nonlocal kept
         for k in range(100):
             kept = loop.state()
-            if k == 8 and ranks.rank() == 1:
+            if k == 8 and processes.rank() == 1:
                 raise OSError("the share is gone")
             yield batch(k)
 
@@ -91,7 +91,7 @@ def in_a_trainer(folder: Path) -> dict[str, Any]:
     class Torn(SeededLoader):
         def __iter__(self) -> Iterator[list[Tensor]]:
             for k, x in enumerate(super().__iter__()):
-                if k == 8 and ranks.rank() == 1:
+                if k == 8 and processes.rank() == 1:
                     raise OSError("the share is gone")
                 yield x
 

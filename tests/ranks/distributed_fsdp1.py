@@ -40,7 +40,7 @@ from distributed_loops import (
 from distributed_resume import one_rank, other, read_inside, resumed
 from hybrid_predict import HybridEngine
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.torch import ranks, shards
+from hybrid_predict.ranks import processes, shards
 
 FULL = ShardingStrategy.FULL_SHARD
 
@@ -89,7 +89,7 @@ def saved_inside(folder: Path) -> dict[str, bool]:
     with using(StateDictType.SHARDED_STATE_DICT):
         state = loop.model.state_dict()
     parts = {n: [s.tensor for s in x.local_shards()] for n, x in state.items()}
-    rows = {n: list(x.chunk(2)[ranks.rank() :][:1]) for n, x in before.items()}
+    rows = {n: list(x.chunk(2)[processes.rank() :][:1]) for n, x in before.items()}
     left = same_bits(loop.weights(), before)
     wanted = {n: x + 1.0 for n, x in before.items()}
     with using(StateDictType.FULL_STATE_DICT):
@@ -97,7 +97,7 @@ def saved_inside(folder: Path) -> dict[str, bool]:
     loop.engine.abandon()
     return {
         "moved": not same_bits(moved, before),
-        "full": same_bits(full, before if ranks.rank() == 0 else {}),
+        "full": same_bits(full, before if processes.rank() == 0 else {}),
         "sharded": same_bits(parts, rows),
         "left": left,
         "loaded": same_bits(loop.weights(), wanted),

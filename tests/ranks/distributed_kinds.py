@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distributed_loops import make_config
 from hybrid_predict import HybridEngine
-from hybrid_predict.torch import ranks
+from hybrid_predict.ranks import processes
 
 
 def sharded(net: Any) -> Any:
@@ -44,7 +44,7 @@ def kinds(wrap: Callable[[Any], Any], told: int) -> Callable[[Path], tuple[list[
         loss = square(model)
         loss.backward()
         optimizer.step()
-        engine.after_step(loss if ranks.rank() < told else loss.item())
+        engine.after_step(loss if processes.rank() < told else loss.item())
         engine.detach()
         pairs = zip(engine.mapper.names, engine.mapper.kinds, strict=True)
         reasons = [event["reason"] for event in engine.ledger.events]

@@ -27,8 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 from faulty import Log
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate, StepRecord
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.torch import ranks, shards
-from hybrid_predict.torch.fsdp1 import named_parameters
+from hybrid_predict.ranks import processes, shards
+from hybrid_predict.ranks.fsdp1 import named_parameters
 from hybrid_predict.updates import AbstractUpdate, UpdateState
 
 STEPS, SPOILED = 24, 12
@@ -103,7 +103,7 @@ def build() -> Net:
 def batch(step: int, shared: bool = False) -> Tensor:
     """This rank's part of a batch; without a group, or if it is shared, all of it."""
     x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
-    return x if shared else x[ranks.rank() :: ranks.size()]
+    return x if shared else x[processes.rank() :: processes.size()]
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Loop:
         return (self.model(x, branch) - x.sum(1, keepdim=True).sin()).square().mean()
 
     def step(self, spoil: Spoil | None = None, stop: bool | None = None) -> StepRecord:
-        bad = spoil if spoil and ranks.rank() == ranks.size() - 1 else Spoil()
+        bad = spoil if spoil and processes.rank() == processes.size() - 1 else Spoil()
         if self.taken == self.frozen:
             shards.unwrapped(self.model).middle.weight.requires_grad_(False)
         if self.period is not None:  # turns depend on the number of ranks
@@ -242,7 +242,7 @@ def reductions(wrap: Callable[[Net], Any]) -> Callable[[Path], list[tuple[int, i
 
     def check(folder: Path) -> list[tuple[int, int]]:
         loop, found = Loop(wrap), []
-        with mock.patch.object(ranks, "_all_reduced", wraps=ranks._all_reduced) as reduced:
+        with mock.patch.object(processes, "_all_reduced", wraps=processes._all_reduced) as reduced:
             for _ in range(10):
                 reduced.reset_mock()
                 found.append((loop.step().predicted, reduced.call_count))
@@ -304,7 +304,7 @@ def refused(folder: Path) -> dict[str, str]:
     told = {}
     setups: dict[str, tuple[Callable[[Net], Any], int]] = {
         "fully_shard over tensor parallelism": (both, 60),
-        "another configuration": (ddp(), 60 + ranks.rank()),
+        "another configuration": (ddp(), 60 + processes.rank()),
     }
     for name, (wrap, steps) in setups.items():
         with pytest.raises(UnsupportedSetupError) as caught:

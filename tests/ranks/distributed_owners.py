@@ -33,9 +33,9 @@ from distributed_loops import (
 )
 from hybrid_predict import SpectralUpdate
 from hybrid_predict.groups import group
-from hybrid_predict.torch import owners, ranks, shards
-from hybrid_predict.torch.cost import Watching
-from hybrid_predict.torch.owners import MOST_TOGETHER
+from hybrid_predict.model.cost import Watching
+from hybrid_predict.ranks import owners, processes, shards
+from hybrid_predict.ranks.owners import MOST_TOGETHER
 from hybrid_predict.updates import UpdateState
 from hybrid_predict.updates.correct import correction
 
@@ -137,10 +137,10 @@ def resumed(folder: Path) -> dict[str, Any]:
     loop = Loop(ddp())
     loop.train(SPOILED)
     saved = {"engine": loop.engine.state_dict(), "parts": loop.state()}
-    torch.save(saved, folder / f"ddp-{ranks.rank()}.pt")
+    torch.save(saved, folder / f"ddp-{processes.rank()}.pt")
     dist.barrier()
     again = Loop(ddp())
-    states = [torch.load(folder / f"ddp-{k}.pt") for k in range(ranks.size())]
+    states = [torch.load(folder / f"ddp-{k}.pt") for k in range(processes.size())]
     again.load(states[0]["parts"])
     again.engine.load_state_dict(states[1]["engine"])
     again.taken = loop.taken
@@ -156,7 +156,7 @@ def saved_alone(folder: Path) -> dict[str, Any]:
     """
     loop = Loop(ddp(), make_config(updates={"hidden": SpectralUpdate(longest=0)}))
     loop.train(SPOILED)
-    alone = loop.engine.state_dict() if ranks.rank() == 0 else None
+    alone = loop.engine.state_dict() if processes.rank() == 0 else None
     dist.barrier()
     groups = loop.engine.state_dict()["tensors"]["groups"]
     alike = alone is not None and same_bits(alone["tensors"]["groups"], groups)
@@ -167,7 +167,7 @@ def unequal(folder: Path) -> str:
     """What is said about matrices that are not the same on all ranks."""
     loop = Loop()
     with torch.no_grad():
-        loop.model.middle.weight += ranks.rank()
+        loop.model.middle.weight += processes.rank()
     with pytest.raises(RuntimeError) as caught:
         loop.step()
     return str(caught.value)

@@ -26,8 +26,8 @@ from distributed_loops import (
 )
 from faulty import Log
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.torch import ranks, shards
-from hybrid_predict.torch.fsdp1 import named_parameters
+from hybrid_predict.ranks import processes, shards
+from hybrid_predict.ranks.fsdp1 import named_parameters
 
 
 def halved(net: Net) -> Net:
@@ -49,10 +49,10 @@ def resumed(
             "parts": copy.deepcopy(loop.state()),
             "whole": loop.weights(),
         }
-        torch.save(states, folder / f"{name}-{ranks.rank()}.pt")
+        torch.save(states, folder / f"{name}-{processes.rank()}.pt")
         dist.barrier()
         again = Loop(wrap, config)
-        again.load(torch.load(folder / f"{name}-{ranks.rank()}.pt")["parts"])
+        again.load(torch.load(folder / f"{name}-{processes.rank()}.pt")["parts"])
         again.engine.load_state_dict(torch.load(folder / f"{name}-0.pt")["engine"])
         again.taken = loop.taken
         carries = [copy.deepcopy(x.engine._state.groups.carries) for x in (loop, again)]
@@ -101,7 +101,7 @@ def read_on_one_rank(folder: Path) -> dict[str, Any]:
     loop.engine.before_step()
     loss = loop.loss()
     loss.backward()
-    if ranks.rank() == 0:
+    if processes.rank() == 0:
         shards.unwrapped(loop.model).state_dict()
     loop.optimizer.step()
     loop.optimizer.zero_grad()

@@ -19,7 +19,7 @@ from slurm import job
 
 from distributed_loops import Loop, ddp, make_config, sharded
 from faulty import Log
-from hybrid_predict.torch import ranks
+from hybrid_predict.ranks import processes
 from test_trainers import PREDICTING, ShardedNet, fsdp2, run
 
 
@@ -31,7 +31,7 @@ class Sent(Callback):
         setattr(self, hook, self.send)
 
     def send(self, trainer: Any, *args: Any) -> None:
-        if (self.rank, self.batch) == (ranks.rank(), trainer.fit_loop.total_batch_idx):
+        if (self.rank, self.batch) == (processes.rank(), trainer.fit_loop.total_batch_idx):
             self.batch = -1
             os.kill(os.getpid(), self.number)
 
@@ -40,13 +40,13 @@ def requeued(name: str, *args: Any) -> Callable[[Path], dict[str, Any]]:
     """Both ranks get SLURM's signal, at different lines; then the job runs again."""
 
     def check(folder: Path) -> dict[str, Any]:
-        own = folder / f"requeued-{name}-{ranks.rank()}" if ranks.rank() else folder / name
+        own = folder / f"requeued-{name}-{processes.rank()}" if processes.rank() else folder / name
         own.mkdir()
         sent = [
             Sent(signal.SIGUSR1, 0, 9, "on_after_backward"),
             Sent(signal.SIGUSR1, 1, 9, "on_before_zero_grad"),
         ]
-        with mock.patch.dict(os.environ, job(own, ranks.rank(), tasks=2)):
+        with mock.patch.dict(os.environ, job(own, processes.rank(), tasks=2)):
             options = {"default_root_dir": folder / name, "config": PREDICTING}
             left = run(*args, callbacks=sent, plugins=[SLURMEnvironment()], **options)
             right = run(*args, plugins=[SLURMEnvironment()], seed=50, **options)
@@ -91,14 +91,14 @@ def asked(wrap: Callable[[Any], Any], *, late: bool = False) -> Callable[[Path],
         loop = Loop(wrap, make_config())
         for _ in range(10):
             loop.step(stop=False)
-        records = [loop.step(stop=k == 0 and ranks.rank() == 1) for k in range(2)]
+        records = [loop.step(stop=k == 0 and processes.rank() == 1) for k in range(2)]
         state, again = [loop.engine.state_dict()], Loop(wrap, make_config())
         dist.broadcast_object_list(state)
         again.engine.load_state_dict(state[0])
         records += [loop.step(stop=False) for _ in range(3)]
         resumed = [again.step(stop=False).stop for _ in range(4)]
         loop.engine._fall_back("told so")
-        after = [loop.step(stop=bool(k and ranks.rank())).stop for k in range(2)]
+        after = [loop.step(stop=bool(k and processes.rank())).stop for k in range(2)]
         return {"stops": [r.stop for r in records], "resumed": resumed, "plain": after}
 
     return check

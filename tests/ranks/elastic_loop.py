@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distributed_loops import Loop, make_config, sharded
 from hybrid_predict.policy.limits import Limits
-from hybrid_predict.torch import ranks, shards
+from hybrid_predict.ranks import processes, shards
 
 EVERY = 3
 """Full steps between two saves; with one predicted step after each, phases begin in between."""
@@ -49,7 +49,7 @@ class Deaths:
         self.planned = planned[attempt] if attempt < len(planned) else None
 
     def at(self, place: str, step: int, told: Any) -> None:
-        if self.planned is None or self.planned[:3] != [ranks.rank(), step, place]:
+        if self.planned is None or self.planned[:3] != [processes.rank(), step, place]:
             return
         with (self.folder / "deaths.jsonl").open("a") as file:
             print(json.dumps({"place": place, "step": step, **told}), file=file)
@@ -97,7 +97,7 @@ class Elastic(Loop):
             shards.unwrapped(self.model), self.optimizer, options=WHOLE
         )
         engine = self.engine.state_dict()  # on every rank
-        if ranks.rank() == 0:
+        if processes.rank() == 0:
             new = self.file.with_suffix(".new")
             parts = {"model": model, "optimizer": optimizer, "engine": engine}
             counted = {"scheduler": self.scheduler.state_dict(), "taken": self.taken}

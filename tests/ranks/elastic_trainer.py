@@ -22,7 +22,7 @@ from lightning_models import Net, SeededLoader, Ungated, fit
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 
-from hybrid_predict.torch import ranks, shards
+from hybrid_predict.ranks import processes, shards
 from launcher import ADVICE
 
 STEPS, EVERY = 40, 4
@@ -40,7 +40,7 @@ class RankLoader(SeededLoader):
 
     def __iter__(self) -> Iterator[list[Tensor]]:
         for (x,) in super().__iter__():
-            yield [x[ranks.rank() :: ranks.size()]]
+            yield [x[processes.rank() :: processes.size()]]
 
 
 def fsdp2(**options: Any) -> Any:
@@ -69,7 +69,7 @@ class Fault(Callback):
         if trainer.sanity_checking:
             return
         engine = self.plugin.engine
-        if engine is None or self.rank != ranks.rank():
+        if engine is None or self.rank != processes.rank():
             return
         step = engine._step
         if self.number != engine.ledger.full_steps + (step is not None):
@@ -77,7 +77,7 @@ class Fault(Callback):
         self.number = -1
         told = {} if step is None else {"phase": step.phase.value, "predicted": step.predicted}
         with (self.folder / "faults.jsonl").open("a") as file:
-            print(json.dumps({"rank": ranks.rank(), **told}), file=file)
+            print(json.dumps({"rank": processes.rank(), **told}), file=file)
         if self.how == "exit":
             os._exit(3)
         elif self.how == "raise":
@@ -117,7 +117,7 @@ def run(folder: Path, setup: str, planned: list[list[list[Any]]]) -> None:
     }  # fmt: skip
     ledger = plugin.ledger.summary()
     kept = {k: v for k, v in ledger.items() if not any(w in k for w in ("seconds", "overhead"))}
-    if ranks.rank() == 0:
+    if processes.rank() == 0:
         torch.save({"weights": named, "optimizer": moments, "ledger": kept,
                     "step": trainer.global_step}, folder / "end.pt")  # fmt: skip
 

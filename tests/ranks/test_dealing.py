@@ -7,7 +7,7 @@ import random
 import pytest
 
 from hybrid_predict.policy.budget import deal
-from hybrid_predict.torch.owners import rounds
+from hybrid_predict.ranks.owners import rounds
 
 RANDOM = random.Random(0)
 LISTS = [[], [5], [3, 3, 3], [RANDOM.randrange(1, 100) for _ in range(40)]]

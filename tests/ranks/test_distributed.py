@@ -14,7 +14,7 @@ import distributed_fsdp1
 from distributed_loops import GRADIENTS, LOSSES, SETUPS, STEPS, Loop, outcome
 from distributed_resume import save_single
 from hybrid_predict import Verdict
-from hybrid_predict.record import Phase
+from hybrid_predict.ledger import Phase
 from launcher import launch, same
 
 pytestmark = [

@@ -25,8 +25,8 @@ from torch.distributed.fsdp import (
 )
 
 from hybrid_predict import HybridConfig, MomentumPredictor, Verdict
-from hybrid_predict.torch import ranks, shards
-from hybrid_predict.torch.fsdp1 import named_parameters
+from hybrid_predict.ranks import processes, shards
+from hybrid_predict.ranks.fsdp1 import named_parameters
 from launcher import launch, same
 
 pytestmark = [
@@ -75,7 +75,7 @@ class RankLoader(SeededLoader):
 
     def __iter__(self) -> Iterator[list[Tensor]]:
         for (x,) in super().__iter__():
-            yield [x.roll(ranks.rank(), 1)]
+            yield [x.roll(processes.rank(), 1)]
 
 
 class Spy(DummyLogger):
@@ -102,9 +102,9 @@ def run(
     """A fit with a random state of each rank's own, and what came of it on this rank."""
     callback, spy = Recorded(config=config), Spy()
     callbacks = [callback, *kwargs.pop("callbacks", [])]
-    net = model(nan_at=nan_at if ranks.rank() else ())
+    net = model(nan_at=nan_at if processes.rank() else ())
     trainer, _ = fit(
-        callbacks, net, train=RankLoader(10), seed=kwargs.pop("seed", 0) + ranks.rank(),
+        callbacks, net, train=RankLoader(10), seed=kwargs.pop("seed", 0) + processes.rank(),
         max_steps=36, devices=2, strategy=make(), logger=spy, **kwargs
     )  # fmt: skip
     own = ("seconds", "overhead")

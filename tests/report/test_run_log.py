@@ -10,8 +10,7 @@ import pytest
 
 from hybrid_predict import StepRecord
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.record import Phase
+from hybrid_predict.ledger import Phase, SavingsLedger
 from hybrid_predict.report import log_writer
 from hybrid_predict.report.log_writer import LogWriter
 from hybrid_predict.report.overview import Overview

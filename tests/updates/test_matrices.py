@@ -7,8 +7,8 @@ import pytest
 import torch
 from naive import below_one, correlation, covariance_of, inverse_root, orthogonal_factor
 
-from hybrid_predict.torch import matrices
-from hybrid_predict.torch.matrices import (
+from hybrid_predict.tensors import matrices
+from hybrid_predict.tensors.matrices import (
     Moments,
     covariances_of,
     flatten,
@@ -17,8 +17,8 @@ from hybrid_predict.torch.matrices import (
     pack,
     roots_of,
 )
-from hybrid_predict.updates.polynomials import POLYNOMIALS, ROOT_FLOOR
-from hybrid_predict.updates.shapes import as_matrix
+from hybrid_predict.tensors.polynomials import POLYNOMIALS, ROOT_FLOOR
+from hybrid_predict.tensors.shapes import as_matrix
 
 
 def moments(shape, rooted=False, kind=torch.float32):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from hybrid_predict.updates.polynomials import FACTOR, LEAST, POLYNOMIALS, ROOT, halley
+from hybrid_predict.tensors.polynomials import FACTOR, LEAST, POLYNOMIALS, ROOT, halley
 
 
 def best(least, most):

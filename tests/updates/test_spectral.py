@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hybrid_predict import HybridConfig, HybridEngine, SpectralUpdate
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.tensors.shapes import as_matrix
 from hybrid_predict.updates import UPDATES, make_update
 from hybrid_predict.updates.length import usual_length
-from hybrid_predict.updates.shapes import as_matrix
 from hybrid_predict.updates.spectral import EARLY, SEEN_EVERY
 
 RATE = 0.002

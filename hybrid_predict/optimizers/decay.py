@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 from torch.overrides import TorchFunctionMode
 
-from hybrid_predict.interrupts import failures_suppressed, raise_interrupt
-from hybrid_predict.torch import ranks
-from hybrid_predict.torch.random_states import random_states, set_random_states
+from hybrid_predict.errors import failures_suppressed, raise_interrupt
+from hybrid_predict.ranks import processes
+from hybrid_predict.runs.random_states import random_states, set_random_states
 
 LARGEST = 1 << 14
 """Most entries of a tensor that is copied; a larger one is replaced by its shape."""
@@ -120,7 +120,7 @@ def find_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
             return _Trials(optimizer, group).rule()
     except Exception as error:  # the optimizer may require other parameters than the trial's
         raise_interrupt(error)
-        unknown = f"{DECAY} with a copy of it ({ranks.summary(error)})"
+        unknown = f"{DECAY} with a copy of it ({processes.summary(error)})"
         return UpdateRule(sign=-1.0 if group.get("maximize") else 1.0, unknown=unknown)
 
 

@@ -13,12 +13,12 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.torch import shards
-from hybrid_predict.torch.decay import UpdateRule, find_rule, number
-from hybrid_predict.torch.gradients import dense_gradient
-from hybrid_predict.torch.hooks import StepHooks, UpdateListener
-from hybrid_predict.torch.lists import upcast
-from hybrid_predict.torch.refusals import check_supported, inner_optimizer, refusal
+from hybrid_predict.model.gradients import dense_gradient
+from hybrid_predict.optimizers.decay import UpdateRule, find_rule, number
+from hybrid_predict.optimizers.hooks import StepHooks, UpdateListener
+from hybrid_predict.optimizers.refusals import check_supported, inner_optimizer, refusal
+from hybrid_predict.ranks import shards
+from hybrid_predict.tensors.lists import upcast
 
 _MOST_RULES = 256
 """Number of update rules to keep; an unknown optimizer may need a new one in every step."""

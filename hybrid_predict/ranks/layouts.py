@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.torch import ranks
+from hybrid_predict.ranks import processes
 
 _PLAIN = (Tensor, nn.Parameter)
 _Box = tuple[slice, ...]
@@ -44,7 +44,7 @@ class Layout:
     def group(self) -> Any:
         """The process group of the team; None for that of all ranks."""
         if self.mesh is None or self.mesh.ndim > 1:
-            return ranks.group_of(self.team)
+            return processes.group_of(self.team)
         return self.mesh.get_group()
 
     @property
@@ -108,7 +108,7 @@ def register(
     Raises:
         UnsupportedSetupError: On every rank, if the ranges do not make up the whole parameters.
     """
-    found = ranks.gather((tuple(members), [p.numel() for p in parameters]))
+    found = processes.gather((tuple(members), [p.numel() for p in parameters]))
     numbers = {each: n for n, each in enumerate(dict.fromkeys(each for each, _ in found))}
     copies = tuple(numbers[each] for each, _ in found)
     for k, (p, shape, has) in enumerate(zip(parameters, shapes, has_gradient, strict=True)):
@@ -144,7 +144,7 @@ def layout(tensor: Any) -> Layout:
         return known.layout
     shape = tuple(tensor.shape)
     if not is_dtensor(tensor):
-        return Layout(shape, tuple(range(ranks.size())))
+        return Layout(shape, tuple(range(processes.size())))
     mesh = tensor.device_mesh
     team, boxes, copies = _parts(shape, mesh, tensor.placements)
     return Layout(shape, team, boxes, copies, mesh)
@@ -152,11 +152,11 @@ def layout(tensor: Any) -> Layout:
 
 def assembled(part: Tensor, place: Layout) -> Tensor:
     """Return the whole tensor from the parts of a team, of which every rank has to call it."""
-    members, me = range(len(place.team)), place.team.index(ranks.rank())
+    members, me = range(len(place.team)), place.team.index(processes.rank())
     whole = part.new_empty(place.shape)
     targets = [place.part(whole, j) if place.gives(j, me) else part.new_empty(0) for j in members]
     sent = [[part] if place.gives(me, j) else [] for j in members]
-    received = ranks.exchange(sent, [x.numel() for x in targets], part, place.group)
+    received = processes.exchange(sent, [x.numel() for x in targets], part, place.group)
     for target, values in zip(targets, received, strict=True):
         target.copy_(values.view(target.shape))
     return whole

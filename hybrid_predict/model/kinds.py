@@ -11,9 +11,9 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from hybrid_predict.torch.fsdp1 import named_children, named_modules, named_parameters
-from hybrid_predict.torch.shards import form
-from hybrid_predict.torch.uses import Findings, MatrixIndex
+from hybrid_predict.model.uses import Findings, MatrixIndex
+from hybrid_predict.ranks.fsdp1 import named_children, named_modules, named_parameters
+from hybrid_predict.ranks.shards import form
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _CONVOLUTIONS = (nn.modules.conv._ConvNd, nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.torch.lists import add_scaled, is_half, upcast
+from hybrid_predict.tensors.lists import add_scaled, is_half, upcast
 
 
 @final

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from hybrid_predict.torch import shards
+from hybrid_predict.ranks import shards
 
 _PRODUCT = re.compile(
     r"\w*(mm|mv|matmul|linear|conv(?!ert)\w*|rnn\w*|lstm\w*)(_activation|_dtype|_backward)?"

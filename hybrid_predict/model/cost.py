@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from hybrid_predict.interrupts import raise_interrupt
+from hybrid_predict.errors import raise_interrupt
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.torch import ranks, shards
+from hybrid_predict.ranks import processes, shards
 
 _RECURRENT = {
     "aten::mkldnn_rnn_layer": 1,
@@ -129,7 +129,7 @@ class OperationCounter:
 
         Every rank has to call it.
         """
-        operations = ranks.total(_FAILED if self._failed else self._total - self._added)
+        operations = processes.total(_FAILED if self._failed else self._total - self._added)
         if operations > 0:
             self._ledger.flops_per_step = operations
         return operations > 0
@@ -139,7 +139,7 @@ class OperationCounter:
         if not (self.stop() and self.report()):
             return False
         # The others wait for the rank that has most to do.
-        self._ledger.flops_per_correction = max(ranks.gather(self._added)) * ranks.size()
+        self._ledger.flops_per_correction = max(processes.gather(self._added)) * processes.size()
         return True
 
     def _see(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybrid_predict.torch.lists import upcast
-from hybrid_predict.updates.polynomials import (
+from hybrid_predict.tensors.lists import upcast
+from hybrid_predict.tensors.polynomials import (
     CUSHION,
     FACTOR,
     MOMENT_DECAY,
@@ -22,7 +22,7 @@ from hybrid_predict.updates.polynomials import (
     ROOT_FLOOR,
     Halley,
 )
-from hybrid_predict.updates.shapes import as_matrix
+from hybrid_predict.tensors.shapes import as_matrix
 
 _TINY = torch.finfo(torch.float32).tiny
 

@@ -9,13 +9,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from hybrid_predict.errors import UnsupportedSetupError
-
-DEEPSPEED = (
-    "DeepSpeed divides weights among ranks or updates copies of them. Use DistributedDataParallel, "
-    "or shard the model with torch.distributed.fsdp.fully_shard (in a Lightning Trainer, with "
-    "ModelParallelStrategy)."
-)
-"""Remedy for models and optimizers of DeepSpeed."""
+from hybrid_predict.ranks.shards import DEEPSPEED, of_deepspeed
 
 _REFUSED = {
     "LBFGS": "it runs the model several times inside one step",
@@ -26,13 +20,6 @@ _REFUSED = {
     "ZeroOneAdam": "it averages compressed momentum in place of gradients",
     "SAM": "it moves the weights itself between two backward passes",
 }
-
-
-def of_deepspeed(given: Any) -> bool:
-    """Return whether a model, parameter or optimizer belongs to DeepSpeed."""
-    names = [f"{cls.__module__}.{cls.__name__}" for cls in type(given).__mro__]
-    made = any(name.startswith("deepspeed.") or "DeepSpeedEngine" in name for name in names)
-    return made or any(hasattr(given, mark) for mark in ("ds_id", "_hp_mapping"))
 
 
 def inner_optimizer(given: Sequence[Any]) -> str:

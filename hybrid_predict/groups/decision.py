@@ -8,14 +8,13 @@ from typing import Any, final
 from torch import Tensor
 
 from hybrid_predict.config import KINDS, HybridConfig
-from hybrid_predict.errors import CheckpointError
-from hybrid_predict.interrupts import raise_interrupt
-from hybrid_predict.torch import ranks
-from hybrid_predict.torch.cost import Follow
-from hybrid_predict.torch.kinds import matrix_index
-from hybrid_predict.torch.optimizer import OptimizerWrapper
-from hybrid_predict.torch.parameters import ParameterMapper
-from hybrid_predict.torch.uses import Findings, MatrixIndex, MatrixUses
+from hybrid_predict.errors import CheckpointError, raise_interrupt
+from hybrid_predict.model.cost import Follow
+from hybrid_predict.model.kinds import matrix_index
+from hybrid_predict.model.parameters import ParameterMapper
+from hybrid_predict.model.uses import Findings, MatrixIndex, MatrixUses
+from hybrid_predict.optimizers.wrapper import OptimizerWrapper
+from hybrid_predict.ranks import processes
 
 _NAMED = 3
 """Number of parameters that a message names; it counts the others."""
@@ -87,12 +86,12 @@ class KindDecision:
         Returns:
             Whether a kind has changed, and the names of matrices that no loss has placed.
         """
-        if self._index is None or (ranks.size() == 1 and self._seen is None and not late):
+        if self._index is None or (processes.size() == 1 and self._seen is None and not late):
             return False, []
         keys = {id(p) for p in self._optimizer.parameters(index)}
         seen = self._seen or Findings()
         answer = self._mapper.resolve(keys, seen, self._index, with_gradient)
-        known, (kinds, unseen) = ranks.gather((self._seen is not None, answer))[0]
+        known, (kinds, unseen) = processes.gather((self._seen is not None, answer))[0]
         if not known and not late:
             return False, []
         self.pending.discard(index)

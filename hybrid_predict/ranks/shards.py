@@ -10,10 +10,23 @@ from typing import Any
 from torch import Tensor, nn
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.torch import fsdp1
-from hybrid_predict.torch.layouts import assembled, flat, is_dtensor, layout
-from hybrid_predict.torch.ranks import rank, size
-from hybrid_predict.torch.refusals import DEEPSPEED, of_deepspeed
+from hybrid_predict.ranks import fsdp1
+from hybrid_predict.ranks.layouts import assembled, flat, is_dtensor, layout
+from hybrid_predict.ranks.processes import rank, size
+
+DEEPSPEED = (
+    "DeepSpeed divides weights among ranks or updates copies of them. Use DistributedDataParallel, "
+    "or shard the model with torch.distributed.fsdp.fully_shard (in a Lightning Trainer, with "
+    "ModelParallelStrategy)."
+)
+"""Remedy for models and optimizers of DeepSpeed."""
+
+
+def of_deepspeed(given: Any) -> bool:
+    """Return whether a model, parameter or optimizer belongs to DeepSpeed."""
+    names = [f"{cls.__module__}.{cls.__name__}" for cls in type(given).__mro__]
+    made = any(name.startswith("deepspeed.") or "DeepSpeedEngine" in name for name in names)
+    return made or any(hasattr(given, mark) for mark in ("ds_id", "_hp_mapping"))
 
 
 def check_supported(model: nn.Module) -> None:
@@ -71,7 +84,7 @@ def stand_ins(model: nn.Module) -> dict[Hashable, int]:
     """Map what stands for a parameter in a forward pass to the ``id`` of the parameter.
 
     With FSDP2 it is the ``id`` of the full parameter, unless this version of torch stores it in
-    another place. For FSDP1 see :func:`~hybrid_predict.torch.fsdp1.split_parts`.
+    another place. For FSDP1 see :func:`~hybrid_predict.ranks.fsdp1.split_parts`.
     """
     params: list[Any] = []
     for module in fsdp2_modules(model):

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.policy.budget import deal
-from hybrid_predict.torch import lists, ranks, shards
-from hybrid_predict.torch.layouts import Layout, layout
-from hybrid_predict.updates.shapes import as_matrix
+from hybrid_predict.ranks import processes, shards
+from hybrid_predict.ranks.layouts import Layout, layout
+from hybrid_predict.tensors import lists
+from hybrid_predict.tensors.shapes import as_matrix
 
 MOST_TOGETHER = 2**26
 """Elements of sharded matrices that are whole on one rank at a time; a larger one comes alone."""
@@ -43,7 +44,7 @@ def check_equal(tensors: Sequence[Tensor]) -> None:
     """
     plain = [t.detach().contiguous() for t in tensors if not shards.is_sharded(t)]
     if plain:  # sums of bytes are exact in any order
-        ranks.check_same([int(x.view(torch.uint8).sum(dtype=torch.int64)) for x in plain])
+        processes.check_same([int(x.view(torch.uint8).sum(dtype=torch.int64)) for x in plain])
 
 
 def stays(array: Tensor, tensor: Tensor) -> bool:
@@ -65,7 +66,7 @@ def fetch(array: Tensor, owner: int, tensor: Tensor) -> Tensor:
         return array
     device = shards.local(tensor).device
     value = torch.empty_like(array, device=device) if array.is_meta else array.to(device)
-    return ranks.broadcast(value, owner, place.group)
+    return processes.broadcast(value, owner, place.group)
 
 
 @final
@@ -85,11 +86,11 @@ class Exchange:
         self.positions, self._layouts, self._like = positions, layouts, like
         self._team, self._group = layouts[0].team, layouts[0].group
         self._sharded = layouts[0].boxes is not None
-        self._me = self._team.index(ranks.rank())
+        self._me = self._team.index(processes.rank())
         self._of: dict[int, list[int]] = {rank: [] for rank in self._team}
         for k, owner in enumerate(owners):
             self._of[owner].append(k)
-        self._mine = self._of[ranks.rank()]
+        self._mine = self._of[processes.rank()]
 
     @property
     def own(self) -> list[int]:
@@ -140,12 +141,12 @@ class Exchange:
 
     def _exchanged(self, sent: _Tensors, shapes: _Shapes) -> _Tensors:
         """Send tensors to each rank of the team, and return those of these shapes from each."""
-        received = ranks.exchange(sent, _lengths(shapes), self._like, self._group)
+        received = processes.exchange(sent, _lengths(shapes), self._like, self._group)
         return _divided(received, shapes)
 
     def _shared(self, own: Sequence[Tensor], shapes: _Shapes) -> _Tensors:
         """Return the tensors of each rank, which have these shapes."""
-        return _divided(ranks.share(own, self._me, _lengths(shapes), self._like), shapes)
+        return _divided(processes.share(own, self._me, _lengths(shapes), self._like), shapes)
 
 
 def exchanges(

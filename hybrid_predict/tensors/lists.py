@@ -1,8 +1,4 @@
-"""Arithmetic on lists of tensors, one per parameter; the host never waits for the device.
-
-Tensors are local shards. Where ``counts`` is given, from ``shards.norm_factors``, norms and inner
-products are those of the full tensors: every rank has to make the same calls in the same order.
-"""
+"""Arithmetic on lists of tensors, one per parameter; the host never waits for the device."""
 
 from __future__ import annotations
 
@@ -14,14 +10,8 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import ConfigError, PredictorError
-from hybrid_predict.torch import ranks
-
-_TINY = torch.finfo(torch.float32).tiny
 
 _HALF = (torch.float16, torch.bfloat16)
-
-Counts = Sequence[float] | None
-"""One factor per tensor, with which every element counts once over the ranks; None for one rank."""
 
 
 def is_half(tensor: Tensor) -> bool:
@@ -134,77 +124,23 @@ def lerp(mean: Tensor, value: Tensor, share: float | Tensor) -> Tensor:
     return torch.lerp(mean, cast(value, mean.dtype), share)
 
 
-def norms(tensors: Sequence[Tensor], counts: Counts = None) -> Tensor:
-    """Return the Frobenius norm of each tensor, shape (K,), at least 32-bit.
-
-    With ``counts`` of K tensors, there may be several lists of K, one after the other.
-    """
+def norms(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the Frobenius norm of each tensor, shape (K,), at least 32-bit."""
     if not tensors:
         return torch.zeros(0)
     # The norm may exceed the range of 16-bit floats, which ends at 65504.
-    return _over_ranks(torch._foreach_norm(list(tensors), 2, widest(tensors)), counts)
+    return torch.stack(torch._foreach_norm(list(tensors), 2, widest(tensors)))
 
 
-def slopes(
-    updates: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[float | Tensor]],
-    averages: Sequence[Tensor],
-    directions: Sequence[Tensor],
-    counts: Counts = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return lengths of updates, and products of them and of directions with averages.
-
-    Each has shape (K,) and at least 32 bits.
-
-    Args:
-        updates: Lists of x, y and f; the updates are x[k] - f[k] * y[k].
-        averages: K tensors.
-        directions: K tensors.
-        counts: As above.
-    """
-    if not averages:
-        return (torch.zeros(0),) * 3
-    kind, lengths, along = widest(updates[0]), [], []
-    means = [cast(mean, kind).reshape(-1) for mean in averages]
-    for x, y, factor, mean in zip(*updates, means, strict=True):
-        # One temporary at a time: all of them together would be as large as the weights.
-        update = cast(minus(x, y, factor), kind)
-        lengths.append(torch.linalg.vector_norm(update))
-        along.append(torch.dot(update.reshape(-1), mean))
-    pairs = zip(directions, means, strict=True)
-    along += [torch.dot(cast(direction.reshape(-1), kind), mean) for direction, mean in pairs]
-    norms, products = torch.stack(lengths), torch.stack(along)
-    if counts is not None:
-        norms, products = ranks.combine(_counted(norms, counts, 1), _counted(products, counts, 2))
-    first, second = products.chunk(2)
-    return norms, first, second
-
-
-def dots(left: Sequence[Tensor], right: Sequence[Tensor], counts: Counts = None) -> Tensor:
-    """Return the inner product of each pair of tensors, as `norms` does."""
+def dots(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+    """Return the inner product of each pair of tensors, shape (K,), at least 32-bit."""
     if not left:
         return torch.zeros(0)
-    pairs, kind = zip(left, right, strict=True), widest([*left, *right])
-    local = torch.stack(
+    kind = widest([*left, *right])
+    pairs = zip(left, right, strict=True)
+    return torch.stack(
         [torch.dot(cast(x.reshape(-1), kind), cast(y.reshape(-1), kind)) for x, y in pairs]
     )
-    return local if counts is None else ranks.combine(local[:0], _counted(local, counts, 2))[1]
-
-
-def angles(
-    left: Sequence[Tensor], right: Sequence[Tensor], counts: Counts = None
-) -> tuple[Tensor, Tensor]:
-    """Return norms of the left tensors, and cosines of their angles with the right ones.
-
-    Both have shape (K,) and at least 32 bits; a cosine is 0 if either tensor is zero.
-    """
-    lengths, products = norms([*left, *right]), dots(left, right)
-    if counts is not None:
-        lengths, products = ranks.combine(
-            _counted(lengths, counts, 1), _counted(products, counts, 2)
-        )
-    first, second = lengths.chunk(2)
-    cosines = (products / (first * second).clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
-    return first, cosines
 
 
 def size(number: float | Tensor) -> Any:
@@ -257,15 +193,3 @@ def _numbers(factors: Sequence[float | Tensor]) -> list[float] | None:
     """Return the factors, or None if one is a tensor."""
     numbers = [factor for factor in factors if not isinstance(factor, Tensor)]
     return numbers if len(numbers) == len(factors) else None
-
-
-def _over_ranks(norms: Sequence[Tensor], counts: Counts) -> Tensor:
-    """Return norms of full tensors, shape (K,), from those of local shards."""
-    local = torch.stack(list(norms))
-    return local if counts is None else ranks.combine(_counted(local, counts, 1), local[:0])[0]
-
-
-def _counted(values: Tensor, counts: Sequence[float], power: int) -> Tensor:
-    """Scale one value per tensor, so that entries on several ranks count once."""
-    factors = [count**power for count in counts] * (len(values) // max(1, len(counts)))
-    return scaled(values, factors)

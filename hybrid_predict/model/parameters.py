@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.torch import fsdp1, shards
-from hybrid_predict.torch.deltas import Movement, WeightDelta
-from hybrid_predict.torch.kinds import classify, resolve
-from hybrid_predict.torch.shards import form
-from hybrid_predict.torch.uses import Findings, MatrixIndex
+from hybrid_predict.model.kinds import classify, resolve
+from hybrid_predict.model.uses import Findings, MatrixIndex
+from hybrid_predict.ranks import fsdp1, shards
+from hybrid_predict.ranks.shards import form
+from hybrid_predict.tensors.deltas import Movement, WeightDelta
 
 
 @final
@@ -84,7 +84,7 @@ class ParameterMapper:
         index: MatrixIndex,
         with_gradient: Collection[int],
     ) -> tuple[dict[str, str], list[str]]:
-        """Do as :func:`~hybrid_predict.torch.kinds.resolve`, by names; no kind is changed yet."""
+        """Do as :func:`~hybrid_predict.model.kinds.resolve`, by names; no kind is changed yet."""
         known = {key: kind for key, kind in self._kinds.items() if key in keys}
         kinds, unseen = resolve(self.model, known, seen, index, with_gradient)
         by_name = {self.by_id[key]: kind for key, kind in kinds.items()}
@@ -163,7 +163,7 @@ class ParameterMapper:
 
         Args:
             delta: The movement, with each name at most once.
-            carries: See :class:`~hybrid_predict.torch.deltas.Movement`.
+            carries: See :class:`~hybrid_predict.tensors.deltas.Movement`.
 
         Raises:
             ConfigError: If the delta has an unknown name or a wrong shape.

@@ -16,7 +16,7 @@ from torch import distributed as dist
 from torch import nn
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.torch.layouts import register
+from hybrid_predict.ranks.layouts import register
 
 _INNER = "_fsdp_wrapped_module"
 

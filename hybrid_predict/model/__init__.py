@@ -1,0 +1,1 @@
+"""The model: its parameters, their kinds, gradients and buffers, and what a full step costs."""

@@ -1,0 +1,1 @@
+"""Several ranks: process groups, sharded tensors, and the rank that owns each matrix."""

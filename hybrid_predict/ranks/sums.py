@@ -1,0 +1,85 @@
+"""Norms and inner products of whole tensors, from their local shards.
+
+With several ranks, every rank has to make the same calls in the same order. The host never waits
+for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.ranks import processes
+from hybrid_predict.tensors import lists
+
+_TINY = torch.finfo(torch.float32).tiny
+
+Counts = Sequence[float] | None
+"""One factor per tensor, with which every element counts once over the ranks; None for one rank."""
+
+
+def norms(tensors: Sequence[Tensor], counts: Counts) -> Tensor:
+    """Return the Frobenius norm of each tensor, shape (K,), at least 32-bit."""
+    local = lists.norms(tensors)
+    return local if counts is None else processes.combine(_counted(local, counts, 1), local[:0])[0]
+
+
+def slopes(
+    updates: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[float | Tensor]],
+    averages: Sequence[Tensor],
+    directions: Sequence[Tensor],
+    counts: Counts = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return lengths of updates, and products of them and of directions with averages.
+
+    Each has shape (K,) and at least 32 bits.
+
+    Args:
+        updates: Lists of x, y and f; the updates are x[k] - f[k] * y[k].
+        averages: K tensors.
+        directions: K tensors.
+        counts: See :data:`Counts`.
+    """
+    if not averages:
+        return (torch.zeros(0),) * 3
+    kind, lengths, along = lists.widest(updates[0]), [], []
+    means = [lists.cast(mean, kind).reshape(-1) for mean in averages]
+    for x, y, factor, mean in zip(*updates, means, strict=True):
+        # One temporary at a time: all of them together would be as large as the weights.
+        update = lists.cast(lists.minus(x, y, factor), kind)
+        lengths.append(torch.linalg.vector_norm(update))
+        along.append(torch.dot(update.reshape(-1), mean))
+    pairs = zip(directions, means, strict=True)
+    along += [torch.dot(lists.cast(direction.reshape(-1), kind), mean) for direction, mean in pairs]
+    norms, products = torch.stack(lengths), torch.stack(along)
+    if counts is not None:
+        norms, products = processes.combine(
+            _counted(norms, counts, 1), _counted(products, counts, 2)
+        )
+    first, second = products.chunk(2)
+    return norms, first, second
+
+
+def angles(
+    left: Sequence[Tensor], right: Sequence[Tensor], counts: Counts
+) -> tuple[Tensor, Tensor]:
+    """Return norms of the left tensors, and cosines of their angles with the right ones.
+
+    Both have shape (K,) and at least 32 bits; a cosine is 0 if either tensor is zero.
+    """
+    lengths, products = lists.norms([*left, *right]), lists.dots(left, right)
+    if counts is not None:
+        lengths, products = processes.combine(
+            _counted(lengths, counts, 1), _counted(products, counts, 2)
+        )
+    first, second = lengths.chunk(2)
+    cosines = (products / (first * second).clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
+    return first, cosines
+
+
+def _counted(values: Tensor, counts: Sequence[float], power: int) -> Tensor:
+    """Scale one value per tensor, so that entries on several ranks count once."""
+    factors = [count**power for count in counts] * (len(values) // max(1, len(counts)))
+    return lists.scaled(values, factors)

@@ -1,0 +1,1 @@
+"""Arithmetic on tensors: lists of them, movements, and the directions of matrices."""
