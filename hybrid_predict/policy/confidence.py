@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.config import MOST_PREDICTED
+from hybrid_predict.policy.saving import loaded
 from hybrid_predict.policy.verdict import Slopes
 
 FIRST = 2  # windows for the first estimate of skill
@@ -385,5 +386,5 @@ class Confidence:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Confidence:
         """Return the confidence of a :meth:`state_dict`."""
-        parts = {"skill": Skill(**state["skill"]), "latest": Window(*state["latest"])}
-        return cls(**{**state, **parts})
+        parts = {"skill": loaded(Skill, state["skill"]), "latest": Window._make(state["latest"])}
+        return loaded(cls, {**state, **parts})

@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
+from hybrid_predict.policy.saving import loaded
+
 REACH, DECAY, LEAST = 6.0, 0.95, 8
 """A baseline clips readings at so many deviations; decay of its means; readings until it counts."""
 
@@ -171,5 +173,5 @@ class Limits:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Limits:
         """Return the limits of a :meth:`state_dict`."""
-        norms = [Baseline(**numbers) for numbers in state["norms"]]
-        return cls(**{**state, "norms": norms, "loss": Baseline(**state["loss"])})
+        norms = [loaded(Baseline, numbers) for numbers in state["norms"]]
+        return loaded(cls, {**state, "norms": norms, "loss": loaded(Baseline, state["loss"])})

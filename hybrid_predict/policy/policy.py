@@ -18,6 +18,7 @@ from hybrid_predict.policy.confidence import (
     steps_until_known,
 )
 from hybrid_predict.policy.limits import EXHAUSTED, IDLE, RISEN, Limits
+from hybrid_predict.policy.saving import loaded
 from hybrid_predict.policy.verdict import (
     ENDED,
     QUIET,
@@ -462,14 +463,14 @@ class Policy:
             (kind, optimizer): Confidence.from_state(numbers)
             for kind, optimizer, numbers in state["confidences"]
         }
-        self.skill = Skill(**state["skill"])
+        self.skill = loaded(Skill, state["skill"])
         self._credit = state["credit"]
         self.decide()
         limits = Limits.from_state(state["limits"])
         if len(limits.norms) != len(self.limits.norms):
             return False
         self.limits = limits
-        evidence = Evidence(**state["evidence"])
+        evidence = loaded(Evidence, state["evidence"])
         # With a number as speedup the test ends predicted steps; with "auto" they begin anew.
         self.evidence = Evidence() if evidence.ended and self._paced else evidence
         return True

@@ -168,7 +168,9 @@ def alarms_come_back(tmp_path, monkeypatch):
     with Log() as log:
         while not bench.engine.done:
             engine = bench.engine
-            comes = due(engine.schedule, engine.position) and not engine._state.pausing
+            comes = due(engine.schedule, engine.position) and not engine._policy.pausing(
+                engine.ledger.full_steps + 1
+            )
             record = bench.step(SPOILERS["nan-loss"] if comes else None)
             if record.verdict is Verdict.UNDONE:
                 pauses.append(record.step)

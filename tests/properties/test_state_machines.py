@@ -138,7 +138,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.abandon()
 
     @precondition(lambda self: not self.engine.done)
-    @rule(kind=st.sampled_from(["version", "ledger", "tensors", "limits"]))
+    @rule(kind=st.sampled_from(["version", "ledger", "tensors", "policy"]))
     def refused_load(self, kind):
         kept = self.engine.state_dict()
         with pytest.raises(CheckpointError):
