@@ -207,7 +207,11 @@ def scaled(
     """Multiply 0-dim tensors by numbers, shape (K,), without a copy from the host."""
     if not values:
         return torch.zeros(0, device=device)
-    return lists.scaled(torch.stack([as_scalar(value, device) for value in values]), factors)
+    if len({(value.dtype, value.device) for value in values}) == 1:
+        stacked = torch.stack(list(values)).to(device, torch.float32)
+    else:
+        stacked = torch.stack([as_scalar(value, device) for value in values])
+    return lists.scaled(stacked, factors)
 
 
 def as_scalar(value: Tensor | float | bool, device: torch.device | None) -> Tensor:

@@ -41,8 +41,9 @@ def slopes(
     the ranks, and are zeros where nothing was predicted.
     """
     rows = []
+    counted = counts or [1.0] * len(average)
     for vectors, factors in ((movement.directions, movement.factors), (moved, rates)):
-        pairs = list(zip(factors, counts or [1.0] * len(vectors), strict=True))
+        pairs = list(zip(factors, counted, strict=True))
         dots = lists.scaled(lists.dots(average, vectors), [f * count**2 for f, count in pairs])
         norms = lists.scaled(lists.norms(vectors), [f * count for f, count in pairs])
         rows += [dots.sum(), norms.square().sum()]

@@ -8,10 +8,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from hybrid_predict.policy import confidence
 from hybrid_predict.policy.confidence import window_bounds
 from hybrid_predict.ranks import processes
 from hybrid_predict.ranks.sums import Counts
+from hybrid_predict.tensors import lists
 from hybrid_predict.tensors.deltas import WeightDelta
 from hybrid_predict.tensors.lists import widest
 
@@ -98,24 +98,21 @@ class Window:
             of at least 32 bits, on this rank; they add up over the ranks.
         """
         steps = self._count
-        factors = zip(self._shares, counts or [1.0] * len(self._shares), strict=True)
         device = self._moved[0].device
-        before = self._before or [torch.zeros_like(x) for x in self._moved]
-        columns = zip(self._moved, self._forecast, before, self._drift, factors, strict=True)
-        rows = []
-        for moved, forecast, earlier, drift, (share, count) in columns:
-            mean = moved / steps
-            product = mean * forecast
-            numbers = [
-                product.sum(),
-                mean.square().sum(),
-                forecast.square().sum(),
-                drift,
-                product.square().sum() * share,
-                (mean * earlier).sum(),
-            ]
-            rows.append(torch.stack(numbers).to(device) * (share * count**2))
-        sums = torch.stack(rows).sum(0)
+        means = torch._foreach_div(self._moved, steps)
+        products = torch._foreach_mul(means, self._forecast)
+        late = lists.dots(means, self._before) if self._before else torch.zeros(len(means))
+        rows = [
+            torch.stack([product.sum().to(device) for product in products]),
+            lists.norms(means).square(),
+            lists.norms(self._forecast).square(),
+            torch.stack([x.to(device) for x in self._drift]),
+            lists.scaled(lists.norms(products).square(), self._shares),
+            late,
+        ]
+        pairs = zip(self._shares, counts or [1.0] * len(self._shares), strict=True)
+        factors = [share * count**2 for share, count in pairs]
+        sums = torch.stack([lists.scaled(row.to(device), factors).sum() for row in rows])
         rate = sums.new_zeros(1) + self._rates / (steps * processes.size())  # their sum is the mean
         self._before = self._forecast
         self._forecast = []
@@ -129,10 +126,8 @@ class Window:
             self._seen = max(self._seen, other._seen)
 
     def _sampled(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        flat = [t.detach().reshape(-1) for t in tensors]
-        columns = zip(flat, self._places, self._types, strict=True)
-        # Indexing with brackets takes four times as long.
-        return [(x if at is None else x.index_select(0, at)).to(kind) for x, at, kind in columns]
+        columns = zip(tensors, self._places, self._types, strict=True)
+        return [lists.cast(_entries(x, at), kind) for x, at, kind in columns]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the samples of this rank."""
@@ -179,9 +174,10 @@ class Window:
         self._drift = own(saved["drift"])
 
 
-def reading(steps: int, numbers: Sequence[float]) -> confidence.Window:
-    """Return what a closed window has measured, from its numbers; see :meth:`Window.close`."""
-    return confidence.Window(steps, *numbers)
+def _entries(tensor: Tensor, places: Tensor | None) -> Tensor:
+    """Return the entries at places, or all of them."""
+    # Indexing with brackets takes four times as long.
+    return tensor if places is None else tensor.reshape(-1).index_select(0, places)
 
 
 def _places(value: Tensor) -> Tensor | None:

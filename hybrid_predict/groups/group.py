@@ -124,6 +124,7 @@ class Group:
         """Take other tensors in place of the parameters, and keep everything known about them."""
         self.parameters = list(parameters)
         self._sharded = any(map(shards.is_sharded, parameters))
+        self._places: list[int] = []
 
     @property
     def _owners(self) -> list[int] | None:
@@ -193,9 +194,12 @@ class Group:
         chosen = [self.parameters[k] for k in members]
         settings = [options[id(p)] for p in self.parameters]
         gradients = [
-            optimizer.gradient(treatment.optimizer, p, settings[k]).reshape(values[k].shape)
+            optimizer.gradient(treatment.optimizer, p, settings[k])
             for k, p in zip(members, chosen, strict=True)
         ]
+        if self._sharded:  # FSDP1 flattens gradients
+            shapes = [values[k].shape for k in members]
+            gradients = [g.reshape(shape) for g, shape in zip(gradients, shapes, strict=True)]
         still: dict[int, Tensor | None] = {}
         if treatment.kind != "embedding":  # many rows of a table have no gradient in any batch
             found = without_gradient(chosen, gradients, [settings[k] for k in members])
@@ -220,12 +224,12 @@ class Group:
                 due,
                 [average[at] for at in turn],
                 [gradients[at] for at in turn],
-                torch.stack([cosines[at] for at in turn]),
+                cosines if len(turn) == len(members) else torch.stack([cosines[at] for at in turn]),
                 {self.names[k]: self.parameters[k] for k in due},
                 [lists.ratio(self._peaks[k], settings[k].rate) for k in due],
                 None if memory.owners is None else [memory.owners[k] for k in due],
             )
-        before = [v.clone() for v in values]
+        before = lists.clones(values)
         return OpenUpdate(members, before, usable, still, corrected, corrects)
 
     def _count(self, members: Sequence[int], options: Sequence[Options]) -> None:
@@ -407,7 +411,12 @@ class Group:
         self._peaks = [peak for _, peak in known]
 
     def _values(self) -> list[Tensor]:
-        return [shards.local(p) for p in self.parameters]
+        """Local shards of the tensors, found anew where one has moved to other memory."""
+        places = [p.data_ptr() for p in self.parameters]
+        if self._sharded or places != self._places:
+            self._places = places
+            self._local = [shards.local(p) for p in self.parameters]
+        return self._local
 
     def _counts(self, tensors: Sequence[Tensor]) -> Counts:
         """Return factors that make norms those of full tensors; None if no tensor is sharded."""

@@ -44,16 +44,13 @@ def slopes(
     """
     if not averages:
         return (torch.zeros(0),) * 3
-    kind, lengths, along = lists.widest(updates[0]), [], []
-    means = [lists.cast(mean, kind).reshape(-1) for mean in averages]
-    for x, y, factor, mean in zip(*updates, means, strict=True):
-        # One temporary at a time: all of them together would be as large as the weights.
-        update = lists.cast(lists.minus(x, y, factor), kind)
-        lengths.append(torch.linalg.vector_norm(update))
-        along.append(torch.dot(update.reshape(-1), mean))
-    pairs = zip(directions, means, strict=True)
-    along += [torch.dot(lists.cast(direction.reshape(-1), kind), mean) for direction, mean in pairs]
-    norms, products = torch.stack(lengths), torch.stack(along)
+    after, before, factors = updates
+    moved = lists.differences(after, before, factors)
+    norms = lists.norms(moved)
+    # One buffer at a time: each is as large as all tensors together.
+    along = lists.dots_overwriting(moved, averages)
+    del moved
+    products = torch.cat([along, lists.dots(directions, averages)])
     if counts is not None:
         norms, products = processes.combine(
             _counted(norms, counts, 1), _counted(products, counts, 2)

@@ -124,6 +124,16 @@ def lerp(mean: Tensor, value: Tensor, share: float | Tensor) -> Tensor:
     return torch.lerp(mean, cast(value, mean.dtype), share)
 
 
+def lerps(
+    means: Sequence[Tensor], values: Sequence[Tensor], shares: Sequence[Tensor]
+) -> list[Tensor]:
+    """Return `lerp` of each pair, by a 0-dim share each."""
+    kinds = {x.dtype for x in (*means, *values, *shares)}
+    if len(kinds) == 1 and not is_half(means[0]):
+        return list(torch._foreach_lerp(list(means), list(values), list(shares)))
+    return [lerp(*each) for each in zip(means, values, shares, strict=True)]
+
+
 def norms(tensors: Sequence[Tensor]) -> Tensor:
     """Return the Frobenius norm of each tensor, shape (K,), at least 32-bit."""
     if not tensors:
@@ -136,11 +146,35 @@ def dots(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
     """Return the inner product of each pair of tensors, shape (K,), at least 32-bit."""
     if not left:
         return torch.zeros(0)
+    return _sums(torch._foreach_mul(*_alike(left, right)))
+
+
+def dots_overwriting(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+    """Return `dots`; the left tensors may be overwritten with the products of the entries."""
+    if not left:
+        return torch.zeros(0)
+    products, factors = _alike(left, right)
+    torch._foreach_mul_(products, factors)
+    return _sums(products)
+
+
+def _alike(left: Sequence[Tensor], right: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return tensors of the widest of their types; those that have it are not copied."""
+    if {x.dtype for x in (*left, *right)} == {torch.float32}:
+        return list(left), list(right)
     kind = widest([*left, *right])
-    pairs = zip(left, right, strict=True)
-    return torch.stack(
-        [torch.dot(cast(x.reshape(-1), kind), cast(y.reshape(-1), kind)) for x, y in pairs]
-    )
+    return [cast(x, kind) for x in left], [cast(y, kind) for y in right]
+
+
+def _sums(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack([x.sum() for x in tensors])
+
+
+def clones(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of tensors."""
+    if hasattr(torch, "_foreach_clone"):  # not in earlier versions
+        return list(torch._foreach_clone(list(tensors)))
+    return [x.clone() for x in tensors]
 
 
 def size(number: float | Tensor) -> Any:
@@ -165,6 +199,16 @@ def minus(left: Tensor, right: Tensor, factor: float | Tensor) -> Tensor:
     if isinstance(factor, Tensor):
         return upcast(left) - factor * upcast(right)
     return torch.sub(upcast(left), upcast(right), alpha=factor)
+
+
+def differences(
+    left: Sequence[Tensor], right: Sequence[Tensor], factors: Sequence[float | Tensor]
+) -> list[Tensor]:
+    """Return left[k] - factors[k] * right[k] in at least 32 bits, as new tensors."""
+    numbers = _numbers(factors)
+    if numbers is None or len(set(numbers)) > 1 or any(map(is_half, left)):
+        return [minus(*each) for each in zip(left, right, factors, strict=True)]
+    return list(torch._foreach_sub(list(left), list(right), alpha=numbers[0]))
 
 
 def per_rate(

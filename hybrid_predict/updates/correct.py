@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,10 +64,10 @@ class Correction:
         """
         update = self.update
         kept = [1.0 - option.shrink for option in options]
-        lengths, lost = self._lengths(values, before, kept, counts)
+        lengths, lost = self._lengths(values, before, kept, counts)  # times the share
         pairs = zip(self.directions, values, strict=True)
-        new = [lists.cast(d, torch.promote_types(d.dtype, upcast(v).dtype)) for d, v in pairs]
-        torch._foreach_mul_(new, list(lists.scaled(lengths, [update.share]).unbind()))
+        new = [lists.cast(d, lists.widest([d, v])) for d, v in pairs]
+        torch._foreach_mul_(new, lengths)
         lists.add_scaled(new, before, [update.share * rest for rest in kept])
         if update.share < 1.0:
             lists.add_scaled(new, values, [1.0 - update.share] * len(new))
@@ -82,23 +83,31 @@ class Correction:
         before: Sequence[Tensor],
         kept: Sequence[float | Tensor],
         counts: Counts,
-    ) -> tuple[Tensor, Sequence[Tensor | None]]:
-        """Return the lengths of the corrected updates, and masks of those without a length.
+    ) -> tuple[list[Any], Sequence[Tensor | None]]:
+        """Return the lengths of the corrected updates times the share, and which have no length.
 
-        Whether there are any is only tested on the CPU.
+        Whether there are any is only tested on the CPU, where NumPy takes less time for so few
+        numbers.
         """
-        pairs = zip(self.falls, self.rows, strict=True)
-        usual = [fall / length.usual_length(rows) for fall, rows in pairs]
-        own, along, slopes = sums.slopes(
+        xp: Any = torch
+        numbers: Sequence[Any] = sums.slopes(
             (values, before, kept), self.averages, self.directions, counts
         )
-        if not lists.finite_on_host(own, slopes):
-            own = torch.where(own.isfinite() & slopes.isfinite(), own, 0.0)
-        bound, period = self.update.bound, self.period
-        relative = lists.scaled(own, usual)
-        lengths = length.lengths(torch, own, relative, along, slopes, bound, period)
-        none_lost = own.device.type == "cpu" and all(own.tolist())
-        return lengths, [None] * len(own) if none_lost else (own == 0).unbind()
+        on_host = numbers[0].device.type == "cpu"
+        if on_host:
+            xp = np
+            numbers = [each.numpy() for each in numbers]
+        own, along, slopes = numbers
+        own = xp.where(xp.isfinite(own) & xp.isfinite(slopes), own, 0.0)
+        falls = zip(self.falls, self.rows, strict=True)
+        usual = [fall / length.usual_length(rows) for fall, rows in falls]
+        relative = own * xp.asarray(usual) if on_host else lists.scaled(own, usual)
+        with np.errstate(all="ignore"):  # what is not finite counts as no ratio
+            found = length.lengths(xp, own, relative, along, slopes, self.update.bound, self.period)
+        found = self.update.share * found
+        if on_host:
+            return found.tolist(), [None if x else torch.tensor(True) for x in own.tolist()]
+        return list(found.unbind()), (own == 0).unbind()
 
 
 def correction(
@@ -136,8 +145,8 @@ def correction(
         return _checked(update, found, {named[k][0]: form(named[k][1]) for k in own})
 
     if owned_by is None:
-        own = list(range(len(members)))
-        found = directions(own, [blend(k) for k in own])
+        mixed = lists.lerps(average, gradients, shares)
+        found = directions(list(range(len(members))), mixed)
         return Correction(update, state.period, members, rows, falls, list(average), found)
     parts: dict[int, Tensor] = {}
     for each in exchanges(list(parameters.values()), owned_by, average):

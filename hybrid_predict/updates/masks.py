@@ -65,16 +65,22 @@ def zeros(tensors: Sequence[Tensor]) -> list[Tensor | None]:
     """
     small = [k for k, x in enumerate(tensors) if x.numel() <= _SMALL and x.device.type == "cpu"]
     without = set(small) - _with_zeros(tensors, small) if len(small) > 1 else set()
-    return [None if k in without else _unless_empty(is_zero(x)) for k, x in enumerate(tensors)]
+    searched = [k for k, x in enumerate(tensors) if k not in without and x.device.type == "cpu"]
+    if searched:
+        counts = torch.stack([torch.count_nonzero(tensors[k]) for k in searched]).tolist()
+        pairs = zip(searched, counts, strict=True)
+        without |= {k for k, count in pairs if count == tensors[k].numel()}
+    return [None if k in without else is_zero(x) for k, x in enumerate(tensors)]
 
 
 def _with_zeros(tensors: Sequence[Tensor], chosen: Sequence[int]) -> set[int]:
     """Return which of the chosen tensors have an exact zero."""
-    mask = _unless_empty(is_zero(torch.cat([tensors[k].reshape(-1) for k in chosen])))
-    if mask is None:
+    flat = [tensors[k] if tensors[k].dim() == 1 else tensors[k].reshape(-1) for k in chosen]
+    entries = torch.cat(flat)
+    if int(torch.count_nonzero(entries)) == len(entries):
         return set()
     ends = torch.tensor([tensors[k].numel() for k in chosen]).cumsum(0)
-    places = torch.bucketize(mask.nonzero().squeeze(1), ends, right=True)
+    places = torch.bucketize(is_zero(entries).nonzero().squeeze(1), ends, right=True)
     return {chosen[place] for place in places.unique_consecutive().tolist()}
 
 

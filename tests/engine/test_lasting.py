@@ -99,7 +99,7 @@ def test_each_kind_is_judged_by_the_slope_where_its_predicted_movement_ends(monk
         for key in one.engine._policy.confidences
     ]
     assert len(ends) >= 5 * len(names)
-    assert ends == pytest.approx(wanted[: len(ends)], rel=1e-3, abs=1e-9)
+    assert ends == pytest.approx(wanted[: len(ends)], rel=1e-3, abs=1e-8)
     assert min(ends) < 0 < max(ends)
 
 
