@@ -169,7 +169,7 @@ class HybridEngine(Uncopied):
             optimizer = OptimizerWrapper(optimizer)
         self.optimizer = optimizer
         parameters = optimizer.parameters()
-        self.mapper = ParameterMapper(model, parameters, config.kinds, optimizer.owners())
+        self.mapper = ParameterMapper(model, parameters, config.kinds, optimizer.numbers())
         self.config = config
         self._model = model
         self._state = State(self.mapper, optimizer, config)

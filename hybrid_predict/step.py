@@ -13,7 +13,7 @@ from torch import Tensor
 from hybrid_predict.groups.group import Group, Learned, OpenUpdate
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.model.buffers import BufferCopies
-from hybrid_predict.model.gradients import dense_gradient, gradient_norms
+from hybrid_predict.model.gradients import dense_gradients, gradient_norms
 from hybrid_predict.model.module_hooks import watch_state_dict
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
@@ -197,8 +197,8 @@ def unmeasured(record: StepRecord, loss: object, stop: bool | None) -> StepRecor
 def norm_of(norms: Iterable[float]) -> float:
     """Return the norm of a vector from those of its parts; nan if not finite or without parts."""
     parts = list(norms)
-    known = parts and all(map(math.isfinite, parts))
-    return math.sqrt(math.fsum(n * n for n in parts)) if known else math.nan
+    norm = math.hypot(*parts)
+    return norm if parts and math.isfinite(norm) else math.nan
 
 
 def scaled(
@@ -268,7 +268,7 @@ class Step:
         self._updates: list[tuple[Group, OpenUpdate]] = []
         self._loss: Tensor | float | None = None
         self._has_gradients = False
-        self._reached: set[str] = set()  # parameters that their optimizer can update
+        self._reached: set[str | None] = set()  # parameters that their optimizer can update
         self._held: set[int] = set()  # optimizers whose next or last update does not happen
         self._gradients: dict[str, _Gradient] = {}
         self._is_back = False  # whether the weights are those before the predicted steps
@@ -306,7 +306,7 @@ class Step:
     @property
     def with_gradient(self) -> set[int]:
         """Parameters that have had a gradient, by ``id``."""
-        return {id(gradient.parameter) for gradient in self._gradients.values()}
+        return {*map(id, [gradient.parameter for gradient in self._gradients.values()])}
 
     @property
     def has_updated(self) -> bool:
@@ -350,27 +350,29 @@ class Step:
         """
         optimizer: Any = self._optimizer.optimizers[index]
         listed = self._optimizer.parameters(index)
-        held = [p for p in listed if shards.has_gradient(p)]
-        reached = [*held, *(p for p in listed if p.requires_grad)]
-        self._reached |= {names.get(id(p), "") for p in reached}
+        held = shards.having_gradients(listed)
+        if self._movement is not None:
+            reached = [*held, *[p for p in listed if p.requires_grad]]
+            self._reached.update(map(names.get, map(id, reached)))
         self.observe_loss(loss)
         self._has_gradients = bool(held)
         if self._optimizer.skips(index):
             self._held.add(index)
         if self.calls[index]:
             return None
-        gradients = [dense_gradient(p) for p in held]
+        gradients = dense_gradients(held)
         scale = getattr(optimizer, "grad_scale", None)
         norms = gradient_norms(gradients, scale)
-        own = [names.get(id(p), f"unnamed.{index}.{k}") for k, p in enumerate(held)]
-        for name, norm, p in zip(own, norms, held, strict=True):
-            # Two optimizers may share the parameter.
-            self._gradients.setdefault(name, _Gradient(norm, index, p))
+        known = map(names.get, map(id, held))
+        own = [name or f"unnamed.{index}.{k}" for k, name in enumerate(known)]
+        found = map(_Gradient, norms, [index] * len(held), held)
+        # Two optimizers may share a parameter.
+        self._gradients = dict(zip(own, found, strict=True)) | self._gradients
         if self._movement is None:
             return None
         signs = [options[id(p)].sign for p in held]
-        known = dict(zip(own, zip(gradients, signs, strict=True), strict=True))
-        return self._deciding(index, dict(zip(own, norms, strict=True)), known, scale)
+        sided = dict(zip(own, zip(gradients, signs, strict=True), strict=True))
+        return self._deciding(index, dict(zip(own, norms, strict=True)), sided, scale)
 
     def judge(self, index: int, cause: Callable[[int, float, float | None], str]) -> None:
         """Hold back an optimizer's update if it does not verify its predicted steps.
@@ -544,8 +546,12 @@ class Step:
         """Return the loss, whether it is known, and more numbers, shape (2 + K,)."""
         known = self._loss is not None
         loss = 0.0 if self._loss is None else self._loss
-        each = (loss, float(known), *numbers)
-        return torch.stack([as_scalar(number, self._device) for number in each])
+        plain = [float(known), *numbers]
+        device = self._device
+        if device is None or device.type == "cpu":
+            value = loss if isinstance(loss, float) else float(loss)
+            return torch.tensor([value, *plain], dtype=torch.float32)
+        return torch.stack([as_scalar(number, device) for number in (loss, *plain)])
 
     def _take_norms(self, names: Iterable[str], norms: Sequence[float]) -> None:
         for name, norm in zip(names, norms, strict=True):

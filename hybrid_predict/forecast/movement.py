@@ -64,9 +64,8 @@ def check_delta(
         raise PredictorError(subject, "a WeightDelta", type(delta).__name__)
     if tuple(delta.names) != tuple(names):
         raise PredictorError(subject, f"the names {list(names)[:3]}...", list(delta.names)[:3])
-    columns = zip(names, delta.directions, delta.factors, like, strict=True)
-    for name, direction, factor, wanted in columns:
+    for name, factor in zip(names, delta.factors, strict=True):
         number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
         if not (factor.dim() == 0 if isinstance(factor, Tensor) else number):
             raise PredictorError(subject, f"a number as factor of {name}", factor)
-        lists.check_form(subject, name, direction, wanted)
+    lists.check_forms(subject, dict(zip(names, like, strict=True)), delta.directions)

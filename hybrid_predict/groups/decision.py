@@ -46,7 +46,7 @@ class KindDecision:
         self._index = self._uses = self._seen = None
         if self.pending:
             model = self._mapper.model
-            self._index = matrix_index(model, self._optimizer.owners())
+            self._index = matrix_index(model, self._optimizer.numbers())
             self._uses = MatrixUses(model, self._index)
 
     @property

@@ -123,7 +123,7 @@ class Group:
     def follow(self, parameters: Sequence[Tensor]) -> None:
         """Take other tensors in place of the parameters, and keep everything known about them."""
         self.parameters = list(parameters)
-        self._sharded = any(map(shards.is_sharded, parameters))
+        self._sharded = shards.any_sharded(self.parameters)
         self._places: list[int] = []
 
     @property
@@ -186,23 +186,21 @@ class Group:
         Returns:
             What :meth:`close` needs; None if no tensor has a gradient.
         """
-        columns = enumerate(self.parameters)
-        members = [k for k, p in columns if id(p) in options and shards.has_gradient(p)]
+        held = {*map(id, shards.having_gradients(self.parameters))} & options.keys()
+        members = [k for k, key in enumerate(map(id, self.parameters)) if key in held]
         if not members:
             return None
         treatment, memory, values = self.treatment, self.memory, self._values()
         chosen = [self.parameters[k] for k in members]
-        settings = [options[id(p)] for p in self.parameters]
-        gradients = [
-            optimizer.gradient(treatment.optimizer, p, settings[k])
-            for k, p in zip(members, chosen, strict=True)
-        ]
+        settings = [options[key] for key in map(id, self.parameters)]
+        own = [settings[k] for k in members]
+        gradients = optimizer.gradients(treatment.optimizer, chosen, own)
         if self._sharded:  # FSDP1 flattens gradients
             shapes = [values[k].shape for k in members]
             gradients = [g.reshape(shape) for g, shape in zip(gradients, shapes, strict=True)]
         still: dict[int, Tensor | None] = {}
         if treatment.kind != "embedding":  # many rows of a table have no gradient in any batch
-            found = without_gradient(chosen, gradients, [settings[k] for k in members])
+            found = without_gradient(chosen, gradients, own)
             still = dict(zip(members, found, strict=True))
         average, counts = [memory.average[k] for k in members], self._counts(chosen)
         corrects = correct and treatment.update is not None
@@ -236,7 +234,11 @@ class Group:
         """Count an update of these tensors, and note the learning rate if it is the largest."""
         for k in members:
             self._seen[k] += 1
-            self._peaks[k] = lists.largest([self._peaks[k], options[k].rate])
+            rate = options[k].rate
+            if isinstance(rate, Tensor) or isinstance(self._peaks[k], Tensor):
+                self._peaks[k] = lists.largest([self._peaks[k], rate])
+            elif abs(rate) > self._peaks[k]:
+                self._peaks[k] = abs(rate)
 
     def _due(self, k: int) -> bool:
         """Return whether it is a tensor's turn to be corrected, by its updates so far.
@@ -258,7 +260,8 @@ class Group:
         what was measured.
         """
         with torch.no_grad():
-            values, own = self._values(), [options[id(p)] for p in self.parameters]
+            values = self._values()
+            own = [options[key] for key in map(id, self.parameters)]
             average = self.memory.average
             only = optimizer_only(average, update.members, update.usable, update.still)
             columns = zip(values, update.before, own, strict=True)
@@ -315,7 +318,7 @@ class Group:
 
     def count_full_step(self, updated: Collection[int]) -> None:
         """Note whether a full step has updated the group, by ``id`` of all that it has updated."""
-        found = any(id(p) in updated for p in self.parameters)
+        found = not {*map(id, self.parameters)}.isdisjoint(updated)
         self._rest = max(0, self._rest - 1) if found else REST_STEPS
 
     @property
@@ -412,7 +415,7 @@ class Group:
 
     def _values(self) -> list[Tensor]:
         """Local shards of the tensors, found anew where one has moved to other memory."""
-        places = [p.data_ptr() for p in self.parameters]
+        places = [*map(Tensor.data_ptr, self.parameters)]
         if self._sharded or places != self._places:
             self._places = places
             self._local = [shards.local(p) for p in self.parameters]

@@ -150,7 +150,7 @@ class Groups:
         before, self._layout = self._layout, now
         if now == before or (now[0] == before[0] and self._overlapping() == self._shared):
             return False
-        self._mapper.follow(self._optimizer.parameters(), self._optimizer.owners())
+        self._mapper.follow(self._optimizer.parameters(), self._optimizer.numbers())
         self.regroup()
         return True
 
@@ -185,7 +185,7 @@ class Groups:
 
     def _partition(self) -> list[tuple[Treatment, list[str], list[Tensor]]]:
         """Divide the tensors that are corrected or predicted by kind, optimizer and treatment."""
-        mapper, owners, rules = self._mapper, self._optimizer.owners(), self._optimizer.rules()
+        mapper, owners, rules = self._mapper, self._optimizer.numbers(), self._optimizer.rules()
         shared = self._shared = self._overlapping()
         parts: dict[Any, tuple[Treatment, list[str], list[Tensor]]] = {}
         columns = zip(mapper.names, mapper.parameters, mapper.kinds, strict=True)

@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.ranks import shards
-from hybrid_predict.tensors.lists import is_half
+from hybrid_predict.ranks.layouts import all_plain
+from hybrid_predict.tensors.lists import HALF
+
+
+def dense_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the local shards of the gradients that parameters have, dense and detached."""
+    known = [p.grad for p in parameters]
+    usual = [type(g) is Tensor and not (g.is_sparse or g.requires_grad) for g in known]
+    if all(usual) and all_plain(parameters):
+        return known  # type: ignore[return-value]
+    return [dense_gradient(p) for p in parameters]
 
 
 def dense_gradient(parameter: Tensor) -> Tensor:
@@ -21,8 +31,9 @@ def gradient_norms(gradients: Sequence[Tensor], scale: Tensor | None) -> list[Te
     """Return the Euclidean norm of every gradient's local shard, 0-dim."""
     if not gradients:
         return []
-    flat = [torch.view_as_real(g) if g.is_complex() else g for g in gradients]
+    flat = [torch.view_as_real(g) if g.dtype.is_complex else g for g in gradients]
     # The norm may exceed the range of 16-bit floats, which ends at 65504.
-    half = any(map(is_half, flat)) and not any(g.dtype == torch.float64 for g in flat)
+    kinds = {g.dtype for g in flat}
+    half = bool(kinds & HALF) and torch.float64 not in kinds
     norms = list(torch._foreach_norm(flat, 2, torch.float32 if half else None))
     return norms if scale is None else [n / scale.to(n.device) for n in norms]

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.model.gradients import dense_gradient
+from hybrid_predict.model.gradients import dense_gradients
 from hybrid_predict.optimizers.decay import UpdateRule, find_rule, number
 from hybrid_predict.optimizers.hooks import StepHooks, UpdateListener
 from hybrid_predict.optimizers.refusals import check_supported, inner_optimizer, refusal
@@ -85,22 +85,26 @@ class OptimizerWrapper:
         Those on the meta device have no values, and are left out unless all are there.
         """
         chosen = self.optimizers if index is None else (self.optimizers[index],)
-        unique = {id(p): p for o in chosen for group in o.param_groups for p in group["params"]}
-        return [p for p in unique.values() if not p.is_meta] or list(unique.values())
+        listed = [p for o in chosen for group in o.param_groups for p in group["params"]]
+        unique = list(dict(zip(map(id, listed), listed, strict=True)).values())
+        return [p for p in unique if not p.is_meta] or unique
 
     def layout(self) -> tuple[Any, ...]:
         """Return a value that changes with the trained parameters, and what is known of them."""
         content: list[Any] = []
         for group, rule in self._ruled():
-            content += (rule.relative, rule.unknown)
-            for p in group["params"]:
-                content += (id(p), p.requires_grad, p.is_meta)
+            listed = group["params"]
+            content += (rule.relative, rule.unknown, *map(id, listed))
+            content += [p.requires_grad for p in listed]
+            content += [p.is_meta for p in listed]
         return tuple(content)
 
     def places(self) -> tuple[int, ...]:
         """Return a value that changes if parameters move to other memory."""
         tensors = self.parameters()
-        return tuple((shards.local(p) if shards.is_sharded(p) else p).data_ptr() for p in tensors)
+        if shards.any_sharded(tensors):
+            tensors = [shards.local(p) for p in tensors]
+        return tuple(map(Tensor.data_ptr, tensors))
 
     def momentum(self, index: int) -> float:
         """Return ``betas[0]`` or ``momentum`` of an optimizer, the largest of a cycle, or 0."""
@@ -108,7 +112,7 @@ class OptimizerWrapper:
         momentum = (group.get("betas") or [group.get("momentum", 0.0)])[0]
         return min(max(float(momentum), float(group.get("max_momentum", 0.0)), 0.0), 0.999)
 
-    def owners(self) -> dict[int, int]:
+    def numbers(self) -> dict[int, int]:
         """Return the number of the optimizer of each parameter, by ``id``."""
         return {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}
 
@@ -165,21 +169,29 @@ class OptimizerWrapper:
                 del self._rules[next(iter(self._rules))]
         return rule
 
-    def gradient(self, index: int, p: Tensor, options: Options) -> Tensor:
-        """Return the gradient that an update follows, dense, with coupled weight decay.
+    def gradients(
+        self, index: int, parameters: Sequence[Tensor], options: Sequence[Options]
+    ) -> list[Tensor]:
+        """Return the gradients that an update follows, dense, with coupled weight decay.
 
         Gradient scalers leave it to fused optimizers to unscale their gradients.
+
+        Args:
+            index: Number of the optimizer.
+            parameters: Parameters of it that have a gradient.
+            options: How each is updated.
         """
-        gradient = dense_gradient(p)
+        found = dense_gradients(parameters)
         scale = getattr(self.optimizers[index], "grad_scale", None)
-        if scale is not None:
-            gradient = upcast(gradient) / scale.to(gradient.device)
-        if options.sign < 0:
-            gradient = -gradient
-        if options.coupled:
-            value = shards.local(p).reshape(gradient.shape)
-            gradient = upcast(gradient).add(value, alpha=options.coupled)
-        return gradient
+        for k, own in enumerate(options):
+            if scale is not None:
+                found[k] = upcast(found[k]) / scale.to(found[k].device)
+            if own.sign < 0:
+                found[k] = -found[k]
+            if own.coupled:
+                value = shards.local(parameters[k]).reshape(found[k].shape)
+                found[k] = upcast(found[k]).add(value, alpha=own.coupled)
+        return found
 
     def step(self, closure: Callable[[], Any] | None = None, *, rate: float | None = None) -> Any:
         """Step every optimizer, and return what the closure returns.

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.ranks import processes
 
-_PLAIN = (Tensor, nn.Parameter)
+_PLAIN = {Tensor, nn.Parameter}
 _Box = tuple[slice, ...]
 _NOTHING: _Box = (slice(0, 0),)  # shared, as most of many ranks hold nothing of a small matrix
 
@@ -131,6 +131,11 @@ def flat(tensor: Any) -> Flat | None:
     known = _FLAT.data and isinstance(tensor, nn.Parameter)
     found: Flat | None = _FLAT.get(tensor) if known else None
     return found
+
+
+def all_plain(tensors: Sequence[Any]) -> bool:
+    """Return whether no tensor is known to be a part of another, in less time than one by one."""
+    return not _FLAT.data and {*map(type, tensors)} <= _PLAIN
 
 
 def is_dtensor(tensor: Any) -> bool:

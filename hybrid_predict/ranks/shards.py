@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.ranks import fsdp1
-from hybrid_predict.ranks.layouts import assembled, flat, is_dtensor, layout
+from hybrid_predict.ranks.layouts import all_plain, assembled, flat, is_dtensor, layout
 from hybrid_predict.ranks.processes import rank, size
 
 DEEPSPEED = (
@@ -182,6 +182,18 @@ def _to_host(shard: Tensor, tensor: Tensor) -> Tensor | None:
 
 def _to_shard(full: Tensor, tensor: Tensor) -> Tensor:
     return local_shard(full, tensor) if full.shape == form(tensor).shape else full
+
+
+def any_sharded(tensors: Sequence[Tensor]) -> bool:
+    """Return whether a rank holds a part of any of these tensors."""
+    return not all_plain(tensors) and any(map(is_sharded, tensors))
+
+
+def having_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the parameters that have a gradient, see :func:`has_gradient`."""
+    if all_plain(parameters):
+        return [p for p in parameters if p.grad is not None]
+    return [p for p in parameters if has_gradient(p)]
 
 
 def has_gradient(p: Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,17 +11,18 @@ from torch import Tensor
 
 from hybrid_predict.errors import ConfigError, PredictorError
 
-_HALF = (torch.float16, torch.bfloat16)
+HALF = {torch.float16, torch.bfloat16}
+"""Types of 16 bits."""
 
 
 def is_half(tensor: Tensor) -> bool:
     """Return whether a tensor has a 16-bit type."""
-    return tensor.dtype in _HALF
+    return tensor.dtype in HALF
 
 
 def upcast(tensor: Tensor) -> Tensor:
     """Convert a 16-bit tensor to 32 bits; other tensors are returned as is."""
-    return tensor.float() if tensor.dtype in _HALF else tensor
+    return tensor.float() if tensor.dtype in HALF else tensor
 
 
 def cast(tensor: Tensor, kind: torch.dtype) -> Tensor:
@@ -79,14 +80,20 @@ def check_history(decay: float, history: str) -> None:
         )
 
 
-def check_form(subject: str, name: str, tensor: Any, like: Tensor) -> None:
-    """Check the shape and the device of a tensor; its numbers are not read."""
-    if not isinstance(tensor, Tensor):
-        raise PredictorError(subject, f"a tensor for {name}", type(tensor).__name__)
-    if tensor.shape != like.shape:
-        raise PredictorError(subject, f"shape {tuple(like.shape)} for {name}", tuple(tensor.shape))
-    if tensor.device != like.device:
-        raise PredictorError(subject, f"device {like.device} for {name}", str(tensor.device))
+def check_forms(subject: str, like: Mapping[str, Tensor], tensors: Sequence[Any]) -> None:
+    """Check the shapes and devices of tensors by others of theirs; their numbers are not read.
+
+    Raises:
+        PredictorError: If one is no tensor, or differs.
+    """
+    for (name, wanted), tensor in zip(like.items(), tensors, strict=True):
+        if not isinstance(tensor, Tensor):
+            raise PredictorError(subject, f"a tensor for {name}", type(tensor).__name__)
+        if tensor.shape != wanted.shape:
+            got = tuple(tensor.shape)
+            raise PredictorError(subject, f"shape {tuple(wanted.shape)} for {name}", got)
+        if tensor.device != wanted.device:
+            raise PredictorError(subject, f"device {wanted.device} for {name}", str(tensor.device))
 
 
 def add_scaled(

@@ -55,7 +55,7 @@ def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
 
     Tensors of more than two dimensions are read as matrices of shape (first, rest); if there are
     fewer than two, P is M. Singular values that are not far below the largest become about one (0.6
-    to 1.3), not exactly one. Matrices of one shape are stacked and treated together.
+    to 1.3), not exactly one. Tensors of one shape are stacked and treated together.
 
     Args:
         matrices: K tensors of at least 32 bits; the list is overwritten with the results.
@@ -63,27 +63,27 @@ def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
     """
     groups: dict[Any, list[int]] = defaultdict(list)
     for k, x in enumerate(matrices):
-        rooted = moments.roots[k].numel() > 0
-        groups[(*as_matrix(x.shape), x.dim() > 1, rooted, x.dtype, x.device)].append(k)
-    for (height, width, flattens, rooted, *_), members in groups.items():
-        stack = torch.stack([_as_matrix(matrices[k], height, width) for k in members])
-        if flattens:
-            energies, levels, roots = ([each[k] for k in members] for each in moments)
+        groups[x.shape, len(moments.roots[k]) > 0, x.dtype, x.device].append(k)
+    for (shape, rooted, *_), members in groups.items():
+        height, width = as_matrix(shape)
+        stack = torch.stack([matrices[k] for k in members])
+        stack = stack if len(shape) == 2 else stack.reshape(-1, height, width)
+        if len(shape) > 1:
+            energies = [moments.energies[k] for k in members]
+            levels = [moments.levels[k] for k in members]
+            roots = [moments.roots[k] for k in members] if rooted else []
             scales = _scales(stack, energies)
             if rooted:  # in place of the scales of the shorter side
                 scales.pop(int(height > width))
             _multiply(stack, scales)
-            stack = _levelled(orthogonal(stack, roots if rooted else []), levels)
+            stack = _levelled(orthogonal(stack, roots), levels)
             _multiply(stack, scales).div_(lengths(stack))
         else:
             stack.div_(lengths(stack).neg_())
-        for x, k in zip(stack.contiguous().unbind(), members, strict=True):
-            matrices[k] = x if x.shape == matrices[k].shape else x.view(matrices[k].shape)
+        found = stack if len(shape) == 2 else stack.reshape(-1, *shape)
+        for k, x in zip(members, found.contiguous().unbind(), strict=True):
+            matrices[k] = x
     return matrices
-
-
-def _as_matrix(tensor: Tensor, height: int, width: int) -> Tensor:
-    return tensor if tensor.dim() == 2 else tensor.reshape(height, width)
 
 
 def _scales(stack: Tensor, energies: Sequence[Tensor]) -> list[Tensor]:
@@ -234,11 +234,12 @@ def observe(packed: Sequence[Tensor], matrices: Sequence[Tensor], decay: float) 
     """
     groups: dict[Any, list[int]] = defaultdict(list)
     for k, (x, g) in enumerate(zip(packed, matrices, strict=True)):
-        if x.numel():
-            groups[(*as_matrix(g.shape), x.dtype, x.device)].append(k)
-    for (height, width, kind, _), members in groups.items():
+        if len(x):
+            groups[g.shape, x.dtype, x.device].append(k)
+    for (shape, kind, _), members in groups.items():
         covariances = covariances_of(upcast(torch.stack([packed[k] for k in members])))
-        newest = _normalised_grams([matrices[k].reshape(height, width) for k in members])
+        newest = torch.stack([matrices[k] for k in members])
+        newest = _normalised_grams(newest.reshape(-1, *as_matrix(shape)))
         covariances.lerp_(newest.to(covariances), 1.0 - decay)
         square = covariances / lengths(covariances)
         if kind == torch.bfloat16:
@@ -248,9 +249,9 @@ def observe(packed: Sequence[Tensor], matrices: Sequence[Tensor], decay: float) 
         torch._foreach_copy_([packed[k] for k in members], list(pack(covariances, root).unbind()))
 
 
-def _normalised_grams(matrices: Sequence[Tensor]) -> Tensor:
+def _normalised_grams(stack: Tensor) -> Tensor:
     """Return the Gram matrices of the shorter sides of matrices, scaled to a trace of one."""
-    rows = upcast(torch.stack(list(matrices)))
+    rows = upcast(stack)
     rows = rows.mT if rows.shape[-2] > rows.shape[-1] else rows
     rows = rows / rows.abs().amax((-2, -1), keepdim=True).clamp_min_(_TINY)
     rows /= lengths(rows)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 
+@cache
 def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
     """Return rows (the first dimension) and columns of an array; a vector has one row."""
     if len(shape) > 1:

@@ -169,6 +169,5 @@ def _checked(update: object, directions: Any, like: Mapping[str, Tensor]) -> lis
     subject = f"{type(update).__name__}.direction"
     if not isinstance(directions, (list, tuple)) or len(directions) != len(like):
         raise PredictorError(subject, f"a list of {len(like)} directions", directions)
-    for (name, wanted), direction in zip(like.items(), directions, strict=True):
-        lists.check_form(subject, name, direction, wanted)
+    lists.check_forms(subject, like, directions)
     return list(directions)

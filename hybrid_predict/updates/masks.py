@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hybrid_predict.model.gradients import dense_gradient
+from hybrid_predict.model.gradients import dense_gradients
 from hybrid_predict.optimizers.wrapper import Options
 from hybrid_predict.tensors.lists import finite_on_host, size, upcast
 from hybrid_predict.updates.base import COASTING, ROUNDING
@@ -100,10 +100,10 @@ def without_gradient(
     parameters: Sequence[Tensor], gradients: Sequence[Tensor], options: Sequence[Options]
 ) -> list[Tensor | None]:
     """Return masks of exact zeros in parameters' gradients, without coupled weight decay."""
-    triples = zip(parameters, gradients, options, strict=True)
-    return zeros(
-        [dense_gradient(p).reshape(g.shape) if own.coupled else g for p, g, own in triples]
-    )
+    if any(own.coupled for own in options):
+        pairs = zip(dense_gradients(parameters), gradients, strict=True)
+        gradients = [own.reshape(g.shape) for own, g in pairs]
+    return zeros(gradients)
 
 
 def unmoved(

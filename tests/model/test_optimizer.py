@@ -46,7 +46,7 @@ def test_every_parameter_has_the_options_of_its_group():
     wrapper = OptimizerWrapper([first, second])
     assert [id(p) for p in wrapper.parameters(1)] == [id(p) for p in c.parameters()]
     assert len(wrapper.parameters()) == 6
-    assert [wrapper.owners()[id(m.weight)] for m in (a, b, c)] == [0, 0, 1]
+    assert [wrapper.numbers()[id(m.weight)] for m in (a, b, c)] == [0, 0, 1]
     found = [{**wrapper.options(0), **wrapper.options(1)}[id(m.weight)] for m in (a, b, c)]
     assert [o.rate for o in found] == pytest.approx([0.1, 0.2, 0.3])
     assert [o.sign for o in found] == [1.0, -1.0, 1.0]
