@@ -39,6 +39,7 @@ class Window:
         self._sizes = [v.numel() for v in values]
         self._types = [widest([v]) for v in values]
         self._places = [_places(v) for v in values]
+        self._whole = all(at is None for at in self._places)
         self._shares = [n / min(n, SAMPLE) if n else 0.0 for n in self._sizes]
         self._moved: list[Tensor] = []
         self._forecast: list[Tensor] = []
@@ -126,6 +127,8 @@ class Window:
             self._seen = max(self._seen, other._seen)
 
     def _sampled(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        if self._whole and [x.dtype for x in tensors] == self._types:
+            return list(tensors)
         columns = zip(tensors, self._places, self._types, strict=True)
         return [lists.cast(_entries(x, at), kind) for x, at, kind in columns]
 

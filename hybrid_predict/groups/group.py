@@ -234,11 +234,11 @@ class Group:
         """Count an update of these tensors, and note the learning rate if it is the largest."""
         for k in members:
             self._seen[k] += 1
-            rate = options[k].rate
-            if isinstance(rate, Tensor) or isinstance(self._peaks[k], Tensor):
-                self._peaks[k] = lists.largest([self._peaks[k], rate])
-            elif abs(rate) > self._peaks[k]:
-                self._peaks[k] = abs(rate)
+            rate, peak = options[k].rate, self._peaks[k]
+            if type(rate) is float and type(peak) is float:
+                self._peaks[k] = max(peak, rate, -rate)
+            else:
+                self._peaks[k] = lists.largest([peak, rate])
 
     def _due(self, k: int) -> bool:
         """Return whether it is a tensor's turn to be corrected, by its updates so far.
@@ -264,9 +264,11 @@ class Group:
             own = [options[key] for key in map(id, self.parameters)]
             average = self.memory.average
             only = optimizer_only(average, update.members, update.usable, update.still)
-            columns = zip(values, update.before, own, strict=True)
-            still = [unmoved(*each, update.still.get(k), only[k]) for k, each in enumerate(columns)]
-            masks = [either(*pair) for pair in zip(only, still, strict=True)]
+            still: list[Tensor | None] = [None] * len(values)
+            for k, zero in update.still.items():
+                if zero is not None:
+                    still[k] = unmoved(values[k], update.before[k], own[k], zero, only[k])
+            masks = list(map(either, only, still))
             if update.correction is not None:
                 self._correct(update, own, values, masks)
             if self.treatment.predictor is not None:

@@ -16,8 +16,11 @@ class BufferCopies:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._places = [(module, dict(module._buffers)) for module in model.modules()]
-        held = [buffer for _, buffers in self._places for buffer in buffers.values()]
+        self._model = model
+        self._places = {
+            module: dict(module._buffers) for module in model.modules() if module._buffers
+        }
+        held = [buffer for buffers in self._places.values() for buffer in buffers.values()]
         unique = {id(x): x for x in held if x is not None and not x.is_inference()}
         self._copies = [(x, x.detach().clone()) for x in unique.values()]
 
@@ -26,7 +29,8 @@ class BufferCopies:
 
         It may come between a forward and a backward pass, so tensors keep their versions.
         """
-        for module, before in self._places:
+        for module in {**self._places, **dict.fromkeys(self._model.modules())}:
+            before = self._places.get(module, {})
             for name in [name for name in module._buffers if name not in before]:
                 del module._buffers[name]
             for name, buffer in before.items():

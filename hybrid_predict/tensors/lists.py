@@ -117,7 +117,7 @@ def average(means: Sequence[Tensor], values: Sequence[Tensor], decay: float) -> 
 
     They are computed in at least 32 bits and rounded to the nearest number of the mean's type.
     """
-    if means and all(m.dtype == v.dtype for m, v in zip(means, values, strict=True)):
+    if means and [m.dtype for m in means] == [v.dtype for v in values]:
         torch._foreach_lerp_(list(means), list(values), 1.0 - decay)
         return
     for mean, value in zip(means, values, strict=True):
@@ -191,6 +191,8 @@ def size(number: float | Tensor) -> Any:
 
 def largest(numbers: Sequence[float | Tensor]) -> float | Tensor:
     """Return the largest size of numbers, a tensor if one of them is a tensor."""
+    if {*map(type, numbers)} <= {float}:
+        return max(map(abs, numbers), default=0.0)  # type: ignore[type-var, return-value]
     tensors = [abs(number) for number in numbers if isinstance(number, Tensor)]
     known = max((abs(number) for number in numbers if not isinstance(number, Tensor)), default=0.0)
     return torch.stack(tensors).amax().clamp_min(known) if tensors else known
@@ -242,5 +244,7 @@ def clear(tensors: Sequence[Tensor], masks: Sequence[Tensor | None]) -> None:
 
 def _numbers(factors: Sequence[float | Tensor]) -> list[float] | None:
     """Return the factors, or None if one is a tensor."""
+    if {*map(type, factors)} <= {float}:
+        return list(factors)  # type: ignore[arg-type]
     numbers = [factor for factor in factors if not isinstance(factor, Tensor)]
     return numbers if len(numbers) == len(factors) else None

@@ -46,15 +46,13 @@ def optimizer_only(
     usable. An average is not searched for zeros if the tensor's
     gradient has none (``still``). ``members`` are the tensors that have a gradient now.
     """
-    lost = {} if usable is None else dict(zip(members, ~usable, strict=True))
-    searched = [k for k in range(len(averages)) if still.get(k, True) is not None]
-    found = dict(zip(searched, zeros([averages[k] for k in searched]), strict=True))
-    masks = []
-    for k, average in enumerate(averages):
-        mask = found.get(k)
-        if k in lost:
-            mask = (is_zero(average) if mask is None else mask) | lost[k]
-        masks.append(mask)
+    masks: list[Tensor | None] = [None] * len(averages)
+    searched = [k for k in range(len(averages)) if k not in still or still[k] is not None]
+    for k, mask in zip(searched, zeros([averages[k] for k in searched]), strict=True):
+        masks[k] = mask
+    for k, lost in zip(members, [] if usable is None else ~usable, strict=usable is not None):
+        known = masks[k]
+        masks[k] = (is_zero(averages[k]) if known is None else known) | lost
     return masks
 
 
@@ -110,7 +108,7 @@ def unmoved(
     value: Tensor,
     before: Tensor,
     own: Options,
-    still: Tensor | None,
+    still: Tensor,
     only: Tensor | None,
 ) -> Tensor | None:
     """Return the mask of the entries that are frozen now, such as rows that a hook has frozen.
@@ -120,7 +118,7 @@ def unmoved(
     has not moved them at all, as the layer may only be left out of this batch. Infinite weights
     count as moved. If only the optimizer may move all of them anyway (``only``), none is searched.
     """
-    if still is None or (only is not None and _unless_empty(still & ~only) is None):
+    if only is not None and _unless_empty(still & ~only) is None:
         return None
     if isinstance(own.shrink, Tensor) or own.shrink or own.coupled:
         rest = upcast(before) * (1.0 - own.shrink - size(own.rate) * own.coupled)
