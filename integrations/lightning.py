@@ -14,7 +14,7 @@ from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.configuration import configuration
 from hybrid_predict.integrations.last_run import LastRun
-from hybrid_predict.integrations.lightning_clock import ManualClock, SkipData, TrainerClock
+from hybrid_predict.integrations.lightning_clock import SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
 from hybrid_predict.integrations.lightning_screen import TrainerScreen, event_folder
 from hybrid_predict.integrations.lightning_signals import HeldSignals
@@ -26,9 +26,7 @@ from hybrid_predict.integrations.lightning_start import (
     saved_ledger,
     trains,
     warn,
-    warn_of_averages,
-    warn_of_epoch_schedulers,
-    warn_of_patience,
+    warn_of_counts,
 )
 from hybrid_predict.integrations.reporter import Reporter, checked_folder, ending
 from hybrid_predict.ledger import SavingsLedger
@@ -180,16 +178,15 @@ class HybridPredict(TrainerCallback):
         refuse(trainer)
         if not trains(trainer):
             return
-        kind = TrainerClock if pl_module.automatic_optimization else ManualClock
-        clock = self._clock = kind(trainer, self.skip_data, self._epochs)
+        clock = self._clock = TrainerClock(trainer, self.skip_data, self._epochs)
         saved, self._saved = self._saved, None
         stayed = saved is not None and clock.load_state_dict(saved["clock"])
-        config = run_config(trainer, clock, self.config)
+        config = run_config(trainer, clock.length, self.config)
         assert trainer.model is not None
         engine = self.engine = HybridEngine(trainer.model, trainer.optimizers, config)
         self._trainer = trainer
         if saved is not None:
-            engine.load_state_dict(saved["engine"], steps=clock.steps)
+            engine.load_state_dict(saved["engine"], steps=clock.counts.steps)
             if stayed:
                 continue_random_states(trainer, saved["random"])
         first = trainer.is_global_zero
@@ -197,22 +194,13 @@ class HybridPredict(TrainerCallback):
         loggers = trainer.loggers if first else ()
         self._reporter = Reporter(engine, TrainerScreen(trainer), folder, loggers)
         self._last.ledger, self._last.log = engine.ledger, self._reporter.log
-        if not clock.unavailable:
-            clock.set_global_step(clock.global_step)
-            trainer.callbacks.append(MissedCheckpoints(clock))  # type: ignore[attr-defined]
-            self._stop_if_done(engine, clock)
-        self._signals = HeldSignals(trainer)
-        trainer.callbacks.append(self._signals)  # type: ignore[attr-defined]
-        if engine.schedule.planned:
-            warn_of_averages(trainer, config)
-        if engine.schedule.planned and clock.skip_data == "none":
-            warn_of_patience(trainer, config)
-            warn_of_epoch_schedulers(trainer)
-
-    @staticmethod
-    def _stop_if_done(engine: HybridEngine, clock: TrainerClock) -> None:
-        if engine.done and clock.outlasts and not clock.unavailable:
+        clock.set_global_step(clock.counts.global_step)
+        if clock.ends(engine.done):
             clock.stop()
+        self._signals = HeldSignals(trainer)
+        trainer.callbacks += [MissedCheckpoints(clock), self._signals]  # type: ignore[attr-defined]
+        if engine.schedule.planned:
+            warn_of_counts(trainer, config, drops=clock.drops)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -221,14 +209,14 @@ class HybridPredict(TrainerCallback):
         engine, clock = self.engine, self._clock
         if engine is None or clock is None or engine.in_step:
             return
-        clock.begin(engine.position)
-        if isinstance(clock.length, int) and not clock.unavailable:
-            engine.set_length(clock.length)
+        length = clock.begin()
+        if length is not None:
+            engine.set_length(length)
         if engine.done:
             return
         if tuple(trainer.optimizers) != engine.optimizer.optimizers:
             engine.replace_optimizer(trainer.optimizers)
-        clock.open()
+        clock.hold()
         self._loss = None
         engine.before_step(batch_size(batch))
 
@@ -261,21 +249,24 @@ class HybridPredict(TrainerCallback):
         # Lightning divides each loss by the number of batches in the window.
         record = engine.after_step(self._loss, stop=self._signals.held)
         self._signals.agree(record.stop, last=engine.done)
-        if clock.unavailable:
-            clock.steps, clock.global_step = engine.ledger.steps, trainer.global_step
-        else:
-            clock.advance(record.ticks, engine.ledger.steps, engine.ledger.full_steps)
-            self._stop_if_done(engine, clock)
+        clock.advance(record.ticks)
+        if clock.ends(engine.done):
+            clock.stop()
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         reporter.step(record, position, due=bool(every) and (position + 1) % every == 0)
 
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Drop batches that have waited for a validation within the epoch."""
+        engine, clock = self.engine, self._clock
+        if engine is None or clock is None or engine.in_step or self._trainer is not trainer:
+            return
+        clock.drop(validated=True)
+
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Abandon a full step that the module ended early, and step epoch schedulers."""
-        if self.engine is None or self._clock is None:
-            return
-        self.engine.abandon()
-        if not self._clock.unavailable:
+        if self.engine is not None and self._clock is not None:
+            self.engine.abandon()
             self._clock.end_epoch()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
