@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from torch import Tensor
@@ -41,12 +41,19 @@ if TYPE_CHECKING:
     from hybrid_predict.forecast.predictors import AbstractPredictor
     from hybrid_predict.updates import AbstractUpdate
 
-_OF_A_RUN = (
-    "engine", "_clock", "_reporter", "_saved", "_loss", "_signals", "_trainer", "log", "log_dict",
-)  # fmt: skip
-"""Attributes that copies and pickles leave out; a Trainer sets the last two, with its model."""
-
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Run:
+    """What exists while a Trainer trains, and until the callback is used again."""
+
+    trainer: pl.Trainer
+    engine: HybridEngine
+    clock: TrainerClock
+    reporter: Reporter
+    signals: HeldSignals
+    loss: Tensor | None = None
 
 
 @tells_unknown_names
@@ -81,13 +88,8 @@ class HybridPredict(TrainerCallback):
     """
 
     engine: HybridEngine | None = None
-    _clock: TrainerClock | None = None
-    _reporter: Reporter | None = None
+    _run: _Run | None = None
     _saved: dict[str, Any] | None = None
-    _loss: Tensor | None = None
-    _signals: HeldSignals | None = None
-    _trainer: pl.Trainer | None = None
-    """The Trainer that trains at the moment."""
 
     def __init__(
         self,
@@ -121,16 +123,12 @@ class HybridPredict(TrainerCallback):
         self._epochs: int | None = None
 
     def __repr__(self) -> str:
-        chosen = [f"{name}={value}" for name, value in self._chosen().items()]
+        default = vars(HybridConfig())
+        chosen = [f"{k}={v!r}" for k, v in vars(self.config).items() if v != default[k]]
         return f"{type(self).__name__}({', '.join(chosen)})"
 
     def __str__(self) -> str:
         return f"{self!r}: {self.ledger}" if self.ledger.steps else repr(self)
-
-    def _chosen(self) -> dict[str, str]:
-        """Settings that differ from the defaults."""
-        defaults, settings = vars(HybridConfig()), vars(self.config)
-        return {k: repr(value) for k, value in settings.items() if value != defaults[k]}
 
     @property
     def state_key(self) -> str:
@@ -145,10 +143,11 @@ class HybridPredict(TrainerCallback):
     @property
     def history(self) -> RunLog:
         """Log of the current or last run, since it was started or resumed."""
-        return self._last.log if self._reporter is None else self._reporter.log
+        return self._last.log if self._run is None else self._run.reporter.log
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in _OF_A_RUN}
+        of_a_run = {"engine", "_run", "_saved", "log", "log_dict"}  # a Trainer sets the last two
+        return {name: value for name, value in vars(self).items() if name not in of_a_run}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Reset the callback, and read the run's length before other callbacks change it.
@@ -156,19 +155,20 @@ class HybridPredict(TrainerCallback):
         Raises:
             UnsupportedSetupError: If another Trainer trains with this callback at the moment.
         """
-        if stage == "fit":
-            if self._used_by_another(trainer):
-                raise UnsupportedSetupError(
-                    "HybridPredict",
-                    "a callback of its own in each Trainer",
-                    "one with which another Trainer trains at the moment",
-                    "Give this Trainer another one: HybridPredict(...) or copy.deepcopy(callback).",
-                )
-            self.engine, self._clock = None, None
-            self._epochs = trainer.max_epochs
+        if stage != "fit":
+            return
+        if self._used_by_another(trainer):
+            raise UnsupportedSetupError(
+                "HybridPredict",
+                "a callback of its own in each Trainer",
+                "one with which another Trainer trains at the moment",
+                "Give this Trainer another one: HybridPredict(...) or copy.deepcopy(callback).",
+            )
+        self.engine = self._run = None
+        self._epochs = trainer.max_epochs
 
     def _used_by_another(self, trainer: pl.Trainer) -> bool:
-        other = self._trainer
+        other = None if self._run is None else self._run.trainer
         return other is not None and other is not trainer and other.state.status == "running"
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -178,13 +178,12 @@ class HybridPredict(TrainerCallback):
         refuse(trainer)
         if not trains(trainer):
             return
-        clock = self._clock = TrainerClock(trainer, self.skip_data, self._epochs)
+        clock = TrainerClock(trainer, self.skip_data, self._epochs)
         saved, self._saved = self._saved, None
         stayed = saved is not None and clock.load_state_dict(saved["clock"])
         config = run_config(trainer, clock.length, self.config)
         assert trainer.model is not None
         engine = self.engine = HybridEngine(trainer.model, trainer.optimizers, config)
-        self._trainer = trainer
         if saved is not None:
             engine.load_state_dict(saved["engine"], steps=clock.counts.steps)
             if stayed:
@@ -192,13 +191,14 @@ class HybridPredict(TrainerCallback):
         first = trainer.is_global_zero
         folder = event_folder(trainer, self.log_dir) if first else None
         loggers = trainer.loggers if first else ()
-        self._reporter = Reporter(engine, TrainerScreen(trainer), folder, loggers)
-        self._last.ledger, self._last.log = engine.ledger, self._reporter.log
+        reporter = Reporter(engine, TrainerScreen(trainer), folder, loggers)
+        self._last.ledger, self._last.log = engine.ledger, reporter.log
+        self._run = _Run(trainer, engine, clock, reporter, HeldSignals(trainer))
+        added = [MissedCheckpoints(clock), self._run.signals]
+        trainer.callbacks += added  # type: ignore[attr-defined]
         clock.set_global_step(clock.counts.global_step)
         if clock.ends(engine.done):
             clock.stop()
-        self._signals = HeldSignals(trainer)
-        trainer.callbacks += [MissedCheckpoints(clock), self._signals]  # type: ignore[attr-defined]
         if engine.schedule.planned:
             warn_of_counts(trainer, config, drops=clock.drops)
 
@@ -206,19 +206,19 @@ class HybridPredict(TrainerCallback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Open a full step, unless one is under way in an accumulation window."""
-        engine, clock = self.engine, self._clock
-        if engine is None or clock is None or engine.in_step:
+        run = self._run
+        if run is None or run.engine.in_step:
             return
-        length = clock.begin()
+        length = run.clock.begin()
         if length is not None:
-            engine.set_length(length)
-        if engine.done:
+            run.engine.set_length(length)
+        if run.engine.done:
             return
-        if tuple(trainer.optimizers) != engine.optimizer.optimizers:
-            engine.replace_optimizer(trainer.optimizers)
-        clock.hold()
-        self._loss = None
-        engine.before_step(batch_size(batch))
+        if tuple(trainer.optimizers) != run.engine.optimizer.optimizers:
+            run.engine.replace_optimizer(trainer.optimizers)
+        run.clock.hold()
+        run.loss = None
+        run.engine.before_step(batch_size(batch))
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
@@ -236,79 +236,86 @@ class HybridPredict(TrainerCallback):
         batch_idx: int,
     ) -> None:
         """Close a full step, and advance the Trainer's counters."""
-        engine, clock, reporter = self.engine, self._clock, self._reporter
-        if engine is None or clock is None or reporter is None or not engine.in_step:
+        run = self._run
+        if run is None or not run.engine.in_step:
             return
-        assert self._signals is not None
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         # With several optimizers, as in a GAN, each loss is a non-stationary objective.
         if loss is not None and len(trainer.optimizers) == 1:
-            self._loss = loss if self._loss is None else self._loss + loss
+            run.loss = loss if run.loss is None else run.loss + loss
         if trainer.fit_loop._should_accumulate():
             return
         # Lightning divides each loss by the number of batches in the window.
-        record = engine.after_step(self._loss, stop=self._signals.held)
-        self._signals.agree(record.stop, last=engine.done)
-        clock.advance(record.ticks)
-        if clock.ends(engine.done):
-            clock.stop()
+        record = run.engine.after_step(run.loss, stop=run.signals.held)
+        run.signals.agree(record.stop, last=run.engine.done)
+        run.clock.advance(record.ticks)
+        if run.clock.ends(run.engine.done):
+            run.clock.stop()
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        reporter.step(record, position, due=bool(every) and (position + 1) % every == 0)
+        run.reporter.step(record, position, due=bool(every) and (position + 1) % every == 0)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Drop batches that have waited for a validation within the epoch."""
-        engine, clock = self.engine, self._clock
-        if engine is None or clock is None or engine.in_step or self._trainer is not trainer:
-            return
-        clock.drop(validated=True)
+        run = self._run
+        if run is not None and trainer.state.fn == "fit" and not run.engine.in_step:
+            run.clock.drop(validated=True)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Abandon a full step that the module ended early, and step epoch schedulers."""
-        if self.engine is not None and self._clock is not None:
-            self.engine.abandon()
-            self._clock.end_epoch()
+        """Abandon a full step that the module ended early, and count the epoch."""
+        if self._run is not None:
+            self._run.engine.abandon()
+            self._run.clock.end_epoch()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Detach from the model, and record the run in the loggers."""
-        self._detach(trainer)
-        engine, reporter = self.engine, self._reporter
-        if engine is None or reporter is None or self._signals is None:
+        run = self._run
+        if run is None:
             return
-        self._signals.finish()
-        if not engine.done and not trainer.should_stop:
-            steps, total = engine.ledger.steps, engine.schedule.total
+        self._detach(trainer)
+        run.signals.finish()
+        if not run.engine.done and not trainer.should_stop:
+            steps, total = run.engine.ledger.steps, run.engine.schedule.total
             warn(trainer, f"is not done: the Trainer ended the run at {steps} of {total} steps.")
-        reporter.finish()
+        run.reporter.finish()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Undo predicted steps that are not verified, and say how the run ended."""
-        if self._used_by_another(trainer):
-            return
-        self._detach(trainer)
         stopped = isinstance(exception, KeyboardInterrupt) or trainer.received_sigterm
-        status = "stopped" if stopped else ending(exception)
-        if self._reporter is not None:
-            self._reporter.close(status)
+        self._close(trainer, "stopped" if stopped else ending(exception))
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Detach from the model, however the run ended."""
+        done = self.engine is not None and self.engine.done
+        self._close(trainer, "finished" if done else "stopped")
+
+    def _close(self, trainer: pl.Trainer, status: str) -> None:
         if self._used_by_another(trainer):
             return
         self._detach(trainer)
-        if self.engine is not None and self._reporter is not None:
-            self._reporter.close("finished" if self.engine.done else "stopped")
+        if self._run is not None:
+            self._run.reporter.close(status)
+
+    def _detach(self, trainer: pl.Trainer) -> None:
+        if self.engine is not None:
+            self.engine.detach()
+        if self._run is not None:
+            self._run.signals.release()
+            self._run.clock.release()
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        own = MissedCheckpoints, HeldSignals
+        callbacks[:] = [each for each in callbacks if not isinstance(each, own)]
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Save the state to resume from, with the states of the random generators."""
-        if self.engine is not None and self._clock is not None:
+        if self._run is not None:
             checkpoint[KEY] = {
-                "engine": self.engine.state_dict(),
-                "clock": self._clock.state_dict(),
+                "engine": self._run.engine.state_dict(),
+                "clock": self._run.clock.state_dict(),
                 "random": ranks.gather(random_states()),
             }
         elif self._saved is not None:
@@ -327,18 +334,6 @@ class HybridPredict(TrainerCallback):
         self._saved = checkpoint.get(KEY) if trainer.state.fn == "fit" else None
         if self._saved is not None:
             self._last.ledger = saved_ledger(self._saved)
-
-    def _detach(self, trainer: pl.Trainer) -> None:
-        self._trainer = None
-        if self.engine is not None:
-            self.engine.detach()
-        if self._signals is not None:
-            self._signals.release()
-        if self._clock is not None:
-            self._clock.release()
-        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        own = MissedCheckpoints, HeldSignals
-        callbacks[:] = [each for each in callbacks if not isinstance(each, own)]
 
 
 @final
@@ -359,8 +354,8 @@ class MissedCheckpoints(TrainerCallback):
             return
         after = trainer.global_step
         for callback in list(trainer.callbacks):  # type: ignore[attr-defined]
-            due = partial(_waits, trainer, callback)
-            step = next(filter(due, range(after, before, -1)), after)
+            steps = range(after, before, -1)
+            step = next((each for each in steps if _waits(trainer, callback, each)), after)
             if step == after:  # it waits for none, or was called already
                 continue
             self._clock.set_global_step(step)

@@ -211,7 +211,8 @@ class TrainerClock:
         """Return the length anew, with the first batch of a full step in hand."""
         self._look_at_epoch(self._progress.current.ready - 1)
         self.counts.global_step = self._trainer.global_step
-        return None if self.length is None else max(self.length, self.counts.steps + 1)
+        least = self.counts.steps + (self._epochs_left > 0)  # else a callback has added the epoch
+        return None if self.length is None else max(self.length, least)
 
     def hold(self) -> None:
         """Keep the Trainer from stepping schedulers until `advance` steps them.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import random
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +22,8 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning_models import Net, Ungated, fit, loader, same, weights
+from torch import nn
+from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -36,20 +41,85 @@ from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations import lightning_clock
 
 
-@pytest.mark.parametrize(
-    ("frequency", "run"),
-    [(2, {"max_steps": 120}), (5, {"max_epochs": 6}),
-     (3, {"max_epochs": 6, "accumulate_grad_batches": 3})],
-    ids=str,
-)  # fmt: skip
-def test_scheduler_with_a_frequency_is_stepped_as_often_in_all(
-    frequency: int, run: dict[str, int]
-) -> None:
-    # A Trainer steps it by batch index; the clock catches up at the end of the full step.
-    plain, _ = fit([], Net("step", frequency=frequency), **run)
-    hybrid, _ = fit([Ungated()], Net("step", frequency=frequency), **run)
-    ends = [t.lr_scheduler_configs[0].scheduler.last_epoch for t in (plain, hybrid)]
-    assert 0 < ends[0] <= ends[1] <= ends[0] + 1
+class Epochs(Net):
+    """Loads epochs of these lengths, and has a scheduler of either interval."""
+
+    def __init__(self, sizes: Sequence[int], frequencies: Sequence[int] = (1, 1)) -> None:
+        super().__init__("none")
+        self.net = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))
+        self.sizes, self.frequencies = sizes, frequencies
+        self.validated: Counter[int] = Counter()
+
+    def train_dataloader(self) -> Any:
+        return loader(self.sizes[min(self.trainer.current_epoch, len(self.sizes) - 1)])
+
+    def on_validation_end(self) -> None:
+        self.validated[self.trainer.current_epoch] += 1
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=1e-3)
+        return [optimizer], [
+            {"scheduler": ExponentialLR(optimizer, 0.99), "interval": name, "frequency": count}
+            for name, count in zip(("step", "epoch"), self.frequencies, strict=True)
+        ]
+
+
+RELOADED: dict[str, Any] = {"reload_dataloaders_every_n_epochs": 1, "num_sanity_val_steps": 0}
+
+
+def random_run(seed: int) -> tuple[Epochs, Epochs, float, dict[str, Any]]:
+    """Twice the same module, a speedup, and options of the Trainer.
+
+    Every epoch and every interval between validations has room for the predicted steps of a full
+    step.
+    """
+    draw = random.Random(seed)
+    speedup = draw.choice([1.2, 1.5, 2.0, 3.0])
+    most = math.ceil(2 * (speedup - 1))  # predicted steps in a row
+    window = draw.randint(1, 3)
+    steps = [draw.randint(2 * most + 2, 2 * most + 9) for _ in range(draw.randint(2, 4))]
+    sizes = [count * window - draw.randrange(window) for count in steps]
+    frequencies = draw.randint(1, 3), draw.randint(1, 2)
+    options = {**RELOADED, "accumulate_grad_batches": window}
+    if draw.random() < 0.5:
+        options["val_check_interval"] = 2 * (most + draw.randint(1, 3)) * window
+        options["check_val_every_n_epoch"] = None
+    return Epochs(sizes, frequencies), Epochs(sizes, frequencies), speedup, options
+
+
+def positions(trainer: Any) -> list[int]:
+    return [config.scheduler.last_epoch for config in trainer.lr_scheduler_configs]
+
+
+@pytest.mark.parametrize("skip_data", ["draw", "tail"])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_run_of_any_epochs_counts_what_the_plain_run_does(seed: int, skip_data: Any) -> None:
+    plain_net, net, speedup, options = random_run(seed)
+    options = {**options, "max_epochs": len(net.sizes)}
+    plain, _ = fit([], plain_net, **options)
+    callback = Ungated(speedup, updates={}, warmup_steps=1 + seed % 4, skip_data=skip_data)
+    trainer, _ = fit([callback], net, **options)
+    assert trainer.global_step == callback.ledger.steps == plain.global_step
+    assert callback.ledger.full_steps == len(net.rates) < plain.global_step
+    assert positions(trainer) == positions(plain)
+    assert net.validated == plain_net.validated
+    assert net.rates.items() <= plain_net.rates.items()
+    assert trainer.current_epoch == plain.current_epoch
+
+
+@pytest.mark.filterwarnings("ignore:HybridPredict uses all batches")
+@pytest.mark.parametrize("skip_data", ["draw", "none"])
+@pytest.mark.parametrize("seed", range(20, 26))
+def test_a_run_of_any_epochs_ends_at_the_steps_that_bound_it(seed: int, skip_data: Any) -> None:
+    plain_net, net, speedup, options = random_run(seed)
+    limit = math.ceil(0.6 * sum(net.sizes) / options["accumulate_grad_batches"])
+    plain, _ = fit([], plain_net, max_steps=limit, **options)
+    callback = Ungated(speedup, updates={}, skip_data=skip_data)
+    trainer, _ = fit([callback], net, max_steps=limit, **options)
+    assert trainer.global_step == callback.ledger.steps == plain.global_step == limit
+    assert callback.ledger.full_steps == len(net.rates)
+    frequency = net.frequencies[0]
+    assert frequency > 1 or positions(trainer)[0] == positions(plain)[0] == limit
 
 
 @pytest.mark.parametrize("skip_data", ["draw", "tail", "none"])
@@ -228,17 +298,6 @@ def test_the_warning_of_patience_names_no_number_where_the_run_decides() -> None
     assert not any(map(str.isdigit, text))
 
 
-class Sized(Net):
-    """Loads epochs of these lengths, and steps its scheduler once per epoch."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__("step", "epoch")
-        self.sizes = sizes
-
-    def train_dataloader(self) -> Any:
-        return loader(self.sizes[self.trainer.current_epoch])
-
-
 class Stream(IterableDataset[Any]):
     """So many samples, or whole batches, in every epoch."""
 
@@ -320,12 +379,8 @@ def by_epoch() -> Net:
     return Net("step", "epoch")
 
 
-RELOADED = {"reload_dataloaders_every_n_epochs": 1}
 SIX: dict[str, Any] = {"max_epochs": 6}
 RUNS_THAT_CHANGE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "growing epochs": (partial(Sized, [4, 8, 12, 20, 28, 40]), None, {**SIX, **RELOADED}),
-    "shrinking epochs": (partial(Sized, [30, 24, 16, 8, 4, 3]), None, {**SIX, **RELOADED}),
-    "other epochs by steps": (partial(Sized, [4, 9] * 9), None, {"max_steps": 90, **RELOADED}),
     "a batch sampler": (by_epoch, lambda: DataLoader(Loads(), batch_sampler=Sizes()), SIX),
     "other windows": (by_epoch, loader, {**SIX, "callbacks": [Changes(window)]}),
     "windows by schedule": (
@@ -387,16 +442,24 @@ def test_a_run_whose_epochs_change_is_the_plain_run_step_for_step(name: str) -> 
     assert net.batches == len(ends)
     assert net.rates.items() <= plain_net.rates.items()
 
-    keeps = Ungated(skip_data="none")
+
+def test_a_run_that_drops_nothing_warns_of_schedulers_that_count_epochs() -> None:
+    callback = Ungated(skip_data="none")
     with pytest.warns(UserWarning, match="'epoch' do not reach their end"):
-        trainer, net, ends = run(keeps)
-    assert trainer.global_step == keeps.ledger.steps > 0.6 * plain.global_step
-    assert keeps.ledger.full_steps == len(net.rates)
+        trainer, _ = fit([callback], by_epoch(), **SIX)
+    assert trainer.global_step == callback.ledger.steps == 96
+
+
+def test_a_stream_without_a_length_is_read_to_its_ends() -> None:
+    callback, net = Ungated(total_steps=66), Net("none")
+    trainer, _ = fit([callback], net, train=DataLoader(Stream(44), 4), **SIX)
+    assert trainer.global_step == callback.ledger.steps == 66
+    assert (trainer.current_epoch, net.batches) == (6, 44)
 
 
 def test_a_run_whose_length_changes_says_so_once_and_its_log_follows() -> None:
     callback = Ungated()
-    fit([callback], Sized([4, 8, 12, 20]), max_epochs=4, **RELOADED)
+    fit([callback], Epochs([4, 8, 12, 20]), max_epochs=4, **RELOADED)
     assert [e["count"] for e in callback.ledger.events if "counted anew" in e["reason"]] == [3]
     assert callback.history.steps == callback.ledger.steps == 44
 
@@ -414,7 +477,7 @@ def test_a_window_may_change_in_the_middle_of_an_epoch(speedup: float) -> None:
     assert (callback.ledger.predicted_steps > 15) is (speedup > 1)
 
 
-def test_epochs_whose_length_is_not_known_any_more_are_plain() -> None:
+def test_epochs_may_lose_their_length() -> None:
     class Loses(Net):
         def train_dataloader(self) -> Any:
             return loader(8) if self.trainer.current_epoch < 2 else DataLoader(Stream(32), 4)
@@ -422,5 +485,4 @@ def test_epochs_whose_length_is_not_known_any_more_are_plain() -> None:
     plain, _ = fit([], Loses("none"), max_epochs=4, **RELOADED)
     for speedup in (1, 1.5):
         trainer, _ = fit([Ungated(speedup=speedup)], Loses("none"), max_epochs=4, **RELOADED)
-        assert trainer.current_epoch == 4
-        assert speedup > 1 or trainer.global_step == plain.global_step == 32
+        assert (trainer.current_epoch, trainer.global_step) == (4, plain.global_step) == (4, 32)
