@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any, Literal, final
 
@@ -53,11 +53,11 @@ class Counts:
     batches: int
     owed: int
     epochs: int
-    said: int = 0
-    used: int = 0
-    origin: int = 0
-    full_steps: int = 0
-    module: list[list[int]] = field(default_factory=list)
+    said: int
+    used: int
+    origin: int
+    full_steps: int
+    module: list[list[int]]
 
 
 @final
@@ -99,7 +99,7 @@ class TrainerClock:
         by_epochs = math.isfinite(self._epochs_left) or any(self._schedulers("epoch"))
         self._skip_data = skip_data
         self.drops = by_epochs if skip_data == "auto" else skip_data != "none"
-        self.counts = Counts(0, trainer.global_step, 0, 0, self._epoch)
+        self.counts = Counts(0, trainer.global_step, 0, 0, self._epoch, 0, 0, 0, 0, [])
         self.jumped_from: int | None = None
         self._held: list[tuple[Any, int]] = []
         self._positions: dict[int, int] = {}
@@ -246,7 +246,8 @@ class TrainerClock:
         counts.steps += ticks
         counts.owed += ticks - 1
         self._behind = self._progress.current.ready
-        self._follow_module()
+        if self._manual:
+            self._follow_module()
         self.drop()
         ended = int(self._ends_epoch)
         if self.drops:
