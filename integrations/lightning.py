@@ -196,7 +196,7 @@ class HybridPredict(TrainerCallback):
         self._run = _Run(trainer, engine, clock, reporter, HeldSignals(trainer))
         added = [MissedCheckpoints(clock), self._run.signals]
         trainer.callbacks += added  # type: ignore[attr-defined]
-        clock.set_global_step(clock.counts.global_step)
+        clock.start()
         if clock.ends(engine.done):
             clock.stop()
         if engine.schedule.planned:

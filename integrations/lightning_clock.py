@@ -178,9 +178,25 @@ class TrainerClock:
         """Return whether the plain run has ended, but not the Trainer; ``done`` is the engine's."""
         if not self._bounded:
             return done
-        drops_the_rest = self.drops and self._epochs_left == 1
-        owes = 0 if drops_the_rest else self.counts.owed
-        return self._by_epochs <= 0 < min(owes, self._by_steps)
+        # In the last epoch batches are dropped to its end. Later ones may be as long as they say.
+        last, shorter = self._epochs_left == 1, self._batches < self._trainer.num_training_batches
+        if (self.drops and last) or (shorter and not last):
+            return False
+        return self._by_epochs <= 0 < min(self.counts.owed, self._by_steps)
+
+    def start(self) -> None:
+        """Give the Trainer the counts of the run that it begins or resumes.
+
+        If a checkpoint was saved right before a validation, Lightning leaves that out.
+        """
+        self.set_global_step(self.counts.global_step)
+        if self._until_validation(validated=False) == 0 < min(self._behind, self.counts.owed):
+            before = self._behind
+            self.drop(validated=True)
+            # Lightning will count all batches that are behind as fetched.
+            self._trainer.fit_loop._data_fetcher.fetched -= self._behind - before
+        if self._bounded and self._by_epochs <= 0 < self._epochs_left:
+            self.stop()
 
     def stop(self) -> None:
         """End the Trainer's run, whatever its least numbers of epochs and steps.
