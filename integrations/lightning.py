@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@final
 @dataclass
 class _Run:
     """What exists while a Trainer trains, and until the callback is used again."""
@@ -196,9 +197,7 @@ class HybridPredict(TrainerCallback):
         self._run = _Run(trainer, engine, clock, reporter, HeldSignals(trainer))
         added = [MissedCheckpoints(clock), self._run.signals]
         trainer.callbacks += added  # type: ignore[attr-defined]
-        clock.start()
-        if clock.ends(engine.done):
-            clock.stop()
+        clock.start(engine.done)
         if engine.schedule.planned:
             warn_of_counts(trainer, config, drops=clock.drops)
 
@@ -248,9 +247,7 @@ class HybridPredict(TrainerCallback):
         # Lightning divides each loss by the number of batches in the window.
         record = run.engine.after_step(run.loss, stop=run.signals.held)
         run.signals.agree(record.stop, last=run.engine.done)
-        run.clock.advance(record.ticks)
-        if run.clock.ends(run.engine.done):
-            run.clock.stop()
+        run.clock.advance(record.ticks, run.engine.done)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         run.reporter.step(record, position, due=bool(every) and (position + 1) % every == 0)

@@ -30,6 +30,7 @@ _MANUAL = "manual_optimization.optim_step_progress"
 _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
+@final
 @dataclass
 class Counts:
     """What is counted of a run, and saved. The *plain run* is the same run without the plug-in.
@@ -174,17 +175,7 @@ class TrainerClock:
         known = self._bounded and math.isfinite(self._ahead)
         return self.counts.steps + int(self._ahead) if known else None
 
-    def ends(self, done: bool) -> bool:
-        """Return whether the plain run has ended, but not the Trainer; ``done`` is the engine's."""
-        if not self._bounded:
-            return done
-        # In the last epoch batches are dropped to its end. Later ones may be as long as they say.
-        last, shorter = self._epochs_left == 1, self._batches < self._trainer.num_training_batches
-        if (self.drops and last) or (shorter and not last):
-            return False
-        return self._by_epochs <= 0 < min(self.counts.owed, self._by_steps)
-
-    def start(self) -> None:
+    def start(self, done: bool) -> None:
         """Give the Trainer the counts of the run that it begins or resumes.
 
         If a checkpoint was saved right before a validation, Lightning leaves that out.
@@ -195,10 +186,21 @@ class TrainerClock:
             self.drop(validated=True)
             # Lightning will count all batches that are behind as fetched.
             self._trainer.fit_loop._data_fetcher.fetched -= self._behind - before
-        if self._bounded and self._by_epochs <= 0 < self._epochs_left:
-            self.stop()
+        over = self._bounded and self._by_epochs <= 0 < self._epochs_left
+        if over or self._outlasts(done):
+            self._stop()
 
-    def stop(self) -> None:
+    def _outlasts(self, done: bool) -> bool:
+        """Return whether the Trainer would go on although the plain run has ended."""
+        if not self._bounded:
+            return done
+        # In the last epoch batches are dropped to its end. Later ones may be as long as they say.
+        last, shorter = self._epochs_left == 1, self._batches < self._trainer.num_training_batches
+        if (self.drops and last) or (shorter and not last):
+            return False
+        return self._by_epochs <= 0 < min(self.counts.owed, self._by_steps)
+
+    def _stop(self) -> None:
         """End the Trainer's run, whatever its least numbers of epochs and steps.
 
         The plain run would have ended here at ``max_epochs``, which knows no exceptions.
@@ -247,8 +249,11 @@ class TrainerClock:
             config.frequency = frequency
         return held
 
-    def advance(self, ticks: int) -> None:
-        """Advance the Trainer's counters after a full step, in which all counts ``ticks`` times."""
+    def advance(self, ticks: int, done: bool) -> None:
+        """Advance the Trainer's counters after a full step, in which all counts ``ticks`` times.
+
+        ``done`` is whether the engine has taken its last step.
+        """
         counts = self.counts
         before = counts.global_step
         updates = self._trainer.global_step - before
@@ -270,6 +275,8 @@ class TrainerClock:
             steps = self._steps(self._trainer.num_training_batches)
             ended = max(ended, int((self._in_epoch + counts.owed) // steps))
         self._step_schedulers(last_batches, self._epoch + ended)
+        if self._outlasts(done):
+            self._stop()
 
     def _check(self, updates: int) -> None:
         """Refuse a full step by manual optimization whose updates do not fit the run's length.
