@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from torch import Tensor
@@ -14,7 +14,7 @@ from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.configuration import configuration
 from hybrid_predict.integrations.last_run import LastRun
-from hybrid_predict.integrations.lightning_clock import ManualClock, SkipData, TrainerClock
+from hybrid_predict.integrations.lightning_clock import SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
 from hybrid_predict.integrations.lightning_screen import TrainerScreen, event_folder
 from hybrid_predict.integrations.lightning_signals import HeldSignals
@@ -26,9 +26,7 @@ from hybrid_predict.integrations.lightning_start import (
     saved_ledger,
     trains,
     warn,
-    warn_of_averages,
-    warn_of_epoch_schedulers,
-    warn_of_patience,
+    warn_of_counts,
 )
 from hybrid_predict.integrations.reporter import Reporter, checked_folder, ending
 from hybrid_predict.ledger import SavingsLedger
@@ -43,12 +41,20 @@ if TYPE_CHECKING:
     from hybrid_predict.forecast.predictors import AbstractPredictor
     from hybrid_predict.updates import AbstractUpdate
 
-_OF_A_RUN = (
-    "engine", "_clock", "_reporter", "_saved", "_loss", "_signals", "_trainer", "log", "log_dict",
-)  # fmt: skip
-"""Attributes that copies and pickles leave out; a Trainer sets the last two, with its model."""
-
 logger = logging.getLogger(__name__)
+
+
+@final
+@dataclass
+class _Run:
+    """What exists while a Trainer trains, and until the callback is used again."""
+
+    trainer: pl.Trainer
+    engine: HybridEngine
+    clock: TrainerClock
+    reporter: Reporter
+    signals: HeldSignals
+    loss: Tensor | None = None
 
 
 @tells_unknown_names
@@ -83,13 +89,8 @@ class HybridPredict(TrainerCallback):
     """
 
     engine: HybridEngine | None = None
-    _clock: TrainerClock | None = None
-    _reporter: Reporter | None = None
+    _run: _Run | None = None
     _saved: dict[str, Any] | None = None
-    _loss: Tensor | None = None
-    _signals: HeldSignals | None = None
-    _trainer: pl.Trainer | None = None
-    """The Trainer that trains at the moment."""
 
     def __init__(
         self,
@@ -123,16 +124,12 @@ class HybridPredict(TrainerCallback):
         self._epochs: int | None = None
 
     def __repr__(self) -> str:
-        chosen = [f"{name}={value}" for name, value in self._chosen().items()]
+        default = vars(HybridConfig())
+        chosen = [f"{k}={v!r}" for k, v in vars(self.config).items() if v != default[k]]
         return f"{type(self).__name__}({', '.join(chosen)})"
 
     def __str__(self) -> str:
         return f"{self!r}: {self.ledger}" if self.ledger.steps else repr(self)
-
-    def _chosen(self) -> dict[str, str]:
-        """Settings that differ from the defaults."""
-        defaults, settings = vars(HybridConfig()), vars(self.config)
-        return {k: repr(value) for k, value in settings.items() if value != defaults[k]}
 
     @property
     def state_key(self) -> str:
@@ -147,10 +144,11 @@ class HybridPredict(TrainerCallback):
     @property
     def history(self) -> RunLog:
         """Log of the current or last run, since it was started or resumed."""
-        return self._last.log if self._reporter is None else self._reporter.log
+        return self._last.log if self._run is None else self._run.reporter.log
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in _OF_A_RUN}
+        of_a_run = {"engine", "_run", "_saved", "log", "log_dict"}  # a Trainer sets the last two
+        return {name: value for name, value in vars(self).items() if name not in of_a_run}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Reset the callback, and read the run's length before other callbacks change it.
@@ -158,19 +156,20 @@ class HybridPredict(TrainerCallback):
         Raises:
             UnsupportedSetupError: If another Trainer trains with this callback at the moment.
         """
-        if stage == "fit":
-            if self._used_by_another(trainer):
-                raise UnsupportedSetupError(
-                    "HybridPredict",
-                    "a callback of its own in each Trainer",
-                    "one with which another Trainer trains at the moment",
-                    "Give this Trainer another one: HybridPredict(...) or copy.deepcopy(callback).",
-                )
-            self.engine, self._clock = None, None
-            self._epochs = trainer.max_epochs
+        if stage != "fit":
+            return
+        if self._used_by_another(trainer):
+            raise UnsupportedSetupError(
+                "HybridPredict",
+                "a callback of its own in each Trainer",
+                "one with which another Trainer trains at the moment",
+                "Give this Trainer another one: HybridPredict(...) or copy.deepcopy(callback).",
+            )
+        self.engine = self._run = None
+        self._epochs = trainer.max_epochs
 
     def _used_by_another(self, trainer: pl.Trainer) -> bool:
-        other = self._trainer
+        other = None if self._run is None else self._run.trainer
         return other is not None and other is not trainer and other.state.status == "running"
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -180,57 +179,45 @@ class HybridPredict(TrainerCallback):
         refuse(trainer)
         if not trains(trainer):
             return
-        kind = TrainerClock if pl_module.automatic_optimization else ManualClock
-        clock = self._clock = kind(trainer, self.skip_data, self._epochs)
+        clock = TrainerClock(trainer, self.skip_data, self._epochs)
         saved, self._saved = self._saved, None
         stayed = saved is not None and clock.load_state_dict(saved["clock"])
-        config = run_config(trainer, clock, self.config)
+        config = run_config(trainer, clock.length, self.config)
         assert trainer.model is not None
         engine = self.engine = HybridEngine(trainer.model, trainer.optimizers, config)
-        self._trainer = trainer
         if saved is not None:
-            engine.load_state_dict(saved["engine"], steps=clock.steps)
+            engine.load_state_dict(saved["engine"], steps=clock.counts.steps)
             if stayed:
                 continue_random_states(trainer, saved["random"])
         first = trainer.is_global_zero
         folder = event_folder(trainer, self.log_dir) if first else None
         loggers = trainer.loggers if first else ()
-        self._reporter = Reporter(engine, TrainerScreen(trainer), folder, loggers)
-        self._last.ledger, self._last.log = engine.ledger, self._reporter.log
-        if not clock.unavailable:
-            clock.set_global_step(clock.global_step)
-            trainer.callbacks.append(MissedCheckpoints(clock))  # type: ignore[attr-defined]
-            self._stop_if_done(engine, clock)
-        self._signals = HeldSignals(trainer)
-        trainer.callbacks.append(self._signals)  # type: ignore[attr-defined]
+        reporter = Reporter(engine, TrainerScreen(trainer), folder, loggers)
+        self._last.ledger, self._last.log = engine.ledger, reporter.log
+        self._run = _Run(trainer, engine, clock, reporter, HeldSignals(trainer))
+        added = [MissedCheckpoints(clock), self._run.signals]
+        trainer.callbacks += added  # type: ignore[attr-defined]
+        clock.start(engine.done)
         if engine.schedule.planned:
-            warn_of_averages(trainer, config)
-        if engine.schedule.planned and clock.skip_data == "none":
-            warn_of_patience(trainer, config)
-            warn_of_epoch_schedulers(trainer)
-
-    @staticmethod
-    def _stop_if_done(engine: HybridEngine, clock: TrainerClock) -> None:
-        if engine.done and clock.outlasts and not clock.unavailable:
-            clock.stop()
+            warn_of_counts(trainer, config, drops=clock.drops)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Open a full step, unless one is under way in an accumulation window."""
-        engine, clock = self.engine, self._clock
-        if engine is None or clock is None or engine.in_step:
+        run = self._run
+        if run is None or run.engine.in_step:
             return
-        clock.begin(engine.position)
-        if isinstance(clock.length, int) and not clock.unavailable:
-            engine.set_length(clock.length)
-        if engine.done:
+        length = run.clock.begin()
+        if length is not None:
+            run.engine.set_length(length)
+        if run.engine.done:
             return
-        if tuple(trainer.optimizers) != engine.optimizer.optimizers:
-            engine.replace_optimizer(trainer.optimizers)
-        clock.open()
-        self._loss = None
-        engine.before_step(batch_size(batch))
+        if tuple(trainer.optimizers) != run.engine.optimizer.optimizers:
+            run.engine.replace_optimizer(trainer.optimizers)
+        run.clock.hold()
+        run.loss = None
+        run.engine.before_step(batch_size(batch))
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
@@ -248,76 +235,84 @@ class HybridPredict(TrainerCallback):
         batch_idx: int,
     ) -> None:
         """Close a full step, and advance the Trainer's counters."""
-        engine, clock, reporter = self.engine, self._clock, self._reporter
-        if engine is None or clock is None or reporter is None or not engine.in_step:
+        run = self._run
+        if run is None or not run.engine.in_step:
             return
-        assert self._signals is not None
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         # With several optimizers, as in a GAN, each loss is a non-stationary objective.
         if loss is not None and len(trainer.optimizers) == 1:
-            self._loss = loss if self._loss is None else self._loss + loss
+            run.loss = loss if run.loss is None else run.loss + loss
         if trainer.fit_loop._should_accumulate():
             return
         # Lightning divides each loss by the number of batches in the window.
-        record = engine.after_step(self._loss, stop=self._signals.held)
-        self._signals.agree(record.stop, last=engine.done)
-        if clock.unavailable:
-            clock.steps, clock.global_step = engine.ledger.steps, trainer.global_step
-        else:
-            clock.advance(record.ticks, engine.ledger.steps, engine.ledger.full_steps)
-            self._stop_if_done(engine, clock)
+        record = run.engine.after_step(run.loss, stop=run.signals.held)
+        run.signals.agree(record.stop, last=run.engine.done)
+        run.clock.advance(record.ticks, run.engine.done)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        reporter.step(record, position, due=bool(every) and (position + 1) % every == 0)
+        run.reporter.step(record, position, due=bool(every) and (position + 1) % every == 0)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Drop batches that have waited for a validation within the epoch."""
+        run = self._run
+        if run is not None and trainer.state.fn == "fit" and not run.engine.in_step:
+            run.clock.drop(validated=True)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Abandon a full step that the module ended early, and step epoch schedulers."""
-        if self.engine is None or self._clock is None:
-            return
-        self.engine.abandon()
-        if not self._clock.unavailable:
-            self._clock.end_epoch()
+        """Abandon a full step that the module ended early, and count the epoch."""
+        if self._run is not None:
+            self._run.engine.abandon()
+            self._run.clock.end_epoch()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Detach from the model, and record the run in the loggers."""
-        self._detach(trainer)
-        engine, reporter = self.engine, self._reporter
-        if engine is None or reporter is None or self._signals is None:
+        run = self._run
+        if run is None:
             return
-        self._signals.finish()
-        if not engine.done and not trainer.should_stop:
-            steps, total = engine.ledger.steps, engine.schedule.total
+        self._detach(trainer)
+        run.signals.finish()
+        if not run.engine.done and not trainer.should_stop:
+            steps, total = run.engine.ledger.steps, run.engine.schedule.total
             warn(trainer, f"is not done: the Trainer ended the run at {steps} of {total} steps.")
-        reporter.finish()
+        run.reporter.finish()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Undo predicted steps that are not verified, and say how the run ended."""
-        if self._used_by_another(trainer):
-            return
-        self._detach(trainer)
         stopped = isinstance(exception, KeyboardInterrupt) or trainer.received_sigterm
-        status = "stopped" if stopped else ending(exception)
-        if self._reporter is not None:
-            self._reporter.close(status)
+        self._close(trainer, "stopped" if stopped else ending(exception))
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Detach from the model, however the run ended."""
+        done = self.engine is not None and self.engine.done
+        self._close(trainer, "finished" if done else "stopped")
+
+    def _close(self, trainer: pl.Trainer, status: str) -> None:
         if self._used_by_another(trainer):
             return
         self._detach(trainer)
-        if self.engine is not None and self._reporter is not None:
-            self._reporter.close("finished" if self.engine.done else "stopped")
+        if self._run is not None:
+            self._run.reporter.close(status)
+
+    def _detach(self, trainer: pl.Trainer) -> None:
+        if self.engine is not None:
+            self.engine.detach()
+        if self._run is not None:
+            self._run.signals.release()
+            self._run.clock.release()
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        own = MissedCheckpoints, HeldSignals
+        callbacks[:] = [each for each in callbacks if not isinstance(each, own)]
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Save the state to resume from, with the states of the random generators."""
-        if self.engine is not None and self._clock is not None:
+        if self._run is not None:
             checkpoint[KEY] = {
-                "engine": self.engine.state_dict(),
-                "clock": self._clock.state_dict(),
+                "engine": self._run.engine.state_dict(),
+                "clock": self._run.clock.state_dict(),
                 "random": processes.gather(random_states()),
             }
         elif self._saved is not None:
@@ -336,18 +331,6 @@ class HybridPredict(TrainerCallback):
         self._saved = checkpoint.get(KEY) if trainer.state.fn == "fit" else None
         if self._saved is not None:
             self._last.ledger = saved_ledger(self._saved)
-
-    def _detach(self, trainer: pl.Trainer) -> None:
-        self._trainer = None
-        if self.engine is not None:
-            self.engine.detach()
-        if self._signals is not None:
-            self._signals.release()
-        if self._clock is not None:
-            self._clock.release()
-        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        own = MissedCheckpoints, HeldSignals
-        callbacks[:] = [each for each in callbacks if not isinstance(each, own)]
 
 
 @final
@@ -368,8 +351,8 @@ class MissedCheckpoints(TrainerCallback):
             return
         after = trainer.global_step
         for callback in list(trainer.callbacks):  # type: ignore[attr-defined]
-            due = partial(_waits, trainer, callback)
-            step = next(filter(due, range(after, before, -1)), after)
+            steps = range(after, before, -1)
+            step = next((each for each in steps if _waits(trainer, callback, each)), after)
             if step == after:  # it waits for none, or was called already
                 continue
             self._clock.set_global_step(step)

@@ -1,153 +1,207 @@
-"""Advances a Lightning Trainer's counters by predicted steps, in both ways of optimizing."""
+"""Counts the steps of a Lightning Trainer's run, and drops the batches of predicted ones."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from operator import attrgetter
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, final
 
 from torch.optim.lr_scheduler import ChainedScheduler, ReduceLROnPlateau
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import (
     BatchSampler,
-    DistributedSampler,
     RandomSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.saved import check_count, damaged, reading
+from hybrid_predict.saved import reading
 
 SkipData = Literal["auto", "draw", "tail", "none"]
+
+_AUTOMATIC = "automatic_optimization.optim_progress.optimizer.step"
+_MANUAL = "manual_optimization.optim_step_progress"
+"""Where Lightning counts updates."""
 
 _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
-class TrainerClock:
-    """Advances the Trainer's global step and schedulers, and where epochs count also the batches.
-
-    The *plain run* is the same run without the plug-in. ``epochs`` is ``max_epochs`` as the user
-    set it, because other callbacks may change the Trainer's later.
+@final
+@dataclass
+class Counts:
+    """What is counted of a run, and saved. The *plain run* is the same run without the plug-in.
 
     Attributes:
-        steps: Number of steps of the run, as counted by the Trainer.
-        global_step: The Trainer's global step after the last full step.
-        length: The run's length in steps, including steps before a resume; infinite if unknown.
-        jumped_from: The global step before the last full step, if this had several ticks.
-        unavailable: Why predicted steps cannot be counted in this Trainer; empty if they can.
+        steps: Steps that the run has taken.
+        global_step: The Trainer's global step after them.
+        batches: Batches that the Trainer has counted by then, over all epochs.
+        owed: Predicted steps whose batches are not dropped yet.
+        epochs: Epochs that the plain run has ended.
+        said: Batches in the last epoch that has ended, as its loader said; 0 if it did not.
+        used: Batches that this epoch had.
+        origin: Steps before those in which the module's own schedulers were watched.
+        full_steps: Full steps in which they were.
+        module: Steps of each of these by the module, and by the clock: -1 if the module has stepped
+            it at the ends of epochs alone.
     """
 
-    _counter = "automatic_optimization.optim_progress.optimizer.step"
-    _updates = 1
-    """Increase of the Trainer's global step in one full step."""
+    steps: int
+    global_step: int
+    batches: int
+    owed: int
+    epochs: int
+    said: int
+    used: int
+    origin: int
+    full_steps: int
+    module: list[list[int]]
+
+
+@final
+class TrainerClock:
+    """Lets a Trainer count predicted steps: global step, schedulers and, by epochs, batches.
+
+    In every epoch the plain run uses all batches that the loader has then. A predicted step that
+    stands owes the batches of one update; they are dropped in this epoch as far as it has any, and
+    in the next one otherwise. The last full step of an epoch stays, as user code may wait for it.
+
+    With manual optimization one ``training_step`` is one full step. The global step counts the
+    updates of all optimizers, so a full step of n updates and k ticks advances it by n k. A
+    scheduler that the module steps within epochs is stepped as often per step as the module does
+    per full step; one that it steps at the ends of epochs alone is left to it.
+
+    ``epochs`` is ``max_epochs`` as the user set it; callbacks may add epochs for themselves, as
+    weight averages do for batch norm.
+
+    Attributes:
+        counts: What is counted, and saved.
+        drops: Whether batches are dropped.
+        jumped_from: The global step before the last full step, if this had several ticks.
+    """
 
     def __init__(self, trainer: Any, skip_data: SkipData, epochs: int | None) -> None:
         self._trainer = trainer
-        # Epochs that callbacks have added for themselves, as weight averages do for batch norm.
+        self._manual = not trainer.lightning_module.automatic_optimization
+        # This assumes one step of each optimizer per training step; `advance` verifies it.
+        self._updates = len(trainer.optimizers) if self._manual else 1
+        loop = trainer.fit_loop.epoch_loop
+        try:
+            self._updated = attrgetter(_MANUAL if self._manual else _AUTOMATIC)(loop)
+        except AttributeError as error:
+            remedy = "Install another version of Lightning. Or remove HybridPredict."
+            expected = "a Trainer that counts its updates where Lightning 2.6 does"
+            raise UnsupportedSetupError("Trainer", expected, str(error), remedy) from error
+        self._progress = loop.batch_progress
         self._added_epochs = 0 if epochs in (None, -1) else trainer.max_epochs - epochs
-        self._progress = trainer.fit_loop.epoch_loop.batch_progress
-        self._epochs_done = trainer.fit_loop.epoch_progress
-        self.steps = 0
-        self.global_step = trainer.global_step
+        by_epochs = math.isfinite(self._epochs_left) or any(self._schedulers("epoch"))
+        self._skip_data = skip_data
+        self.drops = by_epochs if skip_data == "auto" else skip_data != "none"
+        self.counts = Counts(0, trainer.global_step, 0, 0, self._epoch, 0, 0, 0, 0, [])
         self.jumped_from: int | None = None
-        self._ahead: dict[int, int] = {}
         self._held: list[tuple[Any, int]] = []
+        self._positions: dict[int, int] = {}
         self._minimum: tuple[Any, Any] | None = None
-        self._owed = 0
-        self._learned: list[int] = []
-        self._epoch = self._ended = int(self._epochs_done.current.processed)
-        self._batches = self._begun()
-        self._set_length()
-        self._bounded = math.isfinite(self.length)
-        self._chooses = skip_data == "auto"
-        self.skip_data = self._choose() if self._chooses else skip_data
-        self.unavailable = self._missing()
+        self._resume_epoch()
+        self._bounded = math.isfinite(self._ahead)
 
-    def _begun(self) -> int:
-        """Return how many batches of its epoch a Trainer that resumes has left behind."""
-        if not self._trainer.fit_loop.restarting:
-            return 0
-        # A batch in which a checkpoint was saved is not processed, and is taken again.
-        return int(self._progress.current.processed % self._trainer.num_training_batches)
+    def _resume_epoch(self) -> None:
+        """Look at the epoch in which a Trainer begins or resumes."""
+        self._look_at_epoch(0)
+        if self._trainer.fit_loop.restarting:
+            # A batch in which a checkpoint was saved is not processed, and is taken again.
+            self._look_at_epoch(int(self._progress.current.processed % self._batches))
 
-    @property
-    def _data(self) -> list[Any]:
-        """Batches of this epoch as its loader counts them, and batches per update."""
-        return [self._trainer.num_training_batches, self._trainer.accumulate_grad_batches]
+    def _look_at_epoch(self, behind: int) -> None:
+        """Take how many batches the epoch has, with one in hand after those that are behind.
+
+        A stream may have fewer than it says, as in the last epoch.
+        """
+        said = self._trainer.num_training_batches
+        fewer = self.counts.said == _finite(said) and behind < self.counts.used
+        self._batches = self.counts.used if fewer else said
+        self._behind = behind
 
     @property
-    def _claimed(self) -> float:
-        """Steps in an epoch as long as the loader says that this one is."""
-        return _steps(*self._data)
+    def _epoch(self) -> int:
+        """Number of epochs that the Trainer has ended."""
+        return int(self._trainer.fit_loop.epoch_progress.current.processed)
 
     @property
-    def _per_epoch(self) -> float:
-        """Steps in an epoch like this one; the last one has shown it if its stream ended early."""
-        if self._learned[:2] != self._data or self._batches >= self._learned[2]:
-            return self._claimed
-        return _steps(self._learned[2], self._trainer.accumulate_grad_batches)
+    def _epochs_left(self) -> float:
+        limit = self._trainer.max_epochs
+        return math.inf if limit in (None, -1) else limit - self._added_epochs - self._epoch
+
+    def _steps(self, batches: float) -> float:
+        """Return the steps in an epoch of so many batches."""
+        return _ceil(batches / self._trainer.accumulate_grad_batches)
 
     @property
     def _in_epoch(self) -> int:
         """Steps of this epoch that are behind."""
-        batches, window = self._data
-        if self._batches < batches:
-            return self._batches // window
-        return math.ceil(self._batches / window)
+        if self._behind >= self._batches:
+            return int(self._steps(self._behind))
+        return int(self._behind // self._trainer.accumulate_grad_batches)
 
     @property
-    def _epochs(self) -> float:
-        limit = self._trainer.max_epochs
-        return math.inf if limit in (None, -1) else limit - self._added_epochs
-
-    def _set_length(self, least: int = 0) -> None:
-        """Work out the run's length: what was taken, and epochs like this one from here on."""
-        limit, self._by_steps = self._trainer.max_steps, math.inf
-        if limit != -1:
-            self._by_steps = self.steps + math.ceil((limit - self.global_step) / self._updates)
-        left = self._epochs - self._epoch
-        rest = left * self._per_epoch - self._in_epoch
-        self._by_epochs = max(least, self.steps - self._owed + rest) if left > 0 else self.steps
-        self.length = min(self._by_epochs, self._by_steps)
-
-    def _choose(self) -> SkipData:
-        limit, in_epochs = self._trainer.max_steps, self._epochs * self._per_epoch
-        by_steps = limit != -1 and limit <= in_epochs * self._updates
-        unknown, counts_epochs = math.isinf(self._per_epoch), any(self._schedulers("epoch"))
-        if unknown or (by_steps and not counts_epochs):
-            return "none"
-        return self._cheapest()
-
-    def _cheapest(self) -> SkipData:
-        """Return how to drop batches; loading what is dropped can take longer than a full step."""
-        loaders = tree_leaves(self._trainer.train_dataloader)
-        return "tail" if all(map(_shuffles, loaders)) else "draw"
-
-    def _missing(self) -> str:
-        """Return why predicted steps cannot be counted in this Trainer; empty if they can."""
-        for path in (f"epoch_loop.{self._counter}.total.completed", "_data_fetcher.fetched"):
-            try:
-                attrgetter(path)(self._trainer.fit_loop)
-            except AttributeError:
-                return f"this version of Lightning has no fit_loop.{path}"
-        if self.skip_data != "none" and math.isinf(self._per_epoch):
-            return "the length of an epoch is unknown, so its batches cannot be skipped"
-        return ""
+    def _rest(self) -> float:
+        """Steps of this epoch that are ahead, owed ones included."""
+        return self._steps(self._batches) - self._in_epoch
 
     @property
-    def outlasts(self) -> bool:
-        """Whether the Trainer would continue after the run's last step."""
-        if math.isinf(self.length):
-            return not self._bounded
-        # The epochs may have batches left that were neither used nor dropped.
-        return self._by_epochs < self._by_steps and self._owed > 0
+    def _by_epochs(self) -> float:
+        """Steps that the plain run has ahead by its epochs, if later ones are as long as this."""
+        later = self._epochs_left - 1
+        if later < 0:
+            return 0
+        return self._rest - self.counts.owed + (later and later * self._steps(self._batches))
 
-    def stop(self) -> None:
-        """End a run that is done, whatever its least numbers of epochs and steps.
+    @property
+    def _by_steps(self) -> float:
+        """Steps that the plain run has ahead by ``max_steps``."""
+        limit = self._trainer.max_steps
+        return _ceil((math.inf if limit == -1 else limit - self.counts.global_step) / self._updates)
+
+    @property
+    def _ahead(self) -> float:
+        return max(0, min(self._by_epochs, self._by_steps))
+
+    @property
+    def length(self) -> int | None:
+        """Steps of the run, those before a resume included; None if the Trainer does not know."""
+        known = self._bounded and math.isfinite(self._ahead)
+        return self.counts.steps + int(self._ahead) if known else None
+
+    def start(self, done: bool) -> None:
+        """Give the Trainer the counts of the run that it begins or resumes.
+
+        If a checkpoint was saved right before a validation, Lightning leaves that out.
+        """
+        self.set_global_step(self.counts.global_step)
+        if self._until_validation(validated=False) == 0 < min(self._behind, self.counts.owed):
+            before = self._behind
+            self.drop(validated=True)
+            # Lightning will count all batches that are behind as fetched.
+            self._trainer.fit_loop._data_fetcher.fetched -= self._behind - before
+        over = self._bounded and self._by_epochs <= 0 < self._epochs_left
+        if over or self._outlasts(done):
+            self._stop()
+
+    def _outlasts(self, done: bool) -> bool:
+        """Return whether the Trainer would go on although the plain run has ended."""
+        if not self._bounded:
+            return done
+        # In the last epoch batches are dropped to its end. Later ones may be as long as they say.
+        last, shorter = self._epochs_left == 1, self._batches < self._trainer.num_training_batches
+        if (self.drops and last) or (shorter and not last):
+            return False
+        return self._by_epochs <= 0 < min(self.counts.owed, self._by_steps)
+
+    def _stop(self) -> None:
+        """End the Trainer's run, whatever its least numbers of epochs and steps.
 
         The plain run would have ended here at ``max_epochs``, which knows no exceptions.
         """
@@ -166,318 +220,244 @@ class TrainerClock:
 
     def set_global_step(self, step: int) -> None:
         """Set the Trainer's global step."""
-        progress = attrgetter(self._counter)(self._trainer.fit_loop.epoch_loop)
-        more = step - int(progress.total.completed)
-        for counts in (progress.total, progress.current):
-            counts.ready += more
-            counts.completed += more
+        more = step - int(self._updated.total.completed)
+        for progress in (self._updated.total, self._updated.current):
+            progress.ready += more
+            progress.completed += more
 
-    def begin(self, position: int) -> None:
-        """Learn the run's length anew, with the first batch of the step at a position in hand."""
-        epoch = int(self._epochs_done.current.processed)
-        if epoch != self._epoch:
-            self._epoch = epoch
-            if self._chooses and self.skip_data != "none":
-                self.skip_data = self._cheapest()  # the epoch may have another loader
-        self._batches = self._progress.current.ready - 1
-        self._set_length(least=position + 1)
+    def begin(self) -> int | None:
+        """Return the length anew, with the first batch of a full step in hand."""
+        self._look_at_epoch(self._progress.current.ready - 1)
+        self.counts.global_step = self._trainer.global_step
+        least = self.counts.steps + (self._epochs_left > 0)  # else a callback has added the epoch
+        return None if self.length is None else max(self.length, least)
 
-    def open(self) -> None:
-        """Keep the Trainer from stepping epoch schedulers where the plain run would not.
+    def hold(self) -> None:
+        """Keep the Trainer from stepping schedulers until `advance` steps them.
 
-        A full step may be the last one of an epoch whose end predicted steps have passed already.
+        It would go by its own batches and epochs, not by those of the plain run.
         """
-        passes = self._owed or self._ended > self._epoch
-        if self.unavailable or self.skip_data == "none" or not passes:
-            return
-        ended = self._plain_epochs(self._in_epoch + 1)
-        for _, config in self._schedulers("epoch"):
-            if ended // config.frequency == self._ended // config.frequency:
+        self._positions = dict(self._of_module())
+        for interval in () if self._manual else ("step", "epoch"):
+            for config in self._schedulers(interval):
                 self._held.append((config, config.frequency))
                 config.frequency = sys.maxsize
 
-    def _release_schedulers(self) -> set[int]:
-        """Give epoch schedulers back to the Trainer; return the ``id`` of each it was kept from."""
+    def _release_schedulers(self) -> list[tuple[Any, int]]:
         held, self._held = self._held, []
         for config, frequency in held:
             config.frequency = frequency
-        return {id(config) for config, _ in held}
+        return held
 
-    def advance(self, ticks: int, steps: int, full_steps: int) -> None:
-        """Advance the Trainer's counters after a full step, given the run's counts so far.
+    def advance(self, ticks: int, done: bool) -> None:
+        """Advance the Trainer's counters after a full step, in which all counts ``ticks`` times.
 
-        Everything that the Trainer counted in this full step counts ``ticks`` times.
+        ``done`` is whether the engine has taken its last step.
         """
-        self.jumped_from = self.global_step if ticks > 1 else None
-        self.global_step += ticks * (self._trainer.global_step - self.global_step)
-        self.set_global_step(self.global_step)
-        held = self._release_schedulers()
-        own = self._ends_epoch
-        self._step_schedulers(steps)
-        self._owed += steps - self.steps - 1
-        self._batches = self._progress.current.ready
-        self.steps = steps
-        if self._owed and self.skip_data != "none" and math.isfinite(self._per_epoch):
-            self._skip_batches()
-        self._step_epoch_schedulers(self._plain_epochs(self._in_epoch), own, held)
+        counts = self.counts
+        before = counts.global_step
+        updates = self._trainer.global_step - before
+        if self._manual:
+            self._check(updates)
+        counts.global_step += ticks * updates
+        self.set_global_step(counts.global_step)
+        self.jumped_from = before if ticks > 1 else None
+        start = self._in_epoch + counts.owed
+        last_batches = [self._plain_batch(start + k) for k in range(ticks)]
+        counts.steps += ticks
+        counts.owed += ticks - 1
+        self._behind = self._progress.current.ready
+        if self._manual:
+            self._follow_module()
+        self.drop()
+        ended = int(self._ends_epoch)
+        if self.drops:
+            steps = self._steps(self._trainer.num_training_batches)
+            ended = max(ended, int((self._in_epoch + counts.owed) // steps))
+        self._step_schedulers(last_batches, self._epoch + ended)
+        if self._outlasts(done):
+            self._stop()
 
-    @property
-    def _ends_epoch(self) -> bool:
-        """Whether the batch under way is the last one of the Trainer's epoch."""
-        return bool(self._trainer.fit_loop.epoch_loop._num_ready_batches_reached())
-
-    def _plain_epochs(self, in_epoch: int) -> int:
-        """Return how many epochs the plain run has ended after so many steps of this one."""
-        if self.skip_data == "none":
-            return self._epoch + self._ends_epoch
-        passed = int((in_epoch + self._owed) // self._claimed)
-        return self._epoch + max(passed, self._ends_epoch)
-
-    def end_epoch(self) -> None:
-        """Learn how long a stream was, and count an epoch whose last batch was no full step's.
-
-        Unless the Trainer knew the last batch, a window that it cuts off has no update.
-        """
-        batches = self._trainer.num_training_batches
-        used = self._progress.current.ready
-        if self._trainer.fit_loop._data_fetcher.done and used < batches < math.inf:
-            window = 1 if self._ends_epoch else self._trainer.accumulate_grad_batches
-            self._learned = [*self._data, used // window * window]
-        after = self._epoch + 1
-        held = self._release_schedulers()
-        self._step_epoch_schedulers(after, self._ended < after, held)
-
-    def _step_epoch_schedulers(self, ended: int, own: bool, held: set[int]) -> None:
-        """Step schedulers that count epochs as often as the plain run has after ``ended`` epochs.
-
-        ``own`` is whether the Trainer has ended an epoch, and stepped all but those it was
-        ``held`` from.
-        """
-        before, self._ended = self._ended, max(self._ended, ended)
-        for _, config in self._schedulers("epoch"):
-            due = self._ended // config.frequency - before // config.frequency
-            stepped = own and (self._trainer.current_epoch + 1) % config.frequency == 0
-            self._step(config, due - (stepped and id(config) not in held))
-
-    def _step(self, config: Any, count: int) -> None:
-        for _ in range(count):
-            self._trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
-
-    def _schedulers(self, interval: str) -> Iterator[tuple[int, Any]]:
-        """Yield number and settings of the schedulers that count steps, or epochs."""
-        for k, config in enumerate(self._trainer.lr_scheduler_configs):
-            if config.interval == interval and not config.reduce_on_plateau:
-                yield k, config
-
-    def _step_schedulers(self, steps: int) -> None:
-        """Step schedulers that count steps as often as the plain run does up to ``steps``."""
-        start = self._in_epoch + self._owed
-        batch = self._progress.current.ready
-        for k, config in self._schedulers("step"):
-            new = range(start + 1, start + 1 + steps - self.steps)
-            plain = sum(self._plain_batch(step) % config.frequency == 0 for step in new)
-            # It waits where the Trainer, which goes by its own batches, is ahead.
-            more = plain - (batch % config.frequency == 0) - self._ahead.get(k, 0)
-            self._step(config, more)
-            self._ahead[k] = max(0, -more)
-
-    def _plain_batch(self, step: int) -> int:
-        """Return the number in its epoch of the last batch in a step after this epoch's start."""
-        (batches, window), steps = self._data, self._per_epoch
-        if math.isinf(batches):
-            return step * window
-        return min(((step - 1) % max(1, int(steps)) + 1) * window, int(batches))
-
-    def _skip_batches(self) -> None:
-        """Skip the batches of predicted steps, but no validation and no end of an epoch."""
-        trainer, progress = self._trainer, self._progress
-        at, window = progress.current.ready, trainer.accumulate_grad_batches
-        count = min(self._owed, int(self._per_epoch) - 1 - self._in_epoch) * window  # keep the last
-        every = trainer.val_check_batch
-        if trainer.enable_validation and isinstance(every, int):
-            over_epochs = trainer.check_val_every_n_epoch is None
-            count = min(count, -(progress.total.ready if over_epochs else at) % every)
-        count = max(0, count) // window * window
-        fetcher = trainer.fit_loop._data_fetcher
-        if self.skip_data == "draw":
-            # If training_step takes an iterator, the fetcher returns the iterator, not batches.
-            batches_left = getattr(fetcher, "iterator_wrapper", fetcher)
-            drawn = 0
-            while drawn < count and next(batches_left, None) is not None:
-                drawn += 1
-        else:
-            fetcher.fetched += count
-            fetcher.done = fetcher.length is not None and fetcher.fetched >= fetcher.length
-            drawn = count
-        for counts in (progress.total, progress.current):
-            for name in ("ready", "started", "processed", "completed"):
-                setattr(counts, name, getattr(counts, name) + drawn)
-        if drawn == count:  # else the stream is shorter than its length, as the Trainer will find
-            progress.is_last_batch = fetcher.done
-        self._owed -= drawn // window
-        self._batches += drawn
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all counts as primitives."""
-        return {
-            "steps": self.steps,
-            "global_step": self.global_step,
-            "batches": self._progress.total.processed,
-            "limits": [self._trainer.max_steps, self._trainer.max_epochs],
-            "skip_data": self.skip_data,
-            "owed": self._owed,
-            "learned": self._learned,
-            "ended": self._ended,
-            "ahead": {str(k): count for k, count in self._ahead.items()},
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Load a saved state; return whether the Trainer's counters still are those of the state.
-
-        If the Trainer has continued since, its counters win.
-        """
-        with reading("clock"):
-            for name in ("steps", "global_step", "batches", "owed", "ended"):
-                check_count(name, state[name])
-            if len(state["learned"]) not in (0, 3):
-                raise damaged("the length of an epoch", state["learned"])
-            if state["skip_data"] not in get_args(SkipData):
-                raise damaged("how batches are skipped", state["skip_data"])
-            ahead = _counts_by_number(state, "ahead")
-            # A checkpoint saved by MissedCheckpoints has an earlier global step.
-            same_batches = state["batches"] == self._progress.total.processed
-            stayed = bool(same_batches and self.global_step <= state["global_step"])
-            self.steps = state["steps"] + (0 if stayed else self._steps_since(state))
-            self._owed = state["owed"] if self.steps >= state["steps"] else 0
-            self._learned = list(map(partial(check_count, "learned"), state["learned"]))
-            if stayed:
-                self.global_step, self._ahead = state["global_step"], ahead
-            # The choice depends on the first epoch; it holds for a run that goes on as it was.
-            same = state["limits"] == self.state_dict()["limits"]
-            if self._chooses and same and "none" in (state["skip_data"], self.skip_data):
-                self.skip_data = "none" if state["skip_data"] == "none" else self._cheapest()
-            passed = 0 if self.skip_data == "none" else self._in_epoch + self._owed
-            self._ended = state["ended"] if stayed else self._epoch + int(passed // self._claimed)
-            self._set_length()
-            return stayed
-
-    def _steps_since(self, state: dict[str, Any]) -> int:
-        """Return how many steps the Trainer has taken since a state was saved."""
-        return self.global_step - int(state["global_step"])
-
-
-@final
-class ManualClock(TrainerClock):
-    """The Trainer's clock under manual optimization: one ``training_step`` is one full step.
-
-    The Trainer's global step counts the updates of all optimizers, so a full step of n updates and
-    k ticks advances it by n k. A scheduler that the module steps within epochs is stepped as often
-    per step as the module does per full step. A scheduler that it steps only at the end of epochs
-    is not changed, because epochs are shortened already.
-    """
-
-    _counter = "manual_optimization.optim_step_progress"
-
-    def __init__(self, trainer: Any, skip_data: SkipData, epochs: int | None) -> None:
-        # This assumes one step of each optimizer per training step; `advance` verifies it.
-        self._updates = len(trainer.optimizers)
-        self._by_module: dict[int, int] = {}
-        self._added: dict[int, int] = {}
-        super().__init__(trainer, skip_data, epochs)
-        self._start = self.global_step
-        self._origin = self._full_steps = 0
-        self._positions = self._all_positions()
-
-    def open(self) -> None:
-        """Record the positions of schedulers before a full step."""
-        self._positions = self._all_positions()
-
-    def advance(self, ticks: int, steps: int, full_steps: int) -> None:
-        """Check the updates of a full step, and advance the Trainer's counters.
+    def _check(self, updates: int) -> None:
+        """Refuse a full step by manual optimization whose updates do not fit the run's length.
 
         The first full step has to update; later ones may skip a batch.
         """
-        updates = self._trainer.global_step - self.global_step
         by_steps = self._by_steps <= self._by_epochs
-        idle = updates == 0 and full_steps == 1
-        if idle or (by_steps and updates not in (0, self._updates)):
-            expected = f"{self._updates if by_steps else 'at least 1'} optimizer steps in each"
+        idle = updates == self.counts.full_steps == 0
+        if not idle and (not by_steps or updates in (0, self._updates)):
+            return
+        expected = f"{self._updates if by_steps else 'at least 1'} optimizer steps in each"
+        remedy = "Set max_epochs, not max_steps."
+        if not updates:
             remedy = (
-                "Set max_epochs, not max_steps." if updates else "Step the optimizers in every "
-                "training_step, or let the Trainer accumulate gradients with automatic "
-                "optimization."
-            )  # fmt: skip
-            remedy += " Or remove HybridPredict."
-            raise UnsupportedSetupError("training_step", expected, updates, remedy)
-        super().advance(ticks, steps, full_steps)
+                "Step the optimizers in every training_step, or let the Trainer accumulate "
+                "gradients with automatic optimization."
+            )
+        remedy += " Or remove HybridPredict."
+        raise UnsupportedSetupError("training_step", expected, updates, remedy)
 
-    def _all_positions(self) -> dict[int, int]:
-        """Return the number of steps of each scheduler that counts them."""
-        return {
-            k: _position(config.scheduler)
-            for k, config in enumerate(self._trainer.lr_scheduler_configs)
-            if not isinstance(config.scheduler, ReduceLROnPlateau)
-        }
+    def _plain_batch(self, step: int) -> int:
+        """Return the number in its epoch of the last batch in the plain run's step, from 0."""
+        if math.isfinite(self._batches):
+            step %= int(self._steps(self._batches))
+        return int(min((step + 1) * self._trainer.accumulate_grad_batches, self._batches))
 
-    def _schedulers(self, interval: str) -> Iterator[tuple[int, Any]]:
-        return (pair for pair in super()._schedulers(interval) if pair[0] not in self._added)
+    def drop(self, *, validated: bool = False) -> None:
+        """Drop the batches that are owed, but no validation and no end of an epoch.
 
-    def _plain_epochs(self, in_epoch: int) -> int:
-        # The module steps them at the ends of its own epochs, and cannot be kept from it.
-        return super()._plain_epochs(in_epoch) if self._ends_epoch else self._ended
+        A full step has to end where a validation begins; ``validated`` is whether one has just
+        been. If the rest of the run is owed, the last epoch ends after it.
+        """
+        owed, window = self.counts.owed, self._trainer.accumulate_grad_batches
+        if not self.drops or not owed:
+            return
+        until = self._until_validation(validated)
+        if self._epochs_left == 1 and owed >= self._rest:
+            left = self._batches - self._behind
+            count = int(left if validated else min(left, until))
+        else:
+            most = min(owed, self._rest - 1) * window
+            count = int(max(0, min(most, until - window if validated else until)))
+            count -= count % window
+        fetcher = self._trainer.fit_loop._data_fetcher
+        dropped = self._skip(fetcher, count)
+        for progress in (self._progress.total, self._progress.current):
+            for name in ("ready", "started", "processed", "completed"):
+                setattr(progress, name, getattr(progress, name) + dropped)
+        before = self._in_epoch
+        self._behind += dropped
+        # The Trainer finds out itself that a stream has fewer batches than it says. It looks ahead
+        # in a stream without a length.
+        if dropped == count or fetcher.length is None:
+            self._progress.is_last_batch = fetcher.done
+            self._batches = self._behind if fetcher.done else self._batches
+        self.counts.owed -= self._in_epoch - before
 
-    def _step_schedulers(self, steps: int) -> None:
-        self._full_steps += 1
-        for k, position in self._all_positions().items():
-            by_module = self._by_module.get(k, 0) + position - self._positions[k]
-            self._by_module[k] = by_module
+    def _skip(self, fetcher: Any, count: int) -> int:
+        """Skip batches of the epoch, and return how many it had.
+
+        To load what is dropped can take longer than a full step, so of data that are shuffled the
+        last ones are left unread.
+        """
+        loaders = tree_leaves(self._trainer.train_dataloader)
+        shuffled = self._skip_data == "auto" and all(map(_shuffles, loaders))
+        whole = fetcher.length is not None and self._batches == self._trainer.num_training_batches
+        if whole and (shuffled or self._skip_data == "tail"):
+            fetcher.fetched += count
+            fetcher.done = fetcher.fetched >= fetcher.length
+            return count
+        # If training_step takes an iterator, the fetcher returns the iterator, not batches.
+        batches = getattr(fetcher, "iterator_wrapper", fetcher)
+        dropped = 0
+        while dropped < count and next(batches, None) is not None:
+            dropped += 1
+        return dropped
+
+    def _until_validation(self, validated: bool) -> float:
+        """Return the number of batches up to the next validation, which may come right now."""
+        trainer = self._trainer
+        every, loop = trainer.val_check_batch, trainer.fit_loop.epoch_loop
+        if not (isinstance(every, int) and loop._should_check_val_epoch()):
+            return math.inf
+        over_epochs = trainer.check_val_every_n_epoch is None
+        until = -(self._progress.total.ready if over_epochs else self._behind) % every
+        return every if validated and not until else until
+
+    @property
+    def _ends_epoch(self) -> bool:
+        """Whether the Trainer takes the batch under way for the last one of its epoch."""
+        return bool(self._trainer.fit_loop.epoch_loop._num_ready_batches_reached())
+
+    def _schedulers(self, interval: str) -> Iterator[Any]:
+        """Yield the settings of the schedulers that count steps, or epochs."""
+        for config in self._trainer.lr_scheduler_configs:
+            if config.interval == interval and not config.reduce_on_plateau:
+                yield config
+
+    def _step_schedulers(self, last_batches: list[int], epochs: int) -> None:
+        """Step schedulers as the plain run does in steps with these last batches, and epochs."""
+        before, self.counts.epochs = self.counts.epochs, max(self.counts.epochs, epochs)
+        for config, frequency in self._release_schedulers():
+            if config.interval == "step":
+                due = sum(batch % frequency == 0 for batch in last_batches)
+            else:
+                due = self.counts.epochs // frequency - before // frequency
+            for _ in range(due):
+                self._trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
+
+    def end_epoch(self) -> None:
+        """Learn how many batches the epoch had, and count it.
+
+        If the module has ended it, Lightning steps schedulers for the batch that is left out.
+        """
+        used = self._progress.current.ready
+        if not self._ends_epoch:
+            self._release_schedulers()
+            used -= used % self._trainer.accumulate_grad_batches  # the rest was not used
+        self._step_schedulers([used], self._epoch)
+        if self._trainer.fit_loop._data_fetcher.done:
+            self.counts.said = _finite(self._trainer.num_training_batches)
+            self.counts.used = used
+
+    def _of_module(self) -> Iterator[tuple[int, int]]:
+        """Yield the number of each scheduler that the module may step, and its steps so far."""
+        for k, config in enumerate(self._trainer.lr_scheduler_configs):
+            if self._manual and not isinstance(config.scheduler, ReduceLROnPlateau):
+                yield k, _position(config.scheduler)
+
+    def _follow_module(self) -> None:
+        """Step the schedulers that the module steps within epochs in predicted steps too."""
+        counts, configs = self.counts, self._trainer.lr_scheduler_configs
+        counts.full_steps += 1
+        counts.module += [[0, -1] for _ in configs[len(counts.module) :]]
+        for k, position in self._of_module():
+            own, added = counts.module[k]
+            own += position - self._positions[k]
             if position > self._positions[k] and not self._trainer.is_last_batch:
-                self._added.setdefault(k, 0)
-            if k not in self._added:  # stepped at the end of epochs, if at all
-                continue
-            # The module's number of steps per full step, times the run's steps.
-            due = by_module * (steps - self._origin) // self._full_steps
-            while by_module + self._added[k] < due:
-                self._trainer.lr_scheduler_configs[k].scheduler.step()
-                self._added[k] += 1
+                added = max(added, 0)
+            if added >= 0:
+                # The module's number of steps per full step, times the run's steps.
+                due = own * (counts.steps - counts.origin) // counts.full_steps
+                for _ in range(due - own - added):
+                    configs[k].scheduler.step()
+                added = max(added, due - own)
+            counts.module[k] = [own, added]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all counts as primitives."""
-        return {
-            **super().state_dict(),
-            "start": self._start,
-            "origin": self._origin,
-            "full_steps": self._full_steps,
-            "by_module": {str(k): count for k, count in self._by_module.items()},
-            "added": {str(k): count for k, count in self._added.items()},
-        }
+        """Return the counts as primitives."""
+        return {**asdict(self.counts), "batches": self._progress.total.processed}
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Load a saved state as the base class does."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Load saved counts; return whether the Trainer is where it was when they were saved.
+
+        If it has gone on since, its own counters win.
+        """
         with reading("clock"):
-            self._start = check_count("start", state["start"])
-            stayed = super().load_state_dict(state)
-            self._origin = check_count("origin", state["origin"]) if stayed else self.steps
-            if stayed:
-                self._full_steps = check_count("full_steps", state["full_steps"])
-                self._by_module = _counts_by_number(state, "by_module")
-                self._added = _counts_by_number(state, "added")
-            return stayed
-
-    def _steps_since(self, state: dict[str, Any]) -> int:
-        updates = int(state["global_step"]) - self._start
-        per_step = updates / int(state["steps"]) if updates else self._updates
-        return round(super()._steps_since(state) / per_step)
-
-
-def _steps(batches: float, window: int) -> float:
-    """Return the steps in so many batches, an integer unless they are infinite."""
-    return math.ceil(batches / window) if math.isfinite(batches) else batches
+            module = [[int(own), int(added)] for own, added in state["module"]]
+            rest = {name: int(count) for name, count in state.items() if name != "module"}
+            saved = Counts(**rest, module=module)
+        since = self._trainer.global_step - saved.global_step
+        batches = self._progress.total.processed - saved.batches
+        # A checkpoint saved by MissedCheckpoints has an earlier global step.
+        stayed = bool(batches == 0 and since <= 0)
+        if not stayed:
+            saved.steps += max(0, batches if self._manual else since)
+            saved.global_step, saved.epochs = self._trainer.global_step, self._epoch
+            saved.origin, saved.full_steps, saved.module = saved.steps, 0, []
+        self.counts = saved
+        self._resume_epoch()
+        return stayed
 
 
-def _counts_by_number(state: dict[str, Any], name: str) -> dict[int, int]:
-    """Return saved counts by the number of a scheduler."""
-    return {int(k): check_count(name, count) for k, count in state[name].items()}
+def _ceil(number: float) -> float:
+    """Return a number rounded up to an integer, unless it is infinite."""
+    return math.ceil(number) if math.isfinite(number) else number
+
+
+def _finite(batches: float) -> int:
+    """Return a number of batches, or 0 if nobody knows it."""
+    return int(batches) if math.isfinite(batches) else 0
 
 
 def _shuffles(loader: Any) -> bool:
@@ -485,12 +465,8 @@ def _shuffles(loader: Any) -> bool:
     batches = getattr(loader, "batch_sampler", None)
     if batches is None:  # samples that are whole batches
         batches = getattr(loader, "sampler", None)
-    if type(batches) is not BatchSampler:
-        return False
-    sampler = batches.sampler
-    return isinstance(sampler, _RANDOM) or (
-        isinstance(sampler, DistributedSampler) and sampler.shuffle
-    )
+    sampler = batches.sampler if type(batches) is BatchSampler else None
+    return isinstance(sampler, _RANDOM) or bool(getattr(sampler, "shuffle", False))
 
 
 def _position(scheduler: Any) -> int:

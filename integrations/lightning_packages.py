@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.errors import MissingExtraError, UnsupportedSetupError
 
 __all__ = ["TrainerCallback", "package_of"]
 
+_NAMES = ("pytorch_lightning", "lightning.pytorch")
 _INSTALLED: list[Any] = []
-_in_use = {"lightning.pytorch", "pytorch_lightning"} & sys.modules.keys()
 _shared: Any = sys.modules.get("lightning_utilities.core.rank_zero")
-_log = _shared.log if _in_use else None
-with suppress(ImportError):
-    import pytorch_lightning
-
-    _INSTALLED.append(pytorch_lightning)
-with suppress(ImportError):
-    import lightning.pytorch
-
-    _INSTALLED.append(lightning.pytorch)
-if _in_use:  # importing a package redirects the messages of the other to its own logger
+_log = _shared.log if {*_NAMES} & sys.modules.keys() else None
+for _name in _NAMES:
+    with suppress(ImportError):
+        _INSTALLED.append(import_module(_name))
+if _log is not None:  # importing a package redirects the messages of the other to its own logger
     _shared.log = _log
 if not _INSTALLED:
     raise MissingExtraError("HybridPredict", "lightning")

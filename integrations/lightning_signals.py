@@ -21,16 +21,23 @@ class HeldSignals(TrainerCallback):
     Lightning's handler of SLURM's signal saves a checkpoint wherever the run is, also between an
     update and the end of its batch, where no counter fits the weights. With several ranks this
     handler and that of SIGTERM wait for the other ranks, which may be elsewhere; so all ranks call
-    them after the same full step. A single rank that validates calls them at once.
+    them after the same full step. A rank that hears the signal only later has answered it already.
+    A single rank that validates calls them at once.
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
         self._held: set[int] = set()
+        self._answered: set[int] = set()
         self._agreed = self._last = False
-        self._handlers: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            self._handlers = {number: signal.getsignal(number) for number in _handled(trainer)}
+        environment: Any = trainer._accelerator_connector.cluster_environment
+        numbers: list[Any] = [signal.SIGTERM] if processes.size() > 1 else []
+        if getattr(environment, "auto_requeue", False):
+            numbers.append(getattr(environment, "requeue_signal", None))
+        if threading.current_thread() is not threading.main_thread():
+            numbers = []
+        handlers = {number: signal.getsignal(number) for number in numbers if number is not None}
+        self._handlers: dict[int, Any] = {n: call for n, call in handlers.items() if callable(call)}
         for number in self._handlers:
             signal.signal(number, self._receive)
 
@@ -40,7 +47,9 @@ class HeldSignals(TrainerCallback):
         return bool(self._held)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self._trainer.validating and processes.size() == 1:
+        if number in self._answered:
+            self._answered.discard(number)
+        elif self._trainer.validating and processes.size() == 1:
             self._handlers[number](number, frame)
         else:
             self._held.add(number)
@@ -66,8 +75,11 @@ class HeldSignals(TrainerCallback):
 
     def _handle(self) -> None:
         """Call the handlers of the signals that any rank holds; every rank has to call it."""
-        held, self._held = self._held, set()
-        for number in sorted(set().union(*processes.gather(held))):
+        heard = self._held.copy()
+        for number in sorted(set().union(*processes.gather(heard))):
+            if number not in self._held:
+                self._answered.add(number)
+            self._held.discard(number)
             self._handlers[number](number, None)
 
     def release(self) -> None:
@@ -75,12 +87,3 @@ class HeldSignals(TrainerCallback):
         for number, handler in self._handlers.items():
             if signal.getsignal(number) == self._receive:
                 signal.signal(number, handler)
-
-
-def _handled(trainer: pl.Trainer) -> list[int]:
-    """Return the signals whose handlers of Lightning's save, or wait for other ranks."""
-    environment: Any = trainer._accelerator_connector.cluster_environment
-    requeues = getattr(environment, "auto_requeue", False)
-    requeue = getattr(environment, "requeue_signal", None) if requeues else None
-    numbers = [signal.SIGTERM if processes.size() > 1 else None, requeue]
-    return [n for n in numbers if n is not None and callable(signal.getsignal(n))]

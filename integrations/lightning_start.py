@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.integrations.lightning_clock import TrainerClock
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.random_states import set_random_states
-from hybrid_predict.saved import check_entries, check_state, damaged, reading
+from hybrid_predict.saved import check_entries, check_state, reading
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -22,16 +21,9 @@ KEY = "hybrid_predict"
 
 def saved_ledger(saved: Any) -> SavingsLedger:
     """Return the ledger of the callback's state in a checkpoint; refuse a damaged state."""
-    check_entries(saved, {"engine": dict})
-    check_state(saved["engine"])
-    check_entries(saved, {"clock": dict, "random": list})
-    if len(saved["random"]) != saved["engine"]["ranks"]:
-        raise damaged("random states of every rank", len(saved["random"]))
-    with reading("clock"):  # the engine counts first
-        steps, most = saved["clock"]["steps"], saved["engine"]["ledger"]["steps"]
-        if steps > most:
-            raise damaged(f"steps of the Trainer to be at most {most}", steps)
-    with reading("ledger"):
+    with reading("state"):
+        check_entries(saved, {"engine": dict, "clock": dict, "random": list})
+        check_state(saved["engine"])
         return SavingsLedger.from_dict(saved["engine"]["ledger"])
 
 
@@ -73,76 +65,57 @@ def refuse(trainer: pl.Trainer) -> None:
     raise UnsupportedSetupError("Trainer", expected, got, f"{remedy} Or remove HybridPredict.")
 
 
-def run_config(trainer: pl.Trainer, clock: TrainerClock, config: HybridConfig) -> HybridConfig:
-    """Return a configuration with the run's length, and without predicted steps if need be."""
-    length = clock.length if isinstance(clock.length, int) else config.total_steps
-    if length is None:
-        got, remedy = "one without max_steps or max_epochs", "Set Trainer(max_steps=...)"
-        if trainer.max_epochs != -1:
-            got = f"max_epochs={trainer.max_epochs} and a loader without length"
-            remedy = "Set Trainer(limit_train_batches=...), an epoch's batches, or max_steps"
-        expected = "a run whose number of optimizer updates is known"
-        remedy += "; or HybridPredict(total_steps=...), at which the run ends."
-        raise UnsupportedSetupError("Trainer", expected, got, remedy)
-    config = config.with_length(length)
-    if not clock.unavailable:
-        return config
-    warn(trainer, f"makes no predicted steps: {clock.unavailable}.")
-    return config.with_speedup(1.0)
+def run_config(trainer: pl.Trainer, length: int | None, config: HybridConfig) -> HybridConfig:
+    """Return a configuration with the run's length, which the Trainer may not know."""
+    length = config.total_steps if length is None else length
+    if length is not None:
+        return config.with_length(length)
+    got, remedy = "one without max_steps or max_epochs", "Set Trainer(max_steps=...)"
+    if trainer.max_epochs != -1:
+        got = f"max_epochs={trainer.max_epochs} and a loader without length"
+        remedy = "Set Trainer(limit_train_batches=...), an epoch's batches, or max_steps"
+    remedy += "; or HybridPredict(total_steps=...), at which the run ends."
+    expected = "a run whose number of optimizer updates is known"
+    raise UnsupportedSetupError("Trainer", expected, got, remedy)
 
 
-def warn_of_patience(trainer: pl.Trainer, config: HybridConfig) -> None:
-    """Warn if a callback counts patience in validations or epochs, of which the run has fewer."""
-    stops = package_of(trainer).callbacks.EarlyStopping
-    patient = [
-        *{type(c).__name__ for c in trainer.callbacks if isinstance(c, stops)},  # type: ignore[attr-defined]
-        *{"ReduceLROnPlateau" for c in trainer.lr_scheduler_configs if c.reduce_on_plateau},
-    ]
-    if not patient:
-        return
-    if config.paced:
-        fewer, remedy = "fewer, the more predicted steps it takes", "Bound"
-    else:
-        speedup = f"{config.compression:g}"
-        fewer, remedy = f"about {speedup} times fewer", f"Divide patience by {speedup}, or bound"
-    warn(
-        trainer,
-        f"uses all batches, and the patience of {' and '.join(patient)} counts validations or "
-        f"epochs, of which the run has {fewer}. {remedy} the run by max_epochs alone, which keeps "
-        "all validations.",
-    )
-
-
-def warn_of_epoch_schedulers(trainer: pl.Trainer) -> None:
-    """Warn if a scheduler counts epochs, of which a run that uses all batches has fewer."""
-    counting = [c for c in trainer.lr_scheduler_configs if c.interval == "epoch"]
-    if trainer.lightning_module.automatic_optimization and not all(
-        c.reduce_on_plateau for c in counting
-    ):
-        warn(
-            trainer,
-            "uses all batches, so the run has fewer epochs than plain training, and schedulers "
-            "with interval 'epoch' do not reach their end. Use interval 'step', or tell the "
-            "Trainer how long an epoch is: limit_train_batches.",
-        )
-
-
-def warn_of_averages(trainer: pl.Trainer, config: HybridConfig) -> None:
-    """Warn if a callback averages weights with a decay, which counts full steps alone."""
-    averages = getattr(package_of(trainer).callbacks, "WeightAveraging", ())  # not in old versions
+def warn_of_counts(trainer: pl.Trainer, config: HybridConfig, *, drops: bool) -> None:
+    """Warn of what counts full steps, epochs or validations, if the run has fewer of them."""
+    callbacks = package_of(trainer).callbacks
     speedup = config.compression  # with "auto" the most steps that a full step brings
-    counted = f"update_every_n_steps={speedup:g}, which counts all steps, and "
+    averages = getattr(callbacks, "WeightAveraging", ())  # not in old versions
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         every = getattr(callback, "update_every_n_steps", 1)
         fades = {"avg_fn", "multi_avg_fn"} & getattr(callback, "_kwargs", {}).keys()
         if isinstance(callback, averages) and fades and 0 < every < speedup:
-            name, new = type(callback).__name__, f"decay ** {speedup / every:.4g}"
+            counted = f"update_every_n_steps={speedup:g} and " if config.paced else ""
             warn(
                 trainer,
-                f"makes predicted steps, which the decay of {name} does not count: its average "
-                "reaches further back than in plain training. In place of its decay write "
-                f"{counted if config.paced else ''}{new}.",
+                f"makes predicted steps, which the decay of {type(callback).__name__} does not "
+                "count: its average reaches further back than in plain training. In place of its "
+                f"decay write {counted}decay ** {speedup / every:.4g}.",
             )
+    if drops:
+        return
+    schedulers = trainer.lr_scheduler_configs
+    names = {type(c).__name__ for c in trainer.callbacks if isinstance(c, callbacks.EarlyStopping)}  # type: ignore[attr-defined]
+    names |= {"ReduceLROnPlateau" for c in schedulers if c.reduce_on_plateau}
+    if names:
+        remedy = "Shorten it" if config.paced else f"Divide it by {speedup:g}"
+        warn(
+            trainer,
+            f"uses all batches, and the patience of {' and '.join(sorted(names))} counts "
+            f"validations or epochs, of which the run has fewer. {remedy}, or bound the run by "
+            "max_epochs alone, which keeps all validations.",
+        )
+    by_epoch = any(c.interval == "epoch" and not c.reduce_on_plateau for c in schedulers)
+    if by_epoch and trainer.lightning_module.automatic_optimization:
+        warn(
+            trainer,
+            "uses all batches, so the run has fewer epochs than plain training, and schedulers "
+            "with interval 'epoch' do not reach their end. Use interval 'step', or "
+            "skip_data='draw'.",
+        )
 
 
 def warn(trainer: pl.Trainer, text: str) -> None:

@@ -37,14 +37,14 @@ class Sent(Callback):
 
 
 def requeued(name: str, *args: Any) -> Callable[[Path], dict[str, Any]]:
-    """Both ranks get SLURM's signal, at different lines; then the job runs again."""
+    """Both ranks get SLURM's signal, in different full steps; then the job runs again."""
 
     def check(folder: Path) -> dict[str, Any]:
         own = folder / f"requeued-{name}-{processes.rank()}" if processes.rank() else folder / name
         own.mkdir()
         sent = [
             Sent(signal.SIGUSR1, 0, 9, "on_after_backward"),
-            Sent(signal.SIGUSR1, 1, 9, "on_before_zero_grad"),
+            Sent(signal.SIGUSR1, 1, 11, "on_before_zero_grad"),
         ]
         with mock.patch.dict(os.environ, job(own, processes.rank(), tasks=2)):
             options = {"default_root_dir": folder / name, "config": PREDICTING}
