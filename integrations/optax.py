@@ -126,24 +126,14 @@ class TrainState(NamedTuple):
 
 @final
 class Record(NamedTuple):
-    """What one call of the train step has done: a full step, and the predicted steps before it.
+    """What one call of the train step has done: a full step, and the predicted steps before it."""
 
-    Args:
-        loss: Loss of the full step.
-        aux: What the loss function returns besides it; None without ``has_aux``.
-        predicted: Number of predicted steps that came right before the full step.
-        stands: Whether these stand; True if there were none. If not, the full step has undone them,
-            and nothing else.
-        ticks: Steps of the run that this call has brought: 1 + the predicted steps that stand.
-        steps: Steps of the run so far. The run is done at ``config.total_steps``.
-    """
-
-    loss: Any
-    aux: Any
-    predicted: int
-    stands: bool
-    ticks: int
-    steps: int
+    loss: Any  # of the full step
+    aux: Any  # what the loss function returns besides it; None without ``has_aux``
+    predicted: int  # number of predicted steps that came right before the full step
+    stands: bool  # whether these stand; if not, the full step has undone them, and nothing else
+    ticks: int  # steps of the run that this call has brought: 1 + predicted steps that stand
+    steps: int  # steps of the run so far; it is done at ``config.total_steps``
 
 
 def train_step(
@@ -197,15 +187,7 @@ def train_step(
         return TrainState(own, optimizer(rate(0)).init(own), first)
 
     differentiated = jax.jit(value_and_grad)
-
-    @partial(jax.jit, static_argnums=0, donate_argnums=(1, 2, 3))
-    def updated(
-        plans: Any, params: Any, inner: Any, known: Any, gradients: Any, now: Any, numbers: Any
-    ) -> Any:
-        change, inner = optimizer(now).update(gradients, inner, params)
-        before, after = named(params), named(optax.apply_updates(params, change))
-        new, known, slopes = transitions.advance(plans, known, named(gradients), before, after, numbers)
-        return _tree({**after, **new}, params), inner, known, slopes
+    updated = jax.jit(partial(_updated, optimizer), static_argnums=0, donate_argnums=(1, 2, 3))
 
     def step(state: TrainState, *batch: Any) -> tuple[TrainState, Record]:
         now = float(rate(state.hybrid.clock.steps))
@@ -229,6 +211,24 @@ def train_step(
         return TrainState(params, inner, hybrid), record
 
     return init, step
+
+
+def _updated(
+    optimizer: Any,
+    plans: Any,
+    params: Any,
+    inner: Any,
+    known: Any,
+    gradients: Any,
+    now: Any,
+    numbers: Any,
+) -> Any:
+    """Update parameters, and correct that; return what `transitions.advance` does, with states."""
+    change, inner = optimizer(now).update(gradients, inner, params)
+    before, after = named(params), named(optax.apply_updates(params, change))
+    arrays = known, named(gradients), before, after
+    new, known, slopes = transitions.advance(plans, *arrays, numbers)
+    return _tree({**after, **new}, params), inner, known, slopes
 
 
 def count_operations(function: Callable[..., Any], *arguments: Any) -> float:

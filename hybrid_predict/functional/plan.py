@@ -16,8 +16,8 @@ from hybrid_predict.functional.kernels import array_library
 from hybrid_predict.policy.budget import budget, shortest_period, turns
 from hybrid_predict.policy.confidence import window_length
 from hybrid_predict.policy.policy import Part
-from hybrid_predict.updates import SpectralUpdate, make_update
 from hybrid_predict.tensors.shapes import as_matrix, direction_operations
+from hybrid_predict.updates import SpectralUpdate, make_update
 from hybrid_predict.updates.spectral import seen_every
 
 
@@ -87,9 +87,15 @@ class Plans(NamedTuple):
                 decay = update.decay if alone else max(update.decay, decay)
             size = math.prod(plan.shape) + (found[plan.group].size if plan.group in found else 0)
             found[plan.group] = Part(
-                plan.kind, 0, size, self.window, decay,
-                plan.predictor.gated, plan.predictor.fitted, resting,
-            )  # fmt: skip
+                plan.kind,
+                0,
+                size,
+                self.window,
+                decay,
+                plan.predictor.gated,
+                plan.predictor.fitted,
+                resting,
+            )
         return found
 
     def operations(self, period: int) -> float:
@@ -157,9 +163,15 @@ def make_plans(
     trained = sum(math.prod(weights[n].shape) for n, kind in found.items() if kind != "embedding")
     library = "numpy" if array_library(*weights.values()) is np else "jax"
     plans = Plans(
-        tuple(arrays), trained, library, config.history_dtype,
-        float(momentum), outputs_last, step_operations, config.max_overhead,
-    )  # fmt: skip
+        tuple(arrays),
+        trained,
+        library,
+        config.history_dtype,
+        float(momentum),
+        outputs_last,
+        step_operations,
+        config.max_overhead,
+    )
     if step_operations is None:
         return plans
     allowed = budget(step_operations, config.max_overhead)

@@ -310,15 +310,19 @@ def settled(
         state: The state before the update.
         known: What is known of arrays after it.
         rates: Learning rates by name.
-        slopes: See `transitions.advance`; None if nothing is predicted, or the update did not happen.
+        slopes: See `transitions.advance`; None without predictors, and if no update happened.
     """
     step, clock, policy, plans = state.step, state.clock, deepcopy(state.policy), state.plans
     position = clock.steps, step.predicted
     now = phase(policy.schedule, *position, waiting=policy.awaits_skill, plain=clock.plain)
     seen = Outcome(
-        clock.full_steps + 1, [step.norm], step.loss,
-        warmup=now is Phase.WARMUP, predicted=step.predicted, held=step.held,
-    )  # fmt: skip
+        clock.full_steps + 1,
+        [step.norm],
+        step.loss,
+        warmup=now is Phase.WARMUP,
+        predicted=step.predicted,
+        held=step.held,
+    )
     if slopes is not None and (rate := _largest(plans, rates)):
         known, clock, windows = _turned(state, known, rate)
         _follow(policy, plans, resting=False)

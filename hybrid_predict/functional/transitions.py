@@ -12,9 +12,9 @@ from hybrid_predict.functional import kernels
 from hybrid_predict.functional.kernels import array_library, compiled, dot, norm, wide, wide_dtype
 from hybrid_predict.functional.plan import Plan, Plans
 from hybrid_predict.policy.confidence import SAMPLE
+from hybrid_predict.tensors.polynomials import MOMENT_DECAY, MOST_ENERGY
 from hybrid_predict.updates.base import AVERAGE, COASTING, ROUNDING
 from hybrid_predict.updates.length import lengths, usual_length
-from hybrid_predict.tensors.polynomials import MOMENT_DECAY, MOST_ENERGY
 from hybrid_predict.updates.spectral import COVARIANCE_DECAY, EARLY, seen_every
 
 Arrays = Mapping[str, Any]
@@ -222,9 +222,15 @@ def _seen(plans: Plans, memory: Memory, matrix: Any, updates: Any) -> Memory:
 
 
 def _moved(
-    plans: Plans, plan: Plan, direction: Any, mean: Any, before: Any, after: Any,
-    shrink: Any, fall: Any,
-) -> Any:  # fmt: skip
+    plans: Plans,
+    plan: Plan,
+    direction: Any,
+    mean: Any,
+    before: Any,
+    after: Any,
+    shrink: Any,
+    fall: Any,
+) -> Any:
     """Weights after the corrected update; the optimizer's own where a length is not finite."""
     rule, period, xp, kept = plan.update, plans.period, array_library(direction), 1.0 - shrink
     assert rule is not None and period is not None
