@@ -50,12 +50,13 @@ def main(speedup=1.5):
         partial(optax.adamw, weight_decay=0.01),
         optax.cosine_decay_schedule(3e-3, TOTAL_STEPS),
         HybridConfig(speedup=speedup, total_steps=TOTAL_STEPS, kinds={"head.*": "head"}),
+        weight_decay=0.01,
     )
     state, steps, full_steps = init(network(jax.random.key(0))), 0, 0
     while steps < TOTAL_STEPS:
         at = jax.random.randint(jax.random.key(full_steps), (BATCH,), 0, 1400)
         state, record = step(state, images[train][at], labels[train][at])
-        steps, full_steps = int(record.steps), full_steps + 1
+        steps, full_steps = record.steps, full_steps + 1
     right = (outputs(state.params, images[test]).argmax(1) == labels[test]).mean()
     print(f"{full_steps} full steps of {steps}: {float(right):.1%} of the test images are right")
     return full_steps, steps, float(right)

@@ -48,7 +48,7 @@ def full_step(model, state, config, batch):
     stands, state = verify(state, gradients, model.loss_)
     new, state = correct(state, gradients, before, after, RATE, config=config, outputs_last=True)
     write(model, new)
-    return state, bool(stands)
+    return state, stands
 
 
 def main(speedup=1.5, updates=None):
@@ -64,10 +64,10 @@ def main(speedup=1.5, updates=None):
         updates={"hidden": "spectral"} if updates is None else updates,
     )  # fmt: skip
     state = init(named(model), config, outputs_last=True)
-    while int(state.clock.steps) < TOTAL_STEPS:
+    while state.clock.steps < TOTAL_STEPS:
         at = generator.integers(0, 1400, BATCH)
         state, _ = full_step(model, state, config, (images[at], labels[at]))
-    full_steps, steps = int(state.clock.full_steps), int(state.clock.steps)
+    full_steps, steps = state.clock.full_steps, state.clock.steps
     score = model.score(images[1400:], labels[1400:])
     print(f"{full_steps} full steps of {steps}: {score:.1%} of the test images are right")
     return full_steps, steps, score

@@ -1,4 +1,4 @@
-"""Corrected updates as an optax transformation, and jitted train steps with predicted steps.
+"""Corrected updates as an optax transformation, and train steps with predicted steps.
 
 Needs the extra ``jax``. Trees of parameters are named by their paths, such as ``dense.kernel``.
 """
@@ -6,33 +6,39 @@ Needs the extra ``jax``. Trees of parameters are named by their paths, such as `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, final
 
 from hybrid_predict import functional
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, MissingExtraError
+from hybrid_predict.functional import steps, transitions
+from hybrid_predict.functional.arrays import numbers_by_name
+from hybrid_predict.functional.plan import make_plans
+from hybrid_predict.policy.schedule import cooling, schedule
 
 try:
     import jax
     import jax.numpy as jnp
     import optax
-
-    from hybrid_predict.integrations.optax_probe import Probe
 except ModuleNotFoundError as missing:
     raise MissingExtraError("hybrid_predict.integrations.optax", "jax") from missing
 
 Rate = Callable[[Any], Any] | float
 """A learning rate, or a schedule: a function from the number of steps done to a rate."""
 
+Decay = float | Mapping[str, float]
+"""The decoupled weight decay of an optimizer, a number or one by parameter name."""
+
 
 @final
 class CorrectedState(NamedTuple):
-    """State of :func:`corrected`: of the optimizer, of the corrections, and how many there were."""
+    """State of :func:`corrected`, a tree of arrays."""
 
-    optimizer: Any
-    hybrid: functional.HybridState
-    count: Any
+    optimizer: Any  # state of the optimizer
+    tensors: Any  # what is known of corrected parameters
+    count: Any  # updates so far
+    peak: Any  # largest learning rate in these
 
 
 def corrected(
@@ -40,19 +46,19 @@ def corrected(
     learning_rate: Rate,
     config: HybridConfig,
     *,
-    weight_decay: float | Mapping[str, float] | None = None,
+    weight_decay: Decay,
     outputs_last: bool = True,
     step_operations: float | None = None,
 ) -> optax.GradientTransformation:
     """Return an optimizer whose updates of hidden matrices are corrected; nothing is predicted.
 
     Args:
-        optimizer: Any optax optimizer that updates parameters right away.
+        optimizer: Any optax optimizer that updates parameters right away, against their gradients
+            if the learning rate is positive.
         learning_rate: The same rate or schedule that the optimizer was made with.
         config: What is corrected: ``HybridConfig(speedup=1, kinds=...)``.
-        weight_decay: The decoupled weight decay that the optimizer was made with, a number
-            or one by parameter name. None finds it by updates of scratch parameters; ``init``
-            raises a `ConfigError` where these do not show it.
+        weight_decay: The decoupled weight decay that the optimizer was made with, a number or one
+            by parameter name; 0 if it has none, or adds it to the gradient.
         outputs_last: Whether matrices are of shape (inputs, outputs).
         step_operations: Operations of forward and backward, see :func:`count_operations`. None
             corrects in full, whatever ``config.max_overhead`` says.
@@ -66,32 +72,45 @@ def corrected(
 
     Example:
         >>> config = HybridConfig(speedup=1, kinds={"out.*": "head"})
-        >>> optimizer = corrected(optax.adamw(1e-3), 1e-3, config)
+        >>> optimizer = corrected(optax.adamw(1e-3), 1e-3, config, weight_decay=1e-4)
     """
-    hybrid = _Hybrid(config, outputs_last, step_operations)
     rate = _rate(learning_rate)
     if not hasattr(optimizer, "update"):
         remedy = "Call it with a learning rate first."
         raise ConfigError("optimizer", "an optax optimizer", optimizer, remedy)
-    if config.compression > 1:
+    if isinstance(config, HybridConfig) and config.compression > 1:
         expected, remedy = "1 in an optax transformation", "Use train_step for predicted steps."
-        got = "auto" if config.paced else config.compression
-        raise ConfigError("speedup", expected, got, remedy)
-    probe = Probe(lambda rate: optimizer, rate, weight_decay)
+        raise ConfigError("speedup", expected, config.speedup, remedy)
+    plan = partial(
+        make_plans, config=config, outputs_last=outputs_last, step_operations=step_operations
+    )
 
     def init(params: Any) -> CorrectedState:
-        return CorrectedState(
-            optimizer.init(params), hybrid.start(params, probe), jnp.zeros((), jnp.int32)
-        )
+        weights, zero = named(params), jnp.zeros((), jnp.int32)
+        known = transitions.start(plan(weights), weights)
+        return CorrectedState(optimizer.init(params), known, zero, jnp.zeros(()))
 
     def update(updates: Any, state: CorrectedState, params: Any = None) -> Any:
         if params is None:
             raise ConfigError("params", "the parameters", None, "Call update(g, state, params).")
         own, inner = optimizer.update(updates, state.optimizer, params)
-        after, now = optax.apply_updates(params, own), rate(state.count)
-        new, known = hybrid.correct(state.hybrid, updates, params, after, now, probe)
-        moved = jax.tree.map(lambda x, y: x - y, new, params)
-        return moved, CorrectedState(inner, known, state.count + 1)
+        before, after = named(params), named(optax.apply_updates(params, own))
+        plans, now, count = plan(before), jnp.asarray(rate(state.count)), state.count
+        peak = jnp.maximum(state.peak, abs(now)).astype(state.peak.dtype)
+        decays = numbers_by_name("weight_decay", weight_decay, before)
+        active = config.total_steps is None or ~cooling(schedule(config), count)
+        numbers = transitions.Numbers(
+            dict.fromkeys(before, now),
+            {name: now * decay for name, decay in decays.items()},
+            dict.fromkeys(before, 0.0),
+            fall=jnp.where(now != 0, peak / abs(now), 0.0),
+            updates=count,
+            active=active,
+        )
+        known = state.tensors
+        new, known, _ = transitions.advance(plans, known, named(updates), before, after, numbers)
+        moved = jax.tree.map(lambda x, y: x - y, _tree({**after, **new}, params), params)
+        return moved, CorrectedState(inner, known, count + 1, peak)
 
     return optax.GradientTransformation(init, update)
 
@@ -107,24 +126,14 @@ class TrainState(NamedTuple):
 
 @final
 class Record(NamedTuple):
-    """What one call of the train step has done: a full step, and the predicted steps before it.
+    """What one call of the train step has done: a full step, and the predicted steps before it."""
 
-    Args:
-        loss: Loss of the full step.
-        aux: What the loss function returns besides it; None without ``has_aux``.
-        predicted: Number of predicted steps that came right before the full step.
-        stands: Whether these stand; True if there were none. If not, the full step has undone them,
-            and nothing else.
-        ticks: Steps of the run that this call has brought: 1 + the predicted steps that stand.
-        steps: Steps of the run so far. The run is done at ``config.total_steps``.
-    """
-
-    loss: Any
-    aux: Any
-    predicted: Any
-    stands: Any
-    ticks: Any
-    steps: Any
+    loss: Any  # of the full step
+    aux: Any  # what the loss function returns besides it; None without ``has_aux``
+    predicted: int  # number of predicted steps that came right before the full step
+    stands: bool  # whether these stand; if not, the full step has undone them, and nothing else
+    ticks: int  # steps of the run that this call has brought: 1 + predicted steps that stand
+    steps: int  # steps of the run so far; it is done at ``config.total_steps``
 
 
 def train_step(
@@ -133,19 +142,21 @@ def train_step(
     learning_rate: Rate,
     config: HybridConfig,
     *,
-    weight_decay: float | Mapping[str, float] | None = None,
+    weight_decay: Decay,
     momentum: float = 0.9,
     outputs_last: bool = True,
     has_aux: bool = False,
     step_operations: float | None = None,
 ) -> tuple[Callable[[Any], TrainState], Callable[..., tuple[TrainState, Record]]]:
-    """Return a jitted full step, with the predicted steps that are due right before it.
+    """Return a full step, with the predicted steps that are due right before it.
+
+    What it computes is jitted. The host reads gradient norm and loss in each step, and decides.
 
     Args:
         value_and_grad: What ``jax.value_and_grad(loss)`` returns. It is called with
             ``(params, *batch)``.
         optimizer: Makes the optimizer from a learning rate: ``optax.adamw``, or a
-            ``functools.partial`` of it.
+            ``functools.partial`` of it; see :func:`corrected`.
         learning_rate: A rate, or a schedule over all N steps of the run, predicted ones included.
         config: What is corrected and predicted, with ``total_steps``.
         weight_decay: See :func:`corrected`.
@@ -157,87 +168,67 @@ def train_step(
 
     Returns:
         Two functions. ``init(params)`` copies the parameters and returns a :class:`TrainState`.
-        ``step(state, *batch)`` returns a new one and a :class:`Record`; the buffers of the old one
-        are donated, so it cannot be used again.
+        ``step(state, *batch)`` returns a new one and a :class:`Record`; buffers of the old one are
+        donated, so it cannot be used again. ``step`` is not for ``jax.jit``.
 
     Raises:
         ConfigError: If an argument cannot work.
     """
-    hybrid = _Hybrid(config, outputs_last, step_operations)
     rate = _rate(learning_rate)
     if not callable(optimizer):
         expected = "a function that makes an optimizer from a learning rate"
         remedy = "Give optax.adamw in place of optax.adamw(1e-3)."
         raise ConfigError("optimizer", expected, type(optimizer).__name__, remedy)
-    probe = Probe(optimizer, lambda k: 2.0 ** -(10.0 + k), weight_decay)
+    settings: dict[str, Any] = {"outputs_last": outputs_last, "step_operations": step_operations}
 
     def init(params: Any) -> TrainState:
         own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)
-        first = hybrid.start(own, probe, momentum)
+        first = functional.init(named(own), config, momentum=momentum, **settings)
         return TrainState(own, optimizer(rate(0)).init(own), first)
 
+    differentiated = jax.jit(value_and_grad)
+    updated = jax.jit(partial(_updated, optimizer), static_argnums=0, donate_argnums=(1, 2, 3))
+
     def step(state: TrainState, *batch: Any) -> tuple[TrainState, Record]:
-        now = rate(state.hybrid.clock.steps)
-        moved, known = functional.predict(
-            state.hybrid, named(state.params), now, config=hybrid.config
-        )
-        params, predicted = _tree(moved, state.params), known.predicted
-        value, gradients = value_and_grad(params, *batch)
+        now = float(rate(state.hybrid.clock.steps))
+        moved, hybrid = functional.predict(state.hybrid, named(state.params), now, config=config)
+        params, inner, known, slopes = _tree(moved, state.params), state.optimizer, None, None
+        value, gradients = differentiated(params, *batch)
         loss, aux = value if has_aux else (value, None)
-        watched = loss if config.watch_loss else None
-        stands, known = functional.verify(known, named(gradients), watched)
+        predicted = hybrid.predicted
+        stands, hybrid = functional.verify(hybrid, named(gradients), loss)
+        rates = dict.fromkeys(moved, now)
+        if stands:
+            decays = numbers_by_name("weight_decay", weight_decay, moved)
+            numbers = steps.update_numbers(hybrid, rates, decays)
+            arrays = params, inner, hybrid.tensors, gradients
+            params, inner, known, slopes = updated(hybrid.plans, *arrays, now, numbers)
+        else:
+            params, known = _tree({**moved, **hybrid.step.kept}, params), hybrid.tensors
+        hybrid = steps.settled(hybrid, known, rates, slopes)
+        clock = hybrid.clock
+        record = Record(loss, aux, predicted, stands, clock.ticks, clock.steps)
+        return TrainState(params, inner, hybrid), record
 
-        def updated() -> tuple[Any, Any]:
-            change, new = optimizer(now).update(gradients, state.optimizer, params)
-            return optax.apply_updates(params, change), new
-
-        after, inner = jax.lax.cond(stands, updated, lambda: (params, state.optimizer))
-        new, known = hybrid.correct(known, gradients, params, after, now, probe)
-        record = Record(loss, aux, predicted, stands, known.clock.ticks, known.clock.steps)
-        return TrainState(new, inner, known), record
-
-    return init, jax.jit(step, donate_argnums=0)
+    return init, step
 
 
-@final
-class _Hybrid:
-    """The functional form on trees of parameters; a loss is watched if it is passed."""
-
-    def __init__(
-        self, config: HybridConfig, outputs_last: bool, step_operations: float | None
-    ) -> None:
-        if not isinstance(config, HybridConfig):
-            raise ConfigError("config", "a HybridConfig", type(config).__name__)
-        self.config = replace(config, watch_loss=True)
-        self._layout: dict[str, Any] = {
-            "outputs_last": outputs_last,
-            "step_operations": step_operations,
-        }
-
-    def start(self, params: Any, probe: Probe, momentum: float = 0.0) -> functional.HybridState:
-        """Return the first state; if the optimizer's direction is unknown, all is left to it."""
-        _check_axes(params)
-        signs, _ = probe(params)
-        first = functional.init(named(params), self.config, momentum=momentum, **self._layout)
-        plain = first.clock.plain
-        return first._replace(clock=first.clock._replace(plain=plain if signs else ~plain))
-
-    def correct(
-        self, state: functional.HybridState, gradients: Any, params: Any, after: Any, rate: Any,
-        probe: Probe,
-    ) -> tuple[Any, functional.HybridState]:  # fmt: skip
-        """Return parameters after the corrected update, and the state."""
-        weights, turned, (signs, decay) = named(params), named(gradients), probe(params)
-        if isinstance(decay, list):
-            decay = dict(zip(weights, decay, strict=True))
-        # What an update goes against is the gradient, or its negative.
-        for name, sign in zip(weights, signs or [1.0] * len(weights), strict=True):
-            turned[name] = -turned[name] if sign < 0 else turned[name]
-        new, state = functional.correct(
-            state, turned, weights, named(after), rate,
-            config=self.config, weight_decay=decay, **self._layout,
-        )  # fmt: skip
-        return _tree(new, params), state
+def _updated(
+    optimizer: Any,
+    plans: Any,
+    params: Any,
+    inner: Any,
+    known: Any,
+    gradients: Any,
+    now: Any,
+    numbers: Any,
+) -> Any:
+    """Update parameters, and correct that; return what `transitions.advance` does, with states."""
+    change, inner = optimizer(now).update(gradients, inner, params)
+    before, after = named(params), named(optax.apply_updates(params, change))
+    arrays = known, named(gradients), before, after
+    new, known, slopes = transitions.advance(plans, *arrays, numbers)
+    return _tree({**after, **new}, params), inner, known, slopes
 
 
 def count_operations(function: Callable[..., Any], *arguments: Any) -> float:
@@ -278,15 +269,6 @@ def _tree(arrays: dict[str, Any], like: Any) -> Any:
     """The inverse of :func:`named`."""
     structure = jax.tree.structure(like)
     return jax.tree.unflatten(structure, [arrays[name] for name in named(like)])
-
-
-def _check_axes(params: Any) -> None:
-    """Check that XLA may choose how what is computed is split over devices."""
-    meshes = [getattr(getattr(x, "sharding", None), "mesh", None) for x in jax.tree.leaves(params)]
-    types = {kind for mesh in meshes for kind in getattr(mesh, "axis_types", ())}
-    if jax.sharding.AxisType.Explicit in types:
-        expected, remedy = "arrays on meshes of automatic axes", "Use jax.sharding.AxisType.Auto."
-        raise ConfigError("params", expected, "axes of type Explicit", remedy)
 
 
 def _rate(learning_rate: Any) -> Callable[[Any], Any]:

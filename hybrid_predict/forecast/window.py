@@ -8,14 +8,12 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from hybrid_predict.policy.confidence import window_bounds
+from hybrid_predict.policy.confidence import SAMPLE, window_bounds
 from hybrid_predict.ranks import processes
 from hybrid_predict.ranks.sums import Counts
 from hybrid_predict.tensors import lists
 from hybrid_predict.tensors.deltas import WeightDelta
 from hybrid_predict.tensors.lists import widest
-
-SAMPLE = 65_536  # largest number of entries of a tensor that are compared, always the same ones
 
 
 @final

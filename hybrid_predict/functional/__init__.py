@@ -1,11 +1,8 @@
-"""The three mechanisms as pure functions of named arrays of NumPy or JAX; torch is not imported."""
+"""The three mechanisms as functions of named arrays of NumPy or JAX; torch is not imported."""
 
 from hybrid_predict.functional.arrays import Selection, select_backend
-from hybrid_predict.functional.initial import init
 from hybrid_predict.functional.plan import kinds
-from hybrid_predict.functional.state import HybridState
-from hybrid_predict.functional.steps import correct, predict, verify
-from hybrid_predict.rules.numbers import select
+from hybrid_predict.functional.steps import HybridState, correct, init, predict, verify
 
 __all__ = [
     "HybridState",
@@ -14,7 +11,6 @@ __all__ = [
     "init",
     "kinds",
     "predict",
-    "select",
     "select_backend",
     "verify",
 ]

@@ -1,4 +1,4 @@
-"""Which arrays a call may be given, and what it computes with."""
+"""Which arrays and numbers a call may be given, and what it computes with."""
 
 from __future__ import annotations
 
@@ -10,21 +10,14 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.functional.kernels import wide_dtype
-from hybrid_predict.rules.numbers import array_library
+from hybrid_predict.functional.kernels import array_library
 
 _FLAT = "Name nested arrays by their paths, such as 'dense.kernel'."
 
 
 @final
 class Selection(NamedTuple):
-    """What a call computes with.
-
-    Args:
-        library: ``"numpy"`` or ``"jax"``.
-        device: The device as the library writes it.
-        reason: Why these.
-    """
+    """What a call computes with: ``"numpy"`` or ``"jax"``, the device, and why."""
 
     library: str
     device: str
@@ -47,9 +40,10 @@ def select_backend(arrays: Mapping[str, Any] | None = None) -> Selection:
         'numpy'
     """
     if arrays is not None:
-        xp, first = check_arrays("arrays", arrays), next(iter(arrays.values()))
-        device = str(getattr(first, "device", "cpu"))
-        return Selection("numpy" if xp is np else "jax", device, "the arrays are there")
+        check_arrays(arrays=arrays)
+        first = next(iter(arrays.values()))
+        library = "numpy" if array_library(first) is np else "jax"
+        return Selection(library, str(getattr(first, "device", "cpu")), "the arrays are there")
     if find_spec("jax"):
         import jax
 
@@ -58,51 +52,53 @@ def select_backend(arrays: Mapping[str, Any] | None = None) -> Selection:
     return Selection("numpy", "cpu", "no accelerator was found")
 
 
-def check_arrays(argument: str, arrays: Any) -> Any:
-    """Check arrays by name, and return their library's functions."""
-    if not isinstance(arrays, Mapping) or not arrays:
-        got = arrays if isinstance(arrays, Mapping) else type(arrays).__name__
-        raise ConfigError(argument, "a mapping of names to arrays, not empty", got)
-    for name, array in arrays.items():
-        if not isinstance(name, str):
-            raise ConfigError(argument, "names that are strings", name, _FLAT)
-        if isinstance(array, (Mapping, list, tuple)):
-            raise ConfigError(f"{argument}[{name!r}]", "an array", type(array).__name__, _FLAT)
-    xp = check_library(argument, list(arrays.values()))
-    for name, array in arrays.items():
-        if not xp.issubdtype(array.dtype, np.floating):
-            remedy = "Leave arrays out that are not trained."
-            expected = "real floating-point numbers"
-            raise ConfigError(f"{argument}[{name!r}]", expected, str(array.dtype), remedy)
-    return xp
-
-
-def check_library(argument: str, arrays: list[Any]) -> Any:
-    """Return the functions of the library that all these arrays are of."""
-    jax = sys.modules.get("jax")
-    kinds = ((np.ndarray, np.generic), *([jax.Array] if jax else []))
-    counts = [sum(isinstance(array, kind) for array in arrays) for kind in kinds]
-    if sum(counts) < len(arrays):
-        remedy = "Use HybridEngine for torch; convert arrays of other libraries."
-        got = sorted({f"{type(x).__module__}.{type(x).__name__}" for x in arrays})
-        raise ConfigError(argument, "arrays of NumPy or JAX", ", ".join(got), remedy)
-    if max(counts) < len(arrays):
+def check_arrays(**trees: Any) -> None:
+    """Check that arguments are floating-point arrays by name, all of one library, with values."""
+    for argument, arrays in trees.items():
+        if not isinstance(arrays, Mapping) or not arrays:
+            got = arrays if isinstance(arrays, Mapping) else type(arrays).__name__
+            raise ConfigError(argument, "a mapping of names to arrays, not empty", got)
+        for name, array in arrays.items():
+            if not isinstance(name, str):
+                raise ConfigError(argument, "names that are strings", name, _FLAT)
+            _check_array(f"{argument}[{name!r}]", array)
+    if len({isinstance(x, _NUMPY) for arrays in trees.values() for x in arrays.values()}) > 1:
+        argument = " and ".join(trees)
         raise ConfigError(argument, "arrays of one library", "NumPy and JAX", "Convert them.")
-    return array_library(*arrays)
 
 
-def numbers_by_name(given: Any, arrays: Mapping[str, Any], argument: str) -> dict[str, Any]:
-    """Return a 0-dim array of at least 32 bits for every array."""
+_NUMPY: Any = (np.ndarray, np.generic)
+
+
+def _check_array(argument: str, array: Any) -> None:
+    if isinstance(array, (Mapping, list, tuple)):
+        raise ConfigError(argument, "an array", type(array).__name__, _FLAT)
+    jax = sys.modules.get("jax")
+    known: Any = (*_NUMPY, jax.Array) if jax else _NUMPY
+    if not isinstance(array, known):
+        remedy = "Use HybridEngine for torch; convert arrays of other libraries."
+        got = f"{type(array).__module__}.{type(array).__name__}"
+        raise ConfigError(argument, "arrays of NumPy or JAX", got, remedy)
+    if jax and isinstance(array, jax.core.Tracer):
+        remedy = "Call it outside of jax.jit: it compiles what it computes."
+        raise ConfigError(argument, "an array with values", "one that JAX traces", remedy)
+    if not array_library(array).issubdtype(array.dtype, np.floating):
+        remedy = "Leave arrays out that are not trained."
+        raise ConfigError(argument, "real floating-point numbers", str(array.dtype), remedy)
+
+
+def numbers_by_name(argument: str, given: Any, arrays: Mapping[str, Any]) -> dict[str, float]:
+    """Return a number for every array."""
     if not isinstance(given, Mapping):
-        given = dict.fromkeys(arrays, given)
+        return dict.fromkeys(arrays, number(argument, given))
     if missing := sorted(arrays.keys() - given.keys()):
         raise ConfigError(argument, "a number for every name", f"none of {missing}")
-    return {name: number(given[name], array, argument) for name, array in arrays.items()}
+    return {name: number(argument, given[name]) for name in arrays}
 
 
-def number(given: Any, like: Any, argument: str) -> Any:
-    """Return a number as a 0-dim array, of the library and at least the bits of another array."""
+def number(argument: str, given: Any) -> float:
+    """Return a number, or the value of a 0-dim array."""
     if not (isinstance(given, (int, float)) or getattr(given, "shape", None) == ()):
         got = getattr(given, "shape", type(given).__name__)
         raise ConfigError(argument, "a number or a 0-dim array", got)
-    return array_library(like).asarray(given, dtype=wide_dtype(like))
+    return float(given)

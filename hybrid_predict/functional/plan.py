@@ -3,102 +3,104 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from itertools import compress
 from typing import Any, NamedTuple, final
+
+import numpy as np
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor, make_predictor
-from hybrid_predict.rules.budget import (
-    as_matrix,
-    budget,
-    direction_operations,
-    shortest_period,
-)
-from hybrid_predict.rules.gate import Part, judged
-from hybrid_predict.rules.owners import turns
+from hybrid_predict.functional.kernels import array_library
+from hybrid_predict.policy.budget import budget, shortest_period, turns
+from hybrid_predict.policy.confidence import window_length
+from hybrid_predict.policy.policy import Part
+from hybrid_predict.tensors.shapes import as_matrix, direction_operations
 from hybrid_predict.updates import SpectralUpdate, make_update
 from hybrid_predict.updates.spectral import seen_every
 
 
 @final
 class Plan(NamedTuple):
-    """How the arrays of one group are treated."""
+    """How one array is treated."""
 
+    name: str
     kind: str
-    shapes: dict[str, tuple[int, int]]
-    """Rows (outputs) and columns of each, read as a matrix, by name; names are sorted, as a jitted
-    function sees those of a dict."""
+    form: tuple[int, ...]  # its shape
+    shape: tuple[int, int]  # rows (outputs) and columns, read as a matrix
     update: SpectralUpdate | None
     predictor: FittedPredictor | MomentumPredictor | None
-    decides: bool
-    """Whether predicted steps are made for it; others only move along, while forecasts last."""
-    period: int | None = 1
-    """Full steps from one correction of an array to the next; None if nothing is corrected."""
-    turns: Sequence[int] = ()
-    """In which full step of a period each array is corrected; empty if in all."""
+    turn: int = 0  # full step of a period in which it is corrected
 
     @property
-    def longest(self) -> int:
-        """Longest side that has a covariance."""
-        return self.update.longest if self.update is not None else -1
+    def group(self) -> tuple[str, bool]:
+        """What it has in common with the arrays that are treated alike."""
+        return self.kind, self.update is not None
 
-    def work(self, period: int) -> list[int]:
-        """Return the operations of the direction of each array, by the period."""
+    @property
+    def length(self) -> float:
+        """Length of a forecast, in drifts."""
+        predictor = self.predictor
+        return predictor.coefficient if isinstance(predictor, MomentumPredictor) else 1.0
+
+    def work(self, period: int) -> int:
+        """Return the operations of its direction, by the period."""
         if self.update is None:
-            return [0] * len(self.shapes)
-        longest, every = self.longest, seen_every(period)
-        shapes = self.shapes.values()
-        return [direction_operations([x], longest, every, products=False) for x in shapes]
-
-    @property
-    def size(self) -> Any:
-        """Number of weights, a float, as JAX's integers have 32 bits."""
-        return float(sum(map(math.prod, self.shapes.values())))
-
-    def part(self, ready: Any) -> Part:
-        """Return a predicted group as the gate sees it."""
-        assert self.predictor is not None
-        table = self.kind == "embedding"
-        return Part(self.size, self.predictor.gated, ready, table, self.decides)
+            return 0
+        every = seen_every(period)
+        return direction_operations([self.shape], self.update.longest, every, products=False)
 
 
 @final
 class Plans(NamedTuple):
-    """The groups by their keys; none if nothing is corrected or predicted."""
+    """How arrays are treated that are corrected or predicted; it can be hashed."""
 
-    groups: dict[str, Plan]
-    trained: float
-    """Number of weights outside embeddings, of which predicted steps move a part; a float, as
-    JAX's integers have 32 bits."""
-
-    @property
-    def period(self) -> int | None:
-        """Full steps from one correction of an array to the next, which all groups share."""
-        return next((plan.period for plan in self.groups.values()), 1)
-
-    @property
-    def corrects(self) -> bool:
-        """Whether any array is corrected."""
-        return any(plan.update is not None for plan in self.groups.values())
+    arrays: tuple[Plan, ...]  # sorted by name, as a jitted function sees dicts
+    trained: int  # number of weights outside embeddings
+    library: str  # of the arrays, "numpy" or "jax"
+    history: str  # type in which averages are stored
+    momentum: float
+    outputs_last: bool  # whether matrices are of shape (inputs, outputs)
+    step_operations: float | None
+    max_overhead: float
+    period: int | None = 1  # full steps from one correction of an array to the next; None for none
 
     @property
     def predicted(self) -> list[Plan]:
-        """The groups that have a predictor."""
-        return [plan for plan in self.groups.values() if plan.predictor]
+        """The arrays that have a predictor."""
+        return [plan for plan in self.arrays if plan.predictor is not None]
 
     @property
-    def gated(self) -> bool:
-        """Whether predicted steps are possible, and need skill."""
-        parts = [plan.part(True) for plan in self.predicted]
-        gates = [part.gated for part in compress(parts, judged(parts, self.trained))]
-        return bool(gates) and all(gates)
+    def window(self) -> int:
+        """Number of displacements in a window."""
+        return window_length(self.momentum)
+
+    def parts(self, *, resting: bool) -> dict[tuple[str, bool], Part]:
+        """Return the predicted arrays as the policy sees them, by `Plan.group`."""
+        found: dict[tuple[str, bool], Part] = {}
+        for plan in self.predicted:
+            assert plan.predictor is not None
+            decay, update = self.momentum, plan.update
+            if update is not None and self.period is not None:
+                alone = update.share >= 1.0 and self.period == 1
+                decay = update.decay if alone else max(update.decay, decay)
+            size = math.prod(plan.shape) + (found[plan.group].size if plan.group in found else 0)
+            found[plan.group] = Part(
+                plan.kind,
+                0,
+                size,
+                self.window,
+                decay,
+                plan.predictor.gated,
+                plan.predictor.fitted,
+                resting,
+            )
+        return found
 
     def operations(self, period: int) -> float:
         """Return the operations that correcting adds to an average full step, by the period."""
-        return sum(sum(plan.work(period)) for plan in self.groups.values()) / period
+        return sum(plan.work(period) for plan in self.arrays) / period
 
 
 def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
@@ -134,88 +136,68 @@ def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
 def make_plans(
     weights: Mapping[str, Any],
     config: HybridConfig,
+    momentum: float = 0.0,
     outputs_last: bool = False,
     step_operations: float | None = None,
 ) -> Plans:
     """Return which arrays are corrected and predicted, with corrections within their budget."""
     if not isinstance(config, HybridConfig):
         raise ConfigError("config", "a HybridConfig", type(config).__name__)
-    updates, predictors = _methods(config, step_operations)
-    if not (updates or predictors):
-        return Plans({}, 0.0)
-    found = kinds(weights, config)
-    members: dict[tuple[str, bool], dict[str, tuple[int, int]]] = {}
-    for name, kind in sorted(found.items()):
-        shape = tuple(weights[name].shape)
-        corrected = kind in updates and updates[kind].share > 0 and len(shape) > 1
-        if (corrected or kind in predictors) and 0 not in shape:
-            shape = (*shape[-1:], *shape[:-1]) if outputs_last else shape
-            members.setdefault((kind, corrected), {})[name] = as_matrix(shape)
-    groups = {
-        kind if corrected else f"{kind}, not corrected": Plan(
-            kind,
-            shapes,
-            updates[kind] if corrected else None,
-            predictors.get(kind),
-            config.paced or kind in config.always_predicted,
-        )
-        for (kind, corrected), shapes in sorted(members.items())
-    }
-    trained = [weights[name].shape for name, kind in found.items() if kind != "embedding"]
-    plans = Plans(groups, float(sum(map(math.prod, trained))))
-    if step_operations is None:
-        return plans
-    period = shortest_period(plans.operations, budget(step_operations, config.max_overhead))
-    return plans._replace(groups=_limited(groups, period))
-
-
-def _limited(groups: Mapping[str, Plan], period: int | None) -> dict[str, Plan]:
-    """The groups with corrections in one of so many full steps.
-
-    If there are none, predicted steps that need skill are not made either.
-    """
-    if period is not None:
-        work = [(0, each) for plan in groups.values() for each in plan.work(period)]
-        dealt = iter(turns(work, period))
-        return {
-            key: plan._replace(period=period, turns=[next(dealt) for _ in plan.shapes])
-            for key, plan in groups.items()
-        }
-    free = {k: p for k, p in groups.items() if p.predictor and not p.predictor.gated}
-    return {key: plan._replace(update=None, period=None) for key, plan in free.items()}
-
-
-def _methods(
-    config: HybridConfig, step_operations: float | None
-) -> tuple[dict[str, SpectralUpdate], dict[str, FittedPredictor | MomentumPredictor]]:
-    """The updates and predictors by kind, checked with the other settings."""
+    if not (isinstance(momentum, (int, float)) and 0.0 <= momentum < 1.0):
+        raise ConfigError("momentum", "a number in [0, 1)", momentum)
+    if not isinstance(outputs_last, bool):
+        raise ConfigError("outputs_last", "True or False", outputs_last)
     number = isinstance(step_operations, (int, float)) and 0.0 < step_operations < math.inf
     if step_operations is not None and not number:
         raise ConfigError("step_operations", "a finite number above 0, or None", step_operations)
+    updates, predictors = _methods(config)
+    found = kinds(weights, config) if updates or predictors else {}
+    arrays = []
+    for name, kind in sorted(found.items()):
+        form = tuple(weights[name].shape)
+        shape = as_matrix((*form[-1:], *form[:-1]) if outputs_last else form)
+        update = updates.get(kind) if len(form) > 1 else None
+        update = update if update is not None and update.share > 0 else None
+        if (update or kind in predictors) and 0 not in form:
+            arrays.append(Plan(name, kind, form, shape, update, predictors.get(kind)))
+    trained = sum(math.prod(weights[n].shape) for n, kind in found.items() if kind != "embedding")
+    library = "numpy" if array_library(*weights.values()) is np else "jax"
+    plans = Plans(
+        tuple(arrays),
+        trained,
+        library,
+        config.history_dtype,
+        float(momentum),
+        outputs_last,
+        step_operations,
+        config.max_overhead,
+    )
+    if step_operations is None:
+        return plans
+    allowed = budget(step_operations, config.max_overhead)
+    period = shortest_period(plans.operations, allowed)
+    dealt = turns([(0, plan.work(period or 1)) for plan in arrays], period or 1)
+    turned = [plan._replace(turn=turn) for plan, turn in zip(arrays, dealt, strict=True)]
+    return plans._replace(arrays=tuple(turned), period=period)
+
+
+def _methods(config: HybridConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The updates and predictors by kind."""
     if config.shadow:
         remedy = "Use HybridEngine to shadow a run."
         raise ConfigError("shadow", "False in the functional form", True, remedy)
-    if not config.watch_loss:
-        remedy = "Call verify() without a loss."
-        raise ConfigError("watch_loss", "True in the functional form", False, remedy)
-    updates: dict[str, Any] = {kind: make_update(u) for kind, u in config.active_updates.items()}
+    updates: dict[str, Any] = {k: make_update(u) for k, u in config.active_updates.items()}
     predictors: dict[str, Any] = {k: make_predictor(p) for k, p in config.active_predictors.items()}
-    remedy = "Use HybridEngine for others."
-    known: tuple[type, ...]
-    for argument, methods, known in (
-        ("updates", updates, (SpectralUpdate,)),
-        ("predictors", predictors, (FittedPredictor, MomentumPredictor)),
-    ):
-        for method in methods.values():
-            if type(method) not in known:
-                names = " or ".join(each.__name__ for each in known)
-                expected = f"{names} in the functional form"
-                raise ConfigError(argument, expected, type(method).__name__, remedy)
-    decays = [method.decay for method in (*updates.values(), *predictors.values())]
-    if config.history_dtype == "bfloat16" and max(decays, default=0.0) > 0.95:
-        expected = "'float32' for averages with a decay above 0.95"
-        remedy = "Lower the decay, or store averages in 32 bits."
-        raise ConfigError("history_dtype", expected, config.history_dtype, remedy)
+    known = SpectralUpdate, FittedPredictor, MomentumPredictor
+    methods = ("updates", updates), ("predictors", predictors)
+    for argument, method in ((each, x) for each, found in methods for x in found.values()):
+        if type(method) not in known:
+            expected = "one of " + ", ".join(each.__name__ for each in known)
+            remedy = "Use HybridEngine for others."
+            raise ConfigError(argument, expected, type(method).__name__, remedy)
+        if config.history_dtype == "bfloat16" and method.decay > 0.95:
+            expected = "'float32' for averages with a decay above 0.95"
+            raise ConfigError("history_dtype", expected, config.history_dtype)
     return updates, predictors
 
 

@@ -1,31 +1,156 @@
-"""The three mechanisms as pure functions: predict, verify, correct."""
+"""The three mechanisms: predict, verify, correct. The policy decides on the host."""
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
+from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.functional import forecasts, pacing
-from hybrid_predict.functional.arrays import check_arrays, check_library, number, numbers_by_name
-from hybrid_predict.functional.corrections import Update, corrected
-from hybrid_predict.functional.kernels import largest, norm, total, wide, wide_dtype
+from hybrid_predict.functional import transitions
+from hybrid_predict.functional.arrays import check_arrays, number, numbers_by_name, select_backend
 from hybrid_predict.functional.plan import Plans, make_plans
-from hybrid_predict.functional.state import HybridState
-from hybrid_predict.rules.limits import alarmed, learned, loss_limit, norm_limits, pausing, risen
-from hybrid_predict.rules.numbers import array_library, select
-from hybrid_predict.rules.pace import Lagged, follow, lasting, measured_at, renewed
-from hybrid_predict.rules.pace import weigh as weigh_pace
-from hybrid_predict.rules.schedule import cooling
-from hybrid_predict.rules.skill import Pooled, add_window, known
-from hybrid_predict.rules.verdict import Evidence, Slopes, sound, weigh
+from hybrid_predict.functional.transitions import Numbers, Tensor
+from hybrid_predict.policy import budget
+from hybrid_predict.policy.confidence import Window, window_bounds
+from hybrid_predict.policy.policy import (
+    NO_BUDGET,
+    TOO_EXPENSIVE,
+    TOO_FEW,
+    UNPREDICTED,
+    Key,
+    Outcome,
+    Policy,
+)
+from hybrid_predict.policy.schedule import Phase, cooling, phase
+from hybrid_predict.policy.verdict import NO_UPDATE, Slopes
+
+logger = logging.getLogger(__name__)
 
 
-@np.errstate(all="ignore")  # numbers that are not finite are masked
+@final
+class Clock(NamedTuple):
+    """How far the run is, and the window that compares forecasts."""
+
+    steps: int = 0  # steps done
+    full_steps: int = 0  # full steps done
+    undone_steps: int = 0  # predicted steps that were undone
+    ticks: int = 0  # steps that the last full step has brought
+    updates: int = 0  # updates of the optimizer
+    peak: float = 0.0  # largest learning rate in these
+    plain: bool = False  # whether the rest is left to the optimizer
+    displacements: int = 0  # so far
+    begun: int = 0  # displacements before the open window; 0 without one
+    rates: float = 0.0  # sum since then of the largest learning rate in each full step
+
+
+@final
+class OpenStep(NamedTuple):
+    """The full step under way."""
+
+    predicted: int = 0  # predicted steps right before it
+    factors: Mapping[str, float] = {}  # drifts by which they have moved arrays, by name
+    kept: Mapping[str, Any] = {}  # weights before them, by name
+    finite: Any = True  # whether they were finite, 0-dim
+    norm: float = math.nan  # of the gradients
+    loss: float | None = None
+    held: str = ""  # why the predicted steps are undone; empty if they stand
+
+
+@final
+class HybridState(NamedTuple):
+    """Everything that the next call depends on; it can be pickled.
+
+    Args:
+        config: The configuration.
+        plans: Which arrays are corrected and predicted, and how.
+        tensors: What is known of these, arrays by name.
+        policy: What decides about predicted steps; no call changes it, the next state has a copy.
+        clock: How far the run is.
+        step: The full step under way.
+    """
+
+    config: HybridConfig
+    plans: Plans
+    tensors: Mapping[str, Tensor]
+    policy: Policy
+    clock: Clock = Clock()
+    step: OpenStep = OpenStep()
+
+    @property
+    def predicted(self) -> int:
+        """Number of predicted steps under way."""
+        return self.step.predicted
+
+
+def init(
+    weights: Mapping[str, Any],
+    config: HybridConfig,
+    *,
+    momentum: float = 0.0,
+    outputs_last: bool = False,
+    step_operations: float | None = None,
+) -> HybridState:
+    r"""Return the state before the first full step.
+
+    Args:
+        weights: All trained arrays by name, floating-point, of NumPy or of JAX.
+        config: What is corrected and predicted; ``kinds`` names heads and embeddings.
+        momentum: :math:`\beta_1` of the optimizer, in [0, 1): windows of displacements are longer
+            for more, and what momentum carries on does not lengthen predicted steps.
+        outputs_last: Whether matrices are of shape (inputs, outputs), as in most JAX libraries, in
+            place of torch's (outputs, inputs).
+        step_operations: Floating-point operations of forward and backward of a full step, of which
+            ``config.max_overhead`` is a share. None corrects in full, whatever it says.
+
+    Raises:
+        ConfigError: If an argument has a value that cannot work.
+    """
+    check_arrays(weights=weights)
+    plans = make_plans(weights, config, momentum, outputs_last, step_operations)
+    planned = config
+    if config.total_steps is None and config.compression == 1:
+        planned = replace(config, total_steps=sys.maxsize, warmup_steps=1, cooldown_steps=0)
+    policy = Policy(planned)
+    _follow(policy, plans, resting=True)
+    policy.set_length(policy.schedule.total)
+    _log_limits(policy, plans)
+    plans = plans._replace(arrays=()) if policy.locked else plans
+    clock = Clock(plain=policy.locked)
+    return HybridState(config, plans, transitions.start(plans, weights), policy, clock)
+
+
+def _follow(policy: Policy, plans: Plans, *, resting: bool) -> None:
+    """Tell a policy how arrays are."""
+    unaffordable = TOO_EXPENSIVE if plans.max_overhead else NO_BUDGET
+    parts = plans.parts(resting=resting).values()
+    policy.follow(parts, plans.trained, "" if plans.period else unaffordable)
+
+
+def _log_limits(policy: Policy, plans: Plans) -> None:
+    """Say what ``max_overhead`` has changed, and whether too few weights would be predicted."""
+    if plans.period is None and plans.step_operations:
+        needed = plans.operations(budget.LONGEST_PERIOD)
+        advice = budget.remedies(needed, plans.step_operations, plans.max_overhead, None)
+        if policy.locked:
+            reason = policy.reason.removeprefix(UNPREDICTED)
+            logger.warning("This is plain training: %s; set %s.", reason, advice)
+        else:
+            logger.info("%s %s.", budget.NONE_FIT, advice)
+    elif plans.period and plans.period > 1:
+        logger.info("%s.", budget.describe_period(plans.period, plans.max_overhead).capitalize())
+    if policy.reason == TOO_FEW:
+        logger.warning("There are %s.", TOO_FEW)
+
+
 def predict(
     state: HybridState, weights: Mapping[str, Any], learning_rates: Any, *, config: HybridConfig
 ) -> tuple[dict[str, Any], HybridState]:
@@ -33,8 +158,7 @@ def predict(
 
     .. math:: \theta \leftarrow \theta + n \, \eta \, \lambda \, d
 
-    They are made only with skill; otherwise nothing moves, and ``state.predicted`` is 0. With
-    ``speedup="auto"`` each kind moves by its own multiple of this.
+    They are made only with skill; otherwise nothing moves, and ``state.predicted`` is 0.
 
     Args:
         state: What is known.
@@ -49,76 +173,60 @@ def predict(
     Raises:
         ConfigError: If an argument has the wrong form, or the state is another run's.
     """
-    _check_call(state, weights=weights)
-    plans, clock = make_plans(weights, config), state.clock
-    if not state.kept:
-        return dict(weights), state._replace(predicted=0 * state.predicted)
-    groups = {key: group for key, group in plans.groups.items() if key in state.groups}
-    plans = plans._replace(groups=groups)
-    _check_state(state, plans, weights, config)
-    planned = pacing.due(state)
-    paused = pausing(state.limits, clock.full_steps + 1) | (state.evidence.ended > 0)
-    may = ~clock.plain & ~paused & (planned > 0)
-    rates, moved = numbers_by_name(learning_rates, weights, "learning_rates"), dict(weights)
-    state = pacing.renew(state, plans, rates, may)
-    predicted, finite, xp = 0 * planned, state.stands | True, array_library(planned)
-    for key, times in pacing.forecasts_of(planned, state, plans, config).items():
-        history, made = state.groups[key].history, may & (times > 0)
-        assert history is not None
-        predicted = xp.where(made, planned, predicted)
-        for k, (name, drift) in enumerate(history.drift.items()):
-            change = (rates[name] * times * history.factors[k]) * wide(drift)
-            finite = finite & (xp.isfinite(change).all() | ~made)
-            new = (wide(weights[name]) + change).astype(weights[name].dtype)
-            moved[name] = xp.where(made, new, weights[name])
-    kept = select(predicted > 0, {name: weights[name] for name in state.kept}, state.kept)
-    stands = predicted == 0
-    return moved, state._replace(kept=kept, predicted=predicted, sound=finite, stands=stands)
+    _check(state, weights=weights)
+    _check_settings(state, config=config)
+    rates = numbers_by_name("learning_rates", learning_rates, weights)
+    state = state._replace(step=OpenStep())
+    plans, clock, factors = state.plans, state.clock, {}
+    paused = clock.plain or state.policy.pausing(clock.full_steps + 1)
+    count = 0 if paused else state.policy.due(clock.steps)
+    if count and state.clock.displacements:
+        state = state._replace(policy=deepcopy(state.policy))
+        parts = plans.parts(resting=False)
+        state.policy.renew({part.key: _largest(plans, rates) for part in parts.values()})
+        for plan in plans.predicted:
+            if multiple := state.policy.multiples(parts[plan.group]) * count:
+                factors[plan.name] = rates[plan.name] * multiple * plan.length
+    if not factors:
+        return dict(weights), state
+    kept = {name: weights[name] for name in factors}
+    drifts = {name: state.tensors[name].history.drift for name in factors}  # type: ignore[union-attr]
+    moved, finite = transitions.move(plans, kept, drifts, factors)
+    step = OpenStep(count, factors, kept, finite, held=NO_UPDATE)
+    return {**weights, **moved}, state._replace(step=step)
 
 
-@np.errstate(all="ignore")
 def verify(
     state: HybridState, gradients: Mapping[str, Any], loss: Any = None
-) -> tuple[Any, HybridState]:
+) -> tuple[bool, HybridState]:
     """Decide by a full step's gradients and loss whether the predicted steps before it stand.
 
     They do not if a number is not finite, or exceeds its limit, see
-    :class:`hybrid_predict.rules.limits.Limits`; then they pause. Numbers of every full step,
-    verifying or not, move the limits.
+    :class:`hybrid_predict.policy.limits.Limits`; then they pause.
 
     Args:
         state: What :func:`predict` returned.
         gradients: Those of all trained arrays by name, at the weights that :func:`predict`
             returned.
-        loss: The full step's loss there, a number or a 0-dim array; None if it is not known, or the
-            objective is not stationary.
+        loss: The full step's loss there, a number or a 0-dim array; None if it is not known.
 
     Returns:
-        The verdict as 0-dim bool, True without predicted steps, and the new state. If it is False,
-        the optimizer's update must not happen: keep its old state, see :func:`select`.
+        The verdict, True without predicted steps, and the new state. If it is False, the
+        optimizer's update must not happen: keep its old state.
 
     Raises:
         ConfigError: If an argument has the wrong form.
     """
-    _check_call(state, gradients=gradients)
-    clock, limits = state.clock, state.limits
-    xp, dtype = array_library(state.stands), limits.start.dtype
-    length = norm(xp.stack([norm(gradient) for gradient in gradients.values()])).astype(dtype)
-    value = None if loss is None else number(loss, length, "loss")
-    verdict = sound(length, norm_limits(limits)[0], value, loss_limit(limits))
-    stands = (verdict & state.sound) | (state.predicted == 0)
-    warmup = clock.steps < state.schedule.warmup
-    if state.skills:
-        skilled = xp.stack([known(skill) for skill in state.skills.values()]).any()
-        warmup = warmup | (state.gated & ~skilled)
-    loss_or_nan = xp.asarray(math.nan, dtype=dtype) if value is None else value
-    calm = learned(limits, loss_or_nan, (length,), warmup & (state.predicted == 0))
-    limits = select(stands, calm, alarmed(limits, clock.full_steps + 1))
-    plain = clock.plain | risen(limits)
-    return stands, state._replace(limits=limits, clock=clock._replace(plain=plain), stands=stands)
+    _check(state, gradients=gradients)
+    norm = float(transitions.total_norm(state.plans, gradients))
+    value = None if loss is None else number("loss", loss)
+    held = ""
+    if state.predicted:
+        infinite = "" if state.step.finite else "the forecast was not finite"
+        held = state.policy.cause(0, norm, value) or infinite
+    return not held, state._replace(step=state.step._replace(norm=norm, loss=value, held=held))
 
 
-@np.errstate(all="ignore")
 def correct(
     state: HybridState,
     gradients: Mapping[str, Any],
@@ -135,7 +243,7 @@ def correct(
 
     .. math:: \theta \leftarrow (1 - \eta w) \, \theta + (1 - \kappa)\,u + \kappa\,c
 
-    with c of ``config.updates``. Predicted steps that do not stand are undone; nothing is learned.
+    with c of ``config.updates``. Predicted steps that do not stand are undone.
 
     Args:
         state: What :func:`verify` returned.
@@ -146,7 +254,7 @@ def correct(
         config: That of :func:`init`.
         weight_decay: w of decoupled weight decay, likewise; 0 if it is added to the gradient.
         outputs_last: That of :func:`init`.
-        step_operations: That of :func:`init`; with another one, arrays have other turns.
+        step_operations: That of :func:`init`.
 
     Returns:
         Weights, and the new state; its ``clock.ticks`` counts the steps done.
@@ -154,126 +262,141 @@ def correct(
     Raises:
         ConfigError: If a number is missing, a shape differs, or the state is another run's.
     """
-    _check_call(state, gradients=gradients, before=before, after=after)
-    for argument, arrays in (("gradients", gradients), ("after", after)):
-        given = {name: x for name, x in arrays.items() if name in before}
-        _check_shapes(argument, given, before, "Give an array for every name in before.")
-    plans, clock = make_plans(before, config, outputs_last, step_operations), state.clock
-    _check_state(state, plans, before, config)
-    _check_layout(state, plans)
-    rates = numbers_by_name(learning_rates, before, "learning_rates")
-    decays = numbers_by_name(weight_decay, before, "weight_decay")
-    shrinks = {name: rates[name] * decay for name, decay in decays.items()}
-    active = ~cooling(state.schedule, clock.steps + state.predicted) & ~clock.plain
-    update = Update(gradients, before, after, rates, shrinks, active,
-                    outputs_last, config.history_dtype)  # fmt: skip
-    weights, groups, seen = {name: after[name] for name in before}, {}, []
-    times = pacing.forecasts_of(state.predicted, state, plans, config)
-    for key, plan in plans.groups.items():
-        new = corrected(plan, state.groups[key], update)
-        weights |= new.weights
-        groups[key] = new.group
-        if key in times:
-            groups[key], shown = forecasts.learn(plan, new, times[key], update, state)
-            seen.append(shown)
-    moving = {name: before[name] for name in state.kept}
-    undone = {**before, **select(state.predicted > 0, state.kept, moving)}
-    new_state = _advanced(state, _learned(state._replace(groups=groups), seen))
-    new_state = pacing.counted(new_state, plans)
-    return select(state.stands, weights, undone), new_state
+    _check(state, before=before, gradients=gradients, after=after)
+    given = {"outputs_last": outputs_last, "step_operations": step_operations}
+    _check_settings(state, config=config, **given)
+    rates = numbers_by_name("learning_rates", learning_rates, before)
+    decays = numbers_by_name("weight_decay", weight_decay, before)
+    if state.step.held:
+        return {**before, **state.step.kept}, settled(state, state.tensors, rates)
+    numbers = update_numbers(state, rates, decays)
+    arrays = state.tensors, gradients, before, after, numbers
+    moved, known, slopes = transitions.advance(state.plans, *arrays)
+    weights = {name: moved.get(name, after[name]) for name in before}
+    return weights, settled(state, known, rates, slopes)
 
 
-def _learned(state: HybridState, seen: list[forecasts.Seen]) -> HybridState:
-    """The state with skills, evidence and paces of a full step whose predicted steps stand."""
-    slopes = total(Slopes, (each.slopes for each in seen))
-    weighed = weigh(state.evidence, slopes)
-    evidence = select(state.predicted > 0, weighed, state.evidence)
-    skills, paces, refuted = {}, {}, evidence.ended > 0
-    if state.pacing.credit is None:
-        refuted = refuted & lasting(state.pacing.paces.values())
-    for kind, skill in state.skills.items():
-        own = [each for each in seen if each.kind == kind]
-        skills[kind] = add_window(skill, total(Pooled, (each.pooled for each in own)))
-        if kind in state.pacing.paces:
-            end = sum(each.end for each in own)
-            pace = weigh_pace(state.pacing.paces[kind], slopes, end, state.predicted, refuted)
-            lagged = total(Lagged, (each.lagged for each in own))
-            rate = largest(each.rate for each in own)
-            pace = renewed(pace, rate)
-            after = follow(pace, lagged, planned=state.pacing.credit is None)
-            paces[kind] = measured_at(rate, pace, after)
-    evidence = select(refuted, Evidence(), evidence)
-    pacing = state.pacing._replace(paces=paces)
-    return state._replace(skills=skills, evidence=evidence, pacing=pacing)
-
-
-def _advanced(state: HybridState, learned: HybridState) -> HybridState:
-    """The state after a full step, with what it has learned if its predicted steps stand."""
-    xp, clock = array_library(state.stands), state.clock
-    standing = xp.where(state.stands, state.predicted, 0)
-    steps = xp.minimum(clock.steps + 1 + standing, state.schedule.total)
-    steps = xp.maximum(clock.steps, steps)
-    clock = clock._replace(
-        ticks=steps - clock.steps,
-        steps=steps,
-        full_steps=clock.full_steps + 1,
-        undone_steps=clock.undone_steps + state.predicted - standing,
+def update_numbers(
+    state: HybridState, rates: Mapping[str, float], decays: Mapping[str, float]
+) -> Numbers:
+    """Return the numbers of an update that happens."""
+    clock, largest = state.clock, _largest(state.plans, rates)
+    cool = cooling(state.policy.schedule, clock.steps + state.predicted)
+    names = [plan.name for plan in state.plans.arrays]
+    return Numbers(
+        {name: rates[name] for name in names},
+        {name: rates[name] * decays[name] for name in names},
+        {name: state.step.factors.get(name, 0.0) for name in names},
+        fall=max(clock.peak, largest) / largest if largest else 0.0,
+        updates=clock.updates,
+        active=not (clock.plain or cool),
+        newest=1.0 / (state.clock.displacements + 1) if largest else 0.0,
     )
-    done = state.stands | True
-    return state._replace(
-        groups=select(state.stands, learned.groups, state.groups),
-        skills=select(state.stands, learned.skills, state.skills),
-        evidence=select(state.stands, learned.evidence, state.evidence),
-        pacing=select(state.stands, learned.pacing, state.pacing),
-        clock=clock, predicted=0 * state.predicted, sound=done, stands=done,
-    )  # fmt: skip
 
 
-def _check_call(state: Any, **trees: Mapping[str, Any]) -> None:
-    """Check the forms of a call's arguments, and that all arrays are of one library."""
+def _largest(plans: Plans, rates: Mapping[str, float]) -> float:
+    return max((abs(rates[plan.name]) for plan in plans.arrays), default=0.0)
+
+
+def settled(
+    state: HybridState,
+    known: Mapping[str, Tensor],
+    rates: Mapping[str, float],
+    slopes: Any = None,
+) -> HybridState:
+    """Return the state after a full step, from which the policy has learned.
+
+    Args:
+        state: The state before the update.
+        known: What is known of arrays after it.
+        rates: Learning rates by name.
+        slopes: See `transitions.advance`; None without predictors, and if no update happened.
+    """
+    step, clock, policy, plans = state.step, state.clock, deepcopy(state.policy), state.plans
+    position = clock.steps, step.predicted
+    now = phase(policy.schedule, *position, waiting=policy.awaits_skill, plain=clock.plain)
+    seen = Outcome(
+        clock.full_steps + 1,
+        [step.norm],
+        step.loss,
+        warmup=now is Phase.WARMUP,
+        predicted=step.predicted,
+        held=step.held,
+    )
+    if slopes is not None and (rate := _largest(plans, rates)):
+        known, clock, windows = _turned(state, known, rate)
+        _follow(policy, plans, resting=False)
+        seen = replace(seen, windows=windows)
+    if slopes is not None and step.predicted:
+        seen = replace(seen, **_summed(state, slopes))
+    policy.learn(seen)
+    policy.count_full_step()
+    if policy.futile and not clock.plain:
+        logger.warning("Full step %d: the rest is plain training: %s.", seen.step, policy.futile)
+    standing = 0 if step.held else step.predicted
+    ticks = min(1 + standing, max(0, policy.schedule.total - clock.steps))
+    clock = clock._replace(
+        steps=clock.steps + ticks,
+        full_steps=seen.step,
+        undone_steps=clock.undone_steps + step.predicted - standing,
+        ticks=ticks,
+        updates=clock.updates + (not step.held),
+        peak=clock.peak if step.held else max(clock.peak, _largest(plans, rates)),
+        plain=clock.plain or bool(policy.futile),
+    )
+    return state._replace(tensors=known, policy=policy, clock=clock, step=OpenStep())
+
+
+def _turned(
+    state: HybridState, known: Mapping[str, Tensor], rate: float
+) -> tuple[Mapping[str, Tensor], Clock, list[tuple[Key, Window]]]:
+    """Count a displacement; if the window is full, measure it and open the next one."""
+    plans, clock, seen = state.plans, state.clock, state.clock.displacements + 1
+    clock = clock._replace(displacements=seen, rates=clock.rates + rate)
+    if seen != window_bounds(seen, plans.window, short=state.config.paced)[0]:
+        return known, clock, []
+    steps = seen - clock.begun
+    sums, opened = transitions.turn(plans, known, float(steps))
+    known = {name: x._replace(history=opened.get(name)) for name, x in known.items()}
+    closed = []
+    for plan, row in zip(plans.predicted, np.asarray(sums, float).tolist(), strict=True):
+        closed.append(((plan.kind, 0), Window(steps, *row)._replace(rate=clock.rates / steps)))
+    return known, clock._replace(begun=seen, rates=0.0), closed if clock.begun else []
+
+
+def _summed(state: HybridState, slopes: Any) -> dict[str, Any]:
+    """Sum the slopes of the arrays that predicted steps have moved."""
+    rows, ends = [], defaultdict[Key, float](float)
+    for plan, row in zip(state.plans.predicted, np.asarray(slopes, float).tolist(), strict=True):
+        if plan.name in state.step.factors:
+            rows.append(row[:4])
+            ends[plan.kind, 0] += row[4]
+    return {"slopes": Slopes(*np.sum(rows, 0).tolist()), "ends": ends}
+
+
+def _check(state: Any, **trees: Mapping[str, Any]) -> None:
+    """Check the forms of a call's arguments, and that arrays are those of a state."""
     if not isinstance(state, HybridState):
         expected, remedy = "the state that init or the last call returned", "Call init first."
         raise ConfigError("state", expected, type(state).__name__, remedy)
-    for name, arrays in trees.items():
-        check_arrays(name, arrays)
-    check_library("arrays", [state.stands, *(x for each in trees.values() for x in each.values())])
+    check_arrays(**trees)
+    remedy = "Give all calls the arrays, config, outputs_last and step_operations of init."
+    names = next(iter(trees.values()))
+    for argument, arrays in trees.items():
+        if (library := select_backend(arrays).library) != state.plans.library:
+            raise ConfigError(argument, f"arrays of {state.plans.library}", library, remedy)
+        if missing := sorted(names - arrays.keys()):
+            raise ConfigError(argument, "an array for every name", f"none of {missing}")
+        for plan in state.plans.arrays:
+            shape = tuple(arrays[plan.name].shape) if plan.name in arrays else "nothing"
+            if shape != plan.form:
+                expected = f"the shape {plan.form}"
+                raise ConfigError(f"{argument}[{plan.name!r}]", expected, shape, remedy)
 
 
-def _check_state(
-    state: HybridState, plans: Plans, arrays: Mapping[str, Any], config: HybridConfig
-) -> None:
-    """Check that a state is about these weights and settings."""
-    dtype, own = wide_dtype(*arrays.values()), state.limits.start.dtype
-    remedy = "Give init the same weights, config, outputs_last and step_operations."
-    if dtype != own:
-        raise ConfigError("state", f"a state of {dtype}", str(own), remedy)
-    planned: dict[str, Any] = {}
-    averages: dict[str, Any] = {}
-    for key, plan in plans.groups.items():
-        planned |= {f"{key}: {name}": arrays[name] for name in plan.shapes}
-    for key, group in state.groups.items():
-        averages |= {f"{key}: {name}": x for name, x in group.average.items()}
-    _check_shapes("state", averages, planned, remedy)
-    if state.skills and config.paced != (state.pacing.credit is not None):
-        got = "a state of another speedup"
-        raise ConfigError("state", f"a state of speedup={config.speedup!r}", got, remedy)
-
-
-def _check_shapes(
-    argument: str, arrays: Mapping[str, Any], wanted: Mapping[str, Any], remedy: str
-) -> None:
-    """Check that arrays have the names and shapes of others."""
-    for name in sorted(arrays.keys() | wanted.keys()):
-        expected, got = (
-            tuple(each[name].shape) if name in each else "nothing" for each in (wanted, arrays)
-        )
-        if expected != got:
-            raise ConfigError(f"{argument}[{name!r}]", f"the shape {expected}", got, remedy)
-
-
-def _check_layout(state: HybridState, plans: Plans) -> None:
-    """Check that matrices are read as :func:`init` was told."""
-    for key, plan in plans.groups.items():
-        for name, memory in (state.groups[key].corrections or {}).items():
-            if memory.levels.shape[0] != plan.shapes[name][0]:
-                raise ConfigError("outputs_last", "that of init", "the other layout of matrices")
+def _check_settings(state: HybridState, **given: Any) -> None:
+    """Check that a call has the settings of its state."""
+    own = {**state.plans._asdict(), "config": state.config}
+    for argument, value in given.items():
+        if value != own[argument]:
+            raise ConfigError(argument, f"that of init, {own[argument]!r}", value)

@@ -20,6 +20,7 @@ MEMORY = 16  # windows over which the running means average
 RESOLUTION = 0.02  # smallest standard deviation of skill between windows
 SHORTEST = 0.25  # smallest length of a predicted step
 SHORTEST_WINDOW = 20  # smallest number of displacements in a window
+SAMPLE = 65_536  # largest number of entries of a tensor that a window compares
 START = 0.5  # length of a forecast before any window was fitted
 FORGETTING = 0.8  # factor on a window's weight in the fitted length with each later window
 

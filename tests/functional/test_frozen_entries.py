@@ -51,10 +51,10 @@ def in_the_engine(decay: float) -> list[np.ndarray]:
 def in_functions(decay: float) -> list[np.ndarray]:
     w, seen = weights(), []
     state = init(w, SETTINGS)
-    while int(state.clock.steps) < 90:
+    while state.clock.steps < 90:
         w, state = predict(state, w, RATE, config=SETTINGS)
         seen.append(w["2.weight"])
-        step = int(state.clock.full_steps)
+        step = state.clock.full_steps
         loss, gradients = loss_and_gradients(w, *batch(step))
         gradients["2.weight"] = masked(gradients["2.weight"], step)
         _, state = verify(state, gradients, loss)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from hybrid_predict import HybridConfig, HybridEngine
-from hybrid_predict.functional import correct, init, predict, select, verify
-from hybrid_predict.rules.numbers import array_library
+from hybrid_predict.functional import correct, init, predict, verify
+from hybrid_predict.functional.kernels import array_library
 
 RATE, DECAY = 3e-3, 0.05
 KINDS = {"4.weight": "head"}
@@ -83,7 +82,7 @@ class Run:
     state: Any = None
     operations: float | None = None
     period: int | None = None
-    evidence: tuple[Any, ...] = ()
+    evidence: Any = None
 
 
 def same_runs(ours: Run, theirs: Run, atol: float = 1e-10) -> None:
@@ -123,7 +122,7 @@ def in_the_engine(
     counted, period = engine.ledger.flops_per_step, engine._state.groups.period
     return Run(
         named, engine.ledger.steps, predicted, engine.ledger.undone_steps,
-        operations=counted, period=period, evidence=engine._state.evidence,
+        operations=counted, period=period, evidence=engine._state.policy.evidence,
     )  # fmt: skip
 
 
@@ -131,31 +130,26 @@ def in_functions(
     config: HybridConfig,
     load: Callable[[np.ndarray], Any] = lambda array: array,
     spoiled: int | None = None,
-    jit: Callable[[Any], Any] = lambda function: function,
     step_operations: float | None = None,
 ) -> Run:
-    predicting = jit(partial(predict, config=config))
-    verifying, differentiating = jit(verify), jit(loss_and_gradients)
     limited: dict[str, Any] = {"config": config, "step_operations": step_operations}
-    correcting = jit(partial(correct, weight_decay=DECAY, **limited))
     w = {name: load(array) for name, array in weights().items()}
     state = init(w, momentum=0.9, **limited)
     zeros = {name: 0.0 * x for name, x in w.items()}
     moments, predicted = (zeros, zeros, 0), []
     assert config.total_steps is not None
-    while int(state.clock.steps) < config.total_steps:
-        eta = rate(int(state.clock.steps), config.total_steps)
-        w, state = predicting(state, w, eta)
-        x, y = map(load, batch(int(state.clock.full_steps)))
-        loss, gradients = differentiating(w, x, y)
+    while state.clock.steps < config.total_steps:
+        eta = rate(state.clock.steps, config.total_steps)
+        w, state = predict(state, w, eta, config=config)
+        x, y = map(load, batch(state.clock.full_steps))
+        loss, gradients = loss_and_gradients(w, x, y)
         if len(predicted) == spoiled:
             loss, gradients = math.nan * loss, {n: math.nan * g for n, g in gradients.items()}
-        predicted.append(int(state.predicted))
-        stands, state = verifying(state, gradients, loss)
-        after, (means, squares, count) = adamw(w, gradients, moments, eta)
-        w, state = correcting(state, gradients, w, after, eta)
-        moments = (*select(stands, (means, squares), moments[:2]), count - (not bool(stands)))
+        predicted.append(state.predicted)
+        stands, state = verify(state, gradients, loss)
+        after, updated = adamw(w, gradients, moments, eta)
+        moments = updated if stands else moments
+        w, state = correct(state, gradients, w, after, eta, weight_decay=DECAY, **limited)
     named = {name: np.asarray(array) for name, array in w.items()}
-    undone = int(state.clock.undone_steps)
-    ended = state.evidence
-    return Run(named, int(state.clock.steps), predicted, undone, state, evidence=ended)
+    clock, evidence = state.clock, state.policy.evidence
+    return Run(named, clock.steps, predicted, clock.undone_steps, state, evidence=evidence)

@@ -39,7 +39,7 @@ def trained(params: dict[str, Any], batch: Any) -> tuple[Any, int]:
     state, steps, predicted = init(params), 0, 0
     while steps < 30:
         state, record = step(state, batch)
-        steps, predicted = int(record.steps), predicted + int(record.predicted)
+        steps, predicted = record.steps, predicted + record.predicted
     return state, predicted
 
 
@@ -54,8 +54,11 @@ def main() -> None:
     (whole, wanted), (split, predicted) = trained(params, batch), trained(sharded, by_sample)
     off = {n: float(np.abs(np.asarray(x) - np.asarray(split.params[n])).max())
            for n, x in whole.params.items()}  # fmt: skip
-    buffers = [split.params, split.hybrid.groups["hidden"].average, split.hybrid.kept]
-    kept = all(x.sharding.is_equivalent_to(parts[n], x.ndim) for each in buffers
+    known = split.hybrid.tensors.items()
+    averages = {n: tensor.average for n, tensor in known}
+    drifts = {n: tensor.history.drift for n, tensor in known}
+    kept = all(x.sharding.is_equivalent_to(parts[n], x.ndim)
+               for each in (split.params, averages, drifts)
                for n, x in each.items() if n != "bias")  # fmt: skip
     print(json.dumps({"off": max(off.values()), "predicted": [wanted, predicted], "kept": kept}))
 
