@@ -32,7 +32,7 @@ from hybrid_predict.integrations.lightning_start import (
 )
 from hybrid_predict.integrations.reporter import Reporter, checked_folder, ending
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.report.run_log import RunLog
+from hybrid_predict.runs.log import RunLog
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.cost import batch_size
 from hybrid_predict.torch.random_states import random_states

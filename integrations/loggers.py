@@ -8,9 +8,9 @@ from typing import Any, final
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.interrupts import raise_interrupt
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.report.run_facts import ONE_RUN
-from hybrid_predict.report.run_figures import loss_figure
-from hybrid_predict.report.run_log import RunLog
+from hybrid_predict.runs.facts import ONE_RUN
+from hybrid_predict.runs.figures import loss_figure
+from hybrid_predict.runs.log import RunLog
 from hybrid_predict.torch import ranks
 
 METRICS = (

@@ -125,7 +125,7 @@ def test_examples_in_docstrings_run(example):
 MAY_BE_EXTENDED = {"HybridPredict", "HybridPredictCallback"}
 """Classes that users or benchmarks subclass."""
 
-OTHERS = ("audit", "cli", "demo", "report", "runs")
+OTHERS = ("audit", "cli", "demo", "runs")
 """Folders whose classes are not checked."""
 
 
@@ -165,7 +165,6 @@ LAYERS = (
     ("config",),
     ("rules", "ledger"),
     ("saved",),
-    ("runs",),
     ("torch",),
     ("updates", "forecast", "record"),
     ("measurement",),
@@ -175,7 +174,7 @@ LAYERS = (
     ("attachment",),
     ("engine", "functional"),
     ("trainer",),
-    ("report",),
+    ("runs",),
     ("integrations",),
     ("audit",),
     ("demo",),

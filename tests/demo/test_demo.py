@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from hybrid_predict import cli, demo
+from hybrid_predict import cli
 from hybrid_predict.cli.screen import Screen
 from hybrid_predict.runs.evidence import ARMS, FULL, SHORT
 
@@ -25,7 +25,7 @@ TINY = ["demo", "--steps", "24", "--no-mlflow"]
 
 @pytest.fixture(autouse=True)
 def few_windows(monkeypatch):
-    monkeypatch.setattr(demo, "Recipe", partial(demo.Recipe, validation_windows=64))
+    monkeypatch.setattr(byte_gpt, "Recipe", partial(byte_gpt.Recipe, validation_windows=64))
 
 
 @pytest.mark.slow
