@@ -60,7 +60,7 @@ class Trial(pl.Callback):
     @property
     def seconds_per_step(self) -> float:
         """Seconds of a full step of plain training, as near as the trial came to one."""
-        return min(self._without or self._with or self._early)
+        return min(self._without or self._with or self._early or [0.0])
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Limit the steps of a kind, so that both fit into one epoch."""

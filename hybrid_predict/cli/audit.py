@@ -141,7 +141,7 @@ def _say_what_was_trained(screen: Screen, partial: bool) -> None:
     """Say that the audit was stopped, or had nothing to train."""
     if partial:
         goes_on = "What was finished is kept; the same command, without --overwrite, goes on."
-        screen.say(f"Stopped. {goes_on}")
+        screen.say(f"Stopped after {screen.done}. {goes_on}")
     elif not screen.trained:
         screen.say("All runs were finished before, so nothing was trained.")
 

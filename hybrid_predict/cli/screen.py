@@ -44,6 +44,11 @@ class Screen(Observer):
         self._all = self._progress.add_task("all runs", total=sum(lengths), note="")
         self._one = self._progress.add_task("", note="", visible=False)
 
+    @property
+    def done(self) -> str:
+        """How many of the runs are finished, in words."""
+        return f"{self._done} of {len(self._lengths)} runs"
+
     def __enter__(self) -> Screen:
         self._progress.start()
         return self
@@ -110,5 +115,4 @@ class Screen(Observer):
         """Move the bar of all runs to a part of the one after those that are done."""
         length = self._lengths[min(self._done, len(self._lengths) - 1)]
         completed = sum(self._lengths[: self._done]) + part * length
-        note = f"{self._done}/{len(self._lengths)} done"
-        self._progress.update(self._all, completed=completed, note=note)
+        self._progress.update(self._all, completed=completed, note=self.done)

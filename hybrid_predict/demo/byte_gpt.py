@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import sysconfig
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,10 @@ import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.errors import ConfigError
-
-Batch = tuple[Tensor, Tensor]
-"""Windows of bytes and the bytes that follow them, both int64 of shape [batch, context]."""
 
 _FEWEST_BYTES = 1_000_000
 """Smallest size of the text."""
@@ -106,15 +102,15 @@ class ByteGPT(pl.LightningModule):
         logits: Tensor = self.head(self.final_norm(x))
         return logits
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """Return the cross-entropy in nats per byte."""
         loss = self._loss(batch)
         self.log("train_loss", loss)
         return loss
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
         """Log the cross-entropy in nats per byte."""
-        self.log("val_loss", self._loss(batch), batch_size=len(batch[0]))
+        self.log("val_loss", self._loss(batch), batch_size=len(batch))
 
     def configure_optimizers(self) -> Any:
         """Return AdamW with the schedule."""
@@ -130,9 +126,9 @@ class ByteGPT(pl.LightningModule):
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
-    def _loss(self, batch: Batch) -> Tensor:
-        tokens, targets = batch
-        return F.cross_entropy(self(tokens).flatten(0, 1), targets.flatten())
+    def _loss(self, batch: Tensor) -> Tensor:
+        logits = self(batch[:, :-1].int())
+        return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten().long())
 
 
 def stdlib_text() -> tuple[Tensor, Tensor]:
@@ -153,44 +149,29 @@ def stdlib_text() -> tuple[Tensor, Tensor]:
     return train, validation
 
 
-class _RandomWindows(IterableDataset[Batch]):
-    """An endless stream of batches of random windows, the same for the same seed."""
-
-    def __init__(self, text: Tensor, seed: int) -> None:
-        self.text = text
-        self.seed = seed
-
-    def __iter__(self) -> Iterator[Batch]:
-        generator = torch.Generator().manual_seed(self.seed)
-        last = len(self.text) - _CONTEXT
-        while True:
-            yield _windows(self.text, torch.randint(last, (_BATCH,), generator=generator))
-
-
 class StdlibWindows(pl.LightningDataModule):
-    """Random windows of bytes for training, and evenly spaced ones for validation."""
+    """Windows of bytes in random order for training, and evenly spaced ones for validation.
+
+    Each has one byte more than the context, so that every byte in it has a next one.
+    """
 
     def __init__(
         self, train: Tensor, validation: Tensor, seed: int, validation_windows: int
     ) -> None:
         super().__init__()
-        self.train = _RandomWindows(train, seed)
-        count = validation_windows // _BATCH * _BATCH
-        starts = torch.arange(count) * (len(validation) - _CONTEXT - 1) // max(count - 1, 1)
-        self.batches = [_windows(validation, part) for part in starts.view(-1, _BATCH)]
+        self.train = train.unfold(0, _CONTEXT + 1, _CONTEXT)
+        windows = validation.unfold(0, _CONTEXT + 1, _CONTEXT)
+        self.validation = windows[:: max(1, len(windows) // validation_windows)]
+        self.seed = seed
 
-    def train_dataloader(self) -> DataLoader[Batch]:
-        """Return the endless stream."""
-        return DataLoader(self.train, batch_size=None)
+    def train_dataloader(self) -> DataLoader[Tensor]:
+        """Return the windows in an order that depends on the seed."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return DataLoader(self.train, _BATCH, shuffle=True, generator=generator)  # type: ignore[arg-type]
 
-    def val_dataloader(self) -> DataLoader[Batch]:
-        """Return the fixed batches."""
-        return DataLoader(self.batches, batch_size=None)  # type: ignore[arg-type]
-
-
-def _windows(text: Tensor, starts: Tensor) -> Batch:
-    windows = text[starts[:, None] + torch.arange(_CONTEXT + 1)].long()
-    return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+    def val_dataloader(self) -> DataLoader[Tensor]:
+        """Return the fixed windows."""
+        return DataLoader(self.validation, _BATCH)  # type: ignore[arg-type]
 
 
 def demo_audit(recipe: Recipe) -> tuple[MakeRun, dict[str, Any]]:
