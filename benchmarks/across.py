@@ -12,7 +12,7 @@ from benchmarks.figures import Summary
 from benchmarks.plot import CORRECTED_COLOR, HYBRID_COLOR, OTHER_COLOR, PLAIN_COLOR, tidy
 from benchmarks.suites import SETTINGS
 from benchmarks.views import markdown
-from hybrid_predict.report.shared import new_figure
+from hybrid_predict.runs.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,9 @@ from typing import Any
 
 from benchmarks.arms import PLAIN
 from benchmarks.plan import TUNING_SEED, Row, as_cell, number
+from benchmarks.speedups import Speedup, speedup
 from benchmarks.suites import SETTINGS
-from hybrid_predict.runs.evidence import EXACT, Speedup, speedup, spread
+from hybrid_predict.runs.evidence import EXACT, spread
 
 Runs = dict[int, Mapping[str, Any]]
 """Rows of one task, setting and arm, by seed."""

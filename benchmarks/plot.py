@@ -11,7 +11,7 @@ from benchmarks.arms import ARMS, PLAIN
 from benchmarks.figures import Summary
 from benchmarks.suites import SETTINGS
 from benchmarks.table import main_setting
-from hybrid_predict.report.shared import new_figure
+from hybrid_predict.runs.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

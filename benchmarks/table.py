@@ -10,8 +10,7 @@ from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.figures import Figures, Overall, Summary
 from benchmarks.step_cost import ADDED, WAYS
 from benchmarks.views import NONE, speedup_text, view
-from hybrid_predict.report.shared import mean_and_sd
-from hybrid_predict.runs.evidence import FEW_SEEDS
+from hybrid_predict.runs.evidence import FEW_SEEDS, mean_and_sd
 
 
 def main_setting(summary: Summary) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hybrid_predict.runs.evidence import Speedup
+from benchmarks.speedups import Speedup
 
 NONE = "n/a"
 

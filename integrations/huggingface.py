@@ -27,7 +27,7 @@ from hybrid_predict.integrations.loggers import numbers
 from hybrid_predict.integrations.reporter import Reporter, checked_folder
 from hybrid_predict.ledger import SavingsLedger, StepRecord
 from hybrid_predict.model.module_hooks import OwnHook
-from hybrid_predict.report.run_log import RunLog
+from hybrid_predict.runs.log import RunLog
 from hybrid_predict.saved import check_count, check_entries, damaged, reading
 
 try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.report.run_log import RunLog
+from hybrid_predict.runs.log import RunLog
 
 
 @final

@@ -32,8 +32,8 @@ from hybrid_predict.integrations.reporter import Reporter, checked_folder, endin
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.model.cost import batch_size
 from hybrid_predict.ranks import processes
-from hybrid_predict.report.run_log import RunLog
-from hybrid_predict.runs.random_states import random_states
+from hybrid_predict.runs.log import RunLog
+from hybrid_predict.tensors.random_states import random_states
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl

@@ -9,8 +9,8 @@ from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.ranks import processes
-from hybrid_predict.runs.random_states import set_random_states
 from hybrid_predict.saved import check_entries, check_state, reading
+from hybrid_predict.tensors.random_states import set_random_states
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl

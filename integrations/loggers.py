@@ -9,9 +9,9 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import raise_interrupt
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.ranks import processes
-from hybrid_predict.report.run_facts import ONE_RUN
-from hybrid_predict.report.run_figures import loss_figure
-from hybrid_predict.report.run_log import RunLog
+from hybrid_predict.runs.facts import ONE_RUN
+from hybrid_predict.runs.figures import loss_figure
+from hybrid_predict.runs.log import RunLog
 
 METRICS = (
     "steps",

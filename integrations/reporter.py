@@ -15,11 +15,10 @@ from hybrid_predict.integrations.loggers import Loggers
 from hybrid_predict.ledger import StepRecord, why_unpredicted
 from hybrid_predict.policy.schedule import Phase
 from hybrid_predict.ranks import processes
-from hybrid_predict.report import slow_run
-from hybrid_predict.report.log_writer import LogWriter
-from hybrid_predict.report.overview import added_cost, cautions, overview
-from hybrid_predict.report.run_log import NAME, RunLog
+from hybrid_predict.runs import slow_run
 from hybrid_predict.runs.files import given_path
+from hybrid_predict.runs.log import NAME, LogWriter, RunLog
+from hybrid_predict.runs.overview import added_cost, cautions, overview
 
 logger = processes.rank_zero_logger(__name__)
 _slow_logger = processes.rank_zero_logger(

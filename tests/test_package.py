@@ -144,7 +144,7 @@ def test_examples_in_docstrings_run(example):
 MAY_BE_EXTENDED = {"HybridPredict", "HybridPredictCallback"}
 """Classes that users or benchmarks subclass."""
 
-OTHERS = ("audit", "cli", "demo", "report", "runs")
+OTHERS = ("audit", "cli", "demo", "runs")
 """Folders whose classes are not checked."""
 
 
@@ -183,7 +183,7 @@ LAYERS = (
     ("errors",),
     ("config",),
     ("policy", "saved"),
-    ("ledger", "runs"),
+    ("ledger",),
     ("tensors",),
     ("ranks",),
     ("model",),
@@ -194,7 +194,7 @@ LAYERS = (
     ("state",),
     ("engine", "functional"),
     ("trainer",),
-    ("report",),
+    ("runs",),
     ("integrations",),
     ("audit",),
     ("demo",),

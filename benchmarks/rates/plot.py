@@ -10,7 +10,7 @@ from benchmarks.plan import Row
 from benchmarks.plot import CORRECTED_COLOR, HYBRID_COLOR, PLAIN_COLOR, tidy
 from benchmarks.rates.gains import COMPARED, Ratio, mean_value, points, untuned_ratios
 from benchmarks.rates.plan import DEVELOPMENT
-from hybrid_predict.report.shared import new_figure
+from hybrid_predict.runs.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from benchmarks.arms import ARMS
 from benchmarks.plan import Row
 from benchmarks.plot import CORRECTED_COLOR, HYBRID_COLOR, PLAIN_COLOR, tidy
 from benchmarks.scale.table import Point, points
-from hybrid_predict.report.shared import new_figure
 from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, EXACT
+from hybrid_predict.runs.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,8 +13,8 @@ from benchmarks.digests import states
 from benchmarks.figures import of_runs
 from benchmarks.plan import TUNING, TUNING_SEED, Row, number
 from benchmarks.scale.plan import CASES, PLAIN
+from benchmarks.speedups import Speedup
 from benchmarks.views import speedup_text, view
-from hybrid_predict.runs.evidence import Speedup
 
 Runs = dict[int, Row]
 """Rows of one width, arm and T, by seed."""

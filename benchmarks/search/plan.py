@@ -15,15 +15,14 @@ from benchmarks.measure import without_advice
 from benchmarks.plan import Plan, Row, Selection
 from benchmarks.search import SUBJECTS
 from benchmarks.search.subjects import Subject, configured, subject
-from hybrid_predict.audit import AuditConfig, judge_audit, search
+from hybrid_predict.audit import AuditConfig, Observer, judge_audit, search
 from hybrid_predict.audit.results import paired
 from hybrid_predict.audit.run import Runs
-from hybrid_predict.audit.searching import WAYS, number_of_tests
+from hybrid_predict.audit.search import WAYS, number_of_tests
 from hybrid_predict.audit.store import RunStore
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, SHORT
 from hybrid_predict.runs.runtime import (
-    Observer,
     environment,
     finite,
     locked,

@@ -10,10 +10,9 @@ from typing import Any
 from benchmarks.views import NONE, markdown, view
 from hybrid_predict import HybridConfig
 from hybrid_predict.audit import AuditOutcome
-from hybrid_predict.audit.searching import FINDINGS, WAYS
+from hybrid_predict.audit.search import FINDINGS, WAYS
 from hybrid_predict.audit.verdict import percent
-from hybrid_predict.report.shared import mean_and_sd
-from hybrid_predict.runs.evidence import FULL, HYBRID, spread
+from hybrid_predict.runs.evidence import FULL, HYBRID, mean_and_sd, spread
 
 Found = Mapping[str, Any]
 

@@ -12,8 +12,7 @@ from benchmarks.figures import of_arm
 from benchmarks.plan import Row
 from benchmarks.views import NONE, markdown, speedup_text, view
 from benchmarks.yardsticks import NAMES, yardsticks
-from hybrid_predict.report.shared import mean_and_sd
-from hybrid_predict.runs.evidence import FEW_SEEDS, spread
+from hybrid_predict.runs.evidence import FEW_SEEDS, mean_and_sd, spread
 
 Runs = dict[int, Row]
 """Rows of one task and arm, by seed."""

@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     Checkpoint,
     EarlyStopping,
-    GradientAccumulationScheduler,
     ModelSummary,
     ProgressBar,
-    Timer,
 )
-from lightning.pytorch.loggers.logger import DummyLogger, Logger
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from hybrid_predict.audit.config import SHORTENED, AuditConfig, shortened
 from hybrid_predict.audit.meter import Meter
@@ -28,21 +25,12 @@ from hybrid_predict.runs.evidence import CORRECTED, HYBRID
 MakeRun = Callable[["AuditArm"], Any]
 """Builds one arm's Trainer with ``arm.trainer(...)``; returns it with the model and the data."""
 
-_KNOWN_LENGTH = "The number of steps of an arm has to be known."
-
-_REFUSED = {
-    Timer: f"Leave it out, and max_time too. {_KNOWN_LENGTH}",
-    GradientAccumulationScheduler: "Set accumulate_grad_batches in arm.trainer(...) instead. "
-    f"{_KNOWN_LENGTH}",
-    HybridPredict: "Leave it out: the audit adds it to the arms that have it.",
-}
+_KNOWN_LENGTH = "Leave it out: the number of steps of an arm has to be known."
 
 _STOPPING = (
     "Not used in the audit: EarlyStopping. Arms can only be compared if each of them trains to the "
     "end of its schedule."
 )
-
-_RETURN = "Return trainer, model, data."
 
 
 class AuditArm:
@@ -53,7 +41,7 @@ class AuditArm:
         seed: The seed of all random states.
         config: The audit's configuration.
         folder: Where the Trainer may write, and the callback its run log.
-        meter: Measures the run; None leaves the callbacks as the user gave them.
+        meter: Measures the run, or None. Then the callbacks stay as the user gave them.
         logger: The Trainer's logger; None logs nothing.
         scale: How many times shorter than the full arm's its schedule is, if that does not follow
             from the configuration.
@@ -119,10 +107,9 @@ class AuditArm:
             The Trainer, with the length and the callback of this arm.
 
         Raises:
-            ConfigError: If such a run cannot be audited, or Lightning refuses an option.
+            ConfigError: If such a run cannot be audited.
         """
         self.lengths = _lengths(options)
-        self._note_loggers(options.get("logger"))
         callbacks = self._callbacks(options.get("callbacks"))
         if options.get("enable_checkpointing") is None:
             options["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
@@ -134,11 +121,7 @@ class AuditArm:
             "enable_progress_bar": False,
             "enable_model_summary": False,
         }
-        try:
-            self._trainer = pl.Trainer(**{**options, **replaced})
-        except (MisconfigurationException, TypeError, ValueError) as error:
-            remedy = f"Lightning says: {error}"
-            raise ConfigError("Trainer", "options it accepts", sorted(options), remedy) from error
+        self._trainer = pl.Trainer(**{**options, **replaced})
         return self._trainer
 
     def unpack(self, built: Any) -> tuple[pl.Trainer, pl.LightningModule, dict[str, Any]]:
@@ -149,26 +132,23 @@ class AuditArm:
             UnsupportedSetupError: If the callback does not support this model and Trainer.
         """
         if not isinstance(built, tuple) or len(built) != 3:
-            raise ConfigError("make_run", "a tuple of three", type(built).__name__, _RETURN)
+            expected = "a tuple of trainer, model and data"
+            raise ConfigError("make_run", expected, type(built).__name__)
         trainer, model, data = built
         if self._trainer is None or trainer is not self._trainer:
-            raise ConfigError(
-                "make_run",
-                "the Trainer that arm.trainer(...) made",
-                "another one" if self._trainer else "none, arm.trainer was not called",
-                "Write arm.trainer(...) instead of lightning.Trainer(...), and return its result.",
-            )
+            got = "another one" if self._trainer else "none, arm.trainer was not called"
+            remedy = "Write arm.trainer(...) instead of lightning.Trainer(...), and return it."
+            raise ConfigError("make_run", "the Trainer that arm.trainer(...) made", got, remedy)
         if not isinstance(model, pl.LightningModule):
-            raise ConfigError("make_run", "a LightningModule", type(model).__name__, _RETURN)
+            raise ConfigError("make_run", "a LightningModule", type(model).__name__)
         refuse(trainer)
         if (number := trainer.num_devices * trainer.num_nodes) > 1:
             remedy = "Set Trainer(devices=1) for the audit."
-            raise UnsupportedSetupError("Trainer", "a single device", f"{number}", remedy)
+            raise UnsupportedSetupError("Trainer", "a single device", number, remedy)
         if not model.automatic_optimization:
             remedy = "Without it, the audit cannot shorten the arms alike."
-            raise UnsupportedSetupError(
-                "model", "automatic optimization", "manual optimization", remedy
-            )
+            expected = "automatic optimization"
+            raise UnsupportedSetupError("model", expected, "manual optimization", remedy)
         return trainer, model, _data(data)
 
     def settle_callbacks(self, trainer: pl.Trainer) -> None:
@@ -180,23 +160,14 @@ class AuditArm:
         trainer.callbacks = self._allowed(trainer.callbacks)  # type: ignore[attr-defined]
 
     def _allowed(self, callbacks: list[Any]) -> list[Any]:
-        """Leave out callbacks that end arms early, and refuse those that cannot be left out."""
-        for callback in callbacks:
-            for kind, remedy in _REFUSED.items():
-                if isinstance(callback, kind) and callback is not self.hybrid:
-                    expected = f"callbacks other than {kind.__name__}"
-                    raise ConfigError("callbacks", expected, type(callback).__name__, remedy)
+        """Leave out callbacks that end arms early, and refuse a plug-in of the user."""
+        if any(isinstance(c, HybridPredict) and c is not self.hybrid for c in callbacks):
+            remedy = "Leave it out: the audit adds it to the arms that have it."
+            raise ConfigError("callbacks", "no HybridPredict", "one", remedy)
         allowed = [c for c in callbacks if not isinstance(c, EarlyStopping)]
         if len(allowed) < len(callbacks) and _STOPPING not in self.left_out:
             self.left_out.append(_STOPPING)
         return allowed
-
-    def _note_loggers(self, given: Any) -> None:
-        """Note which loggers the audit's own takes the place of."""
-        loggers = given if isinstance(given, (list, tuple)) else [given]
-        if names := [_class_name(x) for x in loggers if x is not None and not isinstance(x, bool)]:
-            text = f"Not used in the audit, which has a logger of its own: {', '.join(names)}."
-            self.left_out.append(text)
 
     def _callbacks(self, given: Any) -> list[Any]:
         """Return the user's callbacks, with those of the audit around them."""
@@ -220,7 +191,7 @@ def _lengths(options: Mapping[str, Any]) -> dict[str, int]:
     """Return what ends the full arm: ``max_steps``, ``max_epochs``, or both."""
     for name in ("fast_dev_run", "max_time"):
         if options.get(name):
-            raise ConfigError(name, "nothing", options[name], f"Leave it out. {_KNOWN_LENGTH}")
+            raise ConfigError(name, "nothing", options[name], _KNOWN_LENGTH)
     given = {name: options.get(name) for name in ("max_steps", "max_epochs")}
     lengths = {name: value for name, value in given.items() if value not in (None, -1)}
     for name, value in lengths.items():
@@ -237,22 +208,12 @@ def check_length(name: str, value: Any, remedy: str = "") -> None:
         raise ConfigError(name, "a positive integer", value, remedy)
 
 
-def _class_name(logger: Any) -> str:
-    """Return the name of the class of a logger, or of its description in a file."""
-    if isinstance(logger, Logger):
-        return type(logger).__name__
-    return str(getattr(logger, "class_path", logger)).rpartition(".")[2]
-
-
 def _data(data: Any) -> dict[str, Any]:
     """Return the data as arguments of ``Trainer.fit``."""
     if data is None or isinstance(data, pl.LightningDataModule):
         return {"datamodule": data}
     if isinstance(data, (tuple, list)) and len(data) == 2:
         return {"train_dataloaders": data[0], "val_dataloaders": data[1]}
-    raise ConfigError(
-        "make_run",
-        "a LightningDataModule, a pair of training and validation loader, or None, as data",
-        type(data).__name__,
-        "None is for a model that has its own loaders.",
-    )
+    expected = "a LightningDataModule, a pair of training and validation loader, or None, as data"
+    remedy = "None is for a model that has its own loaders."
+    raise ConfigError("make_run", expected, type(data).__name__, remedy)

@@ -6,14 +6,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hybrid_predict.config import Described, HybridConfig, Speedup, check_names, is_number
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.configuration import checked
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
-from hybrid_predict.updates import make_update
 
 SHORTENED = (SHORT, CORRECTED)
 """The arms whose schedule is shortened."""
@@ -29,18 +28,6 @@ _SET_BY_THE_AUDIT = {
     "enabled",
     "shadow",
 }
-
-
-def direction_name(direction: Any) -> str:
-    """Return the name of a corrected update, or its class with the arguments that were given."""
-    if isinstance(direction, str):
-        return direction
-    given = {}
-    if is_dataclass(direction):
-        every = {f.name: (getattr(direction, f.name), f.default) for f in fields(direction)}
-        given = {name: value for name, (value, default) in every.items() if value != default}
-    arguments = ", ".join(f"{argument}={value!r}" for argument, value in given.items())
-    return f"{type(direction).__name__}({arguments})"
 
 
 def speedup_text(speedup: Speedup) -> str:
@@ -67,9 +54,6 @@ class AuditConfig:
             decides, and the short arms of a seed take as many full steps as it took.
         speedups: Candidates of :func:`hybrid_predict.audit.search`: numbers above 1, ascending,
             after which ``"auto"`` may come.
-        directions: Corrected updates of hidden matrices among which a search chooses: names such as
-            "spectral", or objects such as ``SpectralUpdate(share=0.5)``. Each takes the place of
-            the one in ``hybrid``. Empty for that one alone.
         margin: Loss of quality, in units of the metric, up to which the hybrid arm counts as equal
             to the full arm; above 0. ``None`` judges by ``retain`` instead.
         retain: Share of what the saved steps are worth, that is of the difference between the short
@@ -94,7 +78,6 @@ class AuditConfig:
     seeds: int = 5
     speedup: Speedup = 1.5
     speedups: tuple[Speedup, ...] = (1.25, 1.5, 2.0, 3.0)
-    directions: tuple[Any, ...] = ()
     margin: float | None = None
     retain: float = 0.8
     alpha: float = 0.05
@@ -108,11 +91,16 @@ class AuditConfig:
         for name, (expected, valid) in _CHECKS.items():
             if not valid(value := getattr(self, name)):
                 raise ConfigError(name, expected, value)
-        for name in ("speedups", "directions", "scaled"):
+        for name in ("speedups", "scaled"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        _check_controls(self.controls)
+        for name, changes in self.controls.items():
+            # Names of folders and of MLflow's metrics contain it.
+            if not re.fullmatch(r"\w[\w ,.-]*", str(name)) or name in ARMS:
+                expected = f"a name of letters, digits and ' ,.-_', none of {', '.join(ARMS)}"
+                raise ConfigError("controls", expected, name)
+            if not isinstance(changes, Mapping) or not changes:
+                raise ConfigError(f"controls.{name}", "keys and their values", changes)
         self.hybrid_config()
-        self._check_directions()
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -126,32 +114,6 @@ class AuditConfig:
         return tuple(speedup for speedup in self.speedups if not isinstance(speedup, str))
 
     @property
-    def first_tested(self) -> Speedup:
-        """The candidate that a search tests first."""
-        return self.numbers[(len(self.numbers) - 1) // 2] if self.numbers else AUTO
-
-    def by_direction(self) -> dict[str, AuditConfig]:
-        """Return the configuration with each of ``directions``, by name; or this one alone."""
-        each = {direction_name(d): self._with_direction(d) for d in self.directions}
-        return each or {"": self}
-
-    def _check_directions(self) -> None:
-        """Check that directions exist and differ, and that there is a length to compare them at."""
-        names = list(map(direction_name, self.directions))
-        configs = [self._with_direction(each).hybrid_config() for each in self.directions]
-        updates = [make_update(config.updates["hidden"]) for config in configs]
-        if len(set(names)) < len(names) or any(u in updates[:k] for k, u in enumerate(updates)):
-            raise ConfigError("directions", "updates that differ", names)
-        if len(names) > 1 and not self.numbers:
-            remedy = "Directions are compared at the same number of full steps."
-            raise ConfigError("speedups", "a number among them", self.speedups, remedy)
-
-    def _with_direction(self, direction: Any) -> AuditConfig:
-        updates = {**HybridConfig(**self.hybrid).updates, "hidden": direction}
-        hybrid = {**self.hybrid, "updates": updates}
-        return replace(self, directions=(), hybrid=hybrid)
-
-    @property
     def sign(self) -> float:
         """Factor that turns the metric into one of which less is better."""
         return 1.0 if self.mode == "min" else -1.0
@@ -162,8 +124,6 @@ class AuditConfig:
         Raises:
             ConfigError: If ``hybrid`` has a wrong name or value.
         """
-        if not isinstance(self.hybrid, Mapping):
-            raise ConfigError("hybrid", "a mapping", self.hybrid)
         allowed = HybridConfig.__dataclass_fields__.keys() - _SET_BY_THE_AUDIT
         check_names("hybrid", self.hybrid, allowed)
         config = checked(HybridConfig(speedup=self.speedup, **self.hybrid))
@@ -198,55 +158,42 @@ class AuditConfig:
             "hybrid": {name: chosen[name] for name in self.hybrid},
             "scaled": list(self.scaled),
             "speedups": list(self.speedups),
-            "directions": list(map(direction_name, self.directions)),
             "controls": {name: dict(changes) for name, changes in self.controls.items()},
         }
 
 
-def _check_controls(controls: Any) -> None:
-    """Check names and contents of the further arms."""
-    if not isinstance(controls, Mapping):
-        raise ConfigError("controls", "a mapping from names to what is changed", controls)
-    for name, changes in controls.items():
-        # Names of folders and of MLflow's metrics contain it.
-        if not isinstance(name, str) or not re.fullmatch(r"\w[\w ,.-]*", name) or name in ARMS:
-            expected = f"a name of letters, digits and ' ,.-_', none of {', '.join(ARMS)}"
-            raise ConfigError("controls", expected, name)
-        if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
-            raise ConfigError(f"controls.{name}", "a mapping from keys to values", changes)
-        if not changes:
-            remedy = "Without a change it is the full arm again."
-            raise ConfigError(f"controls.{name}", "a change", changes, remedy)
-
-
-def _name(value: Any) -> bool:
+def _is_name(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _ascending(value: Any) -> bool:
+def _is_above(least: float, value: Any) -> bool:
+    return is_number(value) and value > least
+
+
+def _are_ascending(value: Any) -> bool:
     """Whether it is a list of speedups, each larger than the one before; the last may be auto."""
     if not isinstance(value, (list, tuple)) or not value:
         return False
     numbers = list(value[:-1] if value[-1] == AUTO else value)
-    return all(is_number(v) and v > 1 for v in numbers) and numbers == sorted(set(numbers))
+    return all(_is_above(1, v) for v in numbers) and numbers == sorted(set(numbers))
 
 
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "metric": ("a name", _name),
-    "experiment": ("a name", _name),
+    "metric": ("a name", _is_name),
+    "experiment": ("a name", _is_name),
     "mode": ("'min' or 'max'", lambda v: v in ("min", "max")),
     "seeds": ("an integer from 1 to 10,000", lambda v: type(v) is int and 1 <= v <= 10_000),
     "mlflow": ("True or False", lambda v: isinstance(v, bool)),
-    "speedup": (
-        "a finite number above 1, or 'auto'", lambda v: v == AUTO or (is_number(v) and v > 1),
-    ),
-    "speedups": ("numbers above 1, ascending, and at the end perhaps 'auto'", _ascending),
-    "directions": ("a list of updates", lambda v: isinstance(v, (list, tuple))),
-    "margin": ("a finite number above 0, or None", lambda v: v is None or (is_number(v) and v > 0)),
-    "retain": ("a number above 0 and at most 1", lambda v: is_number(v) and 0 < v <= 1),
-    "alpha": ("a number above 0 and below 0.5", lambda v: is_number(v) and 0 < v < 0.5),
+    "speedup": ("a finite number above 1, or 'auto'", lambda v: v == AUTO or _is_above(1, v)),
+    "speedups": ("numbers above 1, ascending, and at the end perhaps 'auto'", _are_ascending),
+    "margin": ("a finite number above 0, or None", lambda v: v is None or _is_above(0, v)),
+    "retain": ("a number above 0 and at most 1", lambda v: _is_above(0, v) and v <= 1),
+    "alpha": ("a number above 0 and below 0.5", lambda v: _is_above(0, v) and v < 0.5),
     "scaled": (
-        "a list of dotted keys", lambda v: isinstance(v, (list, tuple)) and all(map(_name, v)),
+        "a list of dotted keys",
+        lambda v: isinstance(v, (list, tuple)) and all(map(_is_name, v)),
     ),
-}  # fmt: skip
+    "hybrid": ("a mapping", lambda v: isinstance(v, Mapping)),
+    "controls": ("a mapping from names to what is changed", lambda v: isinstance(v, Mapping)),
+}
 """What each option has to be, and a function that tells whether it is."""

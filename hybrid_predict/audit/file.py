@@ -2,51 +2,44 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
 import sys
 import warnings
 from argparse import ArgumentError
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml  # type: ignore[import-untyped,unused-ignore]
+from jsonargparse import ArgumentParser
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from hybrid_predict.audit.arm import AuditArm, MakeRun, check_length
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.config import HybridConfig, check_names
-from hybrid_predict.errors import ConfigError, did_you_mean
+from hybrid_predict.audit.training import preserved
+from hybrid_predict.config import check_names
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.runs.files import given_path, read_regular
 from hybrid_predict.updates import AbstractUpdate
 
 if TYPE_CHECKING:
-    from hybrid_predict.audit.arm import AuditArm, MakeRun
-
-_CLASSES = ("model", "data", "optimizer", "lr_scheduler")
-"""Sections that describe an object."""
+    from jsonargparse import Namespace
 
 _MOST_BYTES = 1_000_000
 """Size of the largest file."""
 
-_SECTIONS = (*_CLASSES, "trainer", "audit", "seed_everything")
+_TRAINED = ("model", "data", "trainer", "optimizer", "lr_scheduler")
+"""Sections that finished runs depend on."""
 
-_METHODS: dict[str, type] = {"updates": AbstractUpdate, "predictors": AbstractPredictor}
-"""Fields of ``hybrid`` that may describe an object for each kind, and the class of these."""
-
-
-def is_file(name: str) -> bool:
-    """Whether a name is that of a file, and not ``module:function``."""
-    return ":" not in name or os.path.exists(name)
-
-
-def check_file(file: str | Path) -> None:
-    """Check sections, names and values without torch, Lightning or the user's modules."""
-    if find_spec("yaml") is not None:  # it is part of an extra, which the command asks for later
-        _check_sections(_load(file))
+_METHODS: dict[str, Any] = {
+    "updates": dict[str, str | AbstractUpdate],
+    "predictors": dict[str, str | AbstractPredictor],
+}
+"""Fields of ``hybrid`` that may describe objects by their classes."""
 
 
 def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
@@ -56,24 +49,17 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     ``optimizer`` and ``lr_scheduler``, and ``audit`` with the arguments of :class:`AuditConfig`.
     Inside :func:`importable`, classes are found from the current directory too.
     """
-    from hybrid_predict.audit.arm import check_length
-    from hybrid_predict.audit.training import preserved
-
     path = given_path("file", file)
     content = _load(path)
+    config = AuditConfig(**_with_objects(path, content.get("audit", {})))
     with preserved():
-        _check_sections(content)
-        config = AuditConfig(**_with_objects(content.get("audit", {})))
-        _check_classes(content)
         parsed = _build(path, None, ["--seed_everything=false"]).config
     for key in config.scaled:
-        remedy = "Name a key of the file that holds a number of steps or epochs."
-        check_length(f"audit.scaled: {key}", parsed.get(key), remedy)
+        check_length(f"audit.scaled: {key}", parsed.get(key))
     for name, changes in config.controls.items():
         for key in changes:
-            if key.split(".")[0] not in (*_CLASSES, "trainer") or key not in parsed:
-                remedy = "Name keys of the file's other sections."
-                raise ConfigError(f"audit.controls.{name}", "a key of the file", key, remedy)
+            if key.split(".")[0] not in _TRAINED or key not in parsed:
+                raise ConfigError(f"audit.controls.{name}", "a key of the file", key)
 
     def make_run(arm: AuditArm) -> Any:
         changed = [f"--seed_everything={arm.seed}"]
@@ -82,171 +68,83 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
         built = _build(path, arm, changed)
         return built.trainer, built.model, built.datamodule
 
-    used = {k: v for k, v in content.items() if k not in ("audit", "seed_everything")}
-    return make_run, config, {"file": used}
+    return make_run, config, {"file": {k: v for k, v in content.items() if k in _TRAINED}}
 
 
-def _load(file: str | Path) -> dict[str, Any]:
-    import yaml  # type: ignore[import-untyped,unused-ignore]
-
-    path = given_path("file", file)
+def _load(path: Path) -> dict[str, Any]:
+    """Return the file's content, with known sections that are mappings."""
     text = read_regular(path, "file", _MOST_BYTES)
     try:
         content = yaml.safe_load(text.decode())
         json.dumps(content, default=str)  # refuses what contains itself
     except Exception as error:  # wrong values and deep nesting raise errors of many classes
-        remedy = f"The parser says: {error}."
-        raise ConfigError("file", "YAML", str(path), remedy) from error
-    if not isinstance(content, dict):
-        raise ConfigError("file", "YAML with the sections model and trainer", str(path))
-    for name in ("model", "trainer"):
-        if name not in content:
-            remedy = "Write the file as for LightningCLI."
-            raise ConfigError("file", f"a section {name}", sorted(map(str, content)), remedy)
-    return content
-
-
-def _check_sections(content: Mapping[str, Any]) -> None:
-    """Check names of sections, and names and values of ``audit``, except its objects."""
-    check_names("file", map(str, content), _SECTIONS, "sections")
+        raise ConfigError("file", "YAML", str(path), f"The parser says: {error}.") from error
+    if not isinstance(content, dict) or not {"model", "trainer"} <= content.keys():
+        remedy = "Write the file as for LightningCLI."
+        raise ConfigError("file", "YAML with the sections model and trainer", str(path), remedy)
+    check_names("file", map(str, content), (*_TRAINED, "audit", "seed_everything"), "sections")
     for name in ("trainer", "audit"):
         if not isinstance(content.get(name, {}), Mapping):
             raise ConfigError(name, "names and values", content[name])
-    audit = content.get("audit", {})
-    check_names("audit", map(str, audit), AuditConfig.__dataclass_fields__)
-    hybrid = audit.get("hybrid", {})
-    if isinstance(hybrid, Mapping):
-        methods = {name: hybrid[name] for name in _METHODS if name in hybrid}
-        HybridConfig(**methods)
-        hybrid = {name: value for name, value in hybrid.items() if name not in methods}
-    given = {name: value for name, value in audit.items() if name != "directions"}
-    AuditConfig(**{**given, "hybrid": hybrid})
+    check_names("audit", map(str, content.get("audit", {})), AuditConfig.__dataclass_fields__)
+    return content
 
 
-def _check_classes(content: Mapping[str, Any]) -> None:
-    """Check that classes can be imported and have their arguments; Lightning's errors are vague."""
-    import lightning.pytorch as pl
-
-    check_names("trainer", content["trainer"], inspect.signature(pl.Trainer).parameters)
-    described = {name: content.get(name) for name in _CLASSES}
-    for name, value in content["trainer"].items():
-        several = value if isinstance(value, list) else []
-        described |= {f"trainer.{name}": value}
-        described |= {f"trainer.{name}.{k}": one for k, one in enumerate(several)}
-    for name, value in described.items():
-        if isinstance(value, Mapping) and isinstance(path := value.get("class_path"), str):
-            if hasattr(pl.callbacks, path):
-                path = f"{pl.callbacks.__name__}.{path}"
-            if "." in path:
-                _find_class(name, path, value.get("init_args") or {})
-
-
-def _with_objects(audit: Mapping[str, Any]) -> dict[str, Any]:
+def _with_objects(path: Path, audit: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section ``audit`` with objects in place of described updates and predictors."""
-    hybrid = dict(audit.get("hybrid", {}))
-    for field, base in _METHODS.items():
-        if hybrid.get(field):
-            hybrid[field] = {
-                kind: _object(f"hybrid.{field}.{kind}", choice, base)
-                for kind, choice in hybrid[field].items()
-            }
-    directions = audit.get("directions", [])
-    if isinstance(directions, list):
-        directions = [
-            _object(f"directions.{k}", choice, AbstractUpdate)
-            for k, choice in enumerate(directions)
-        ]
-    return {**audit, "hybrid": hybrid, "directions": directions}
+    hybrid = audit.get("hybrid", {})
+    if not isinstance(hybrid, Mapping):
+        return dict(audit)  # to be refused
+    described = {name: hybrid[name] for name in _METHODS if hybrid.get(name)}
+    # What is wrong elsewhere is told before the user's modules are imported.
+    others = {name: value for name, value in hybrid.items() if name not in described}
+    AuditConfig(**{**audit, "hybrid": others})
+    parser = ArgumentParser(exit_on_error=False)
+    for name in described:
+        parser.add_argument(f"--audit.hybrid.{name}", type=_METHODS[name])
+    with _named(path):
+        parsed: Namespace = parser.parse_object({"audit": {"hybrid": described}})
+        made = parser.instantiate_classes(parsed)
+    objects = {name: made[f"audit.hybrid.{name}"] for name in described}
+    return {**audit, "hybrid": {**hybrid, **objects}}
 
 
-def _object(name: str, choice: Any, base: type) -> Any:
-    """Return the object that a mapping describes by its class and arguments; anything else as is.
+class _Builder(LightningCLI):
+    """Builds model, data and the Trainer of an arm from a file, and runs nothing.
 
-    Raises:
-        ConfigError: If the class is not derived from ``base``, or does not take the arguments.
+    Without an arm it only parses.
     """
-    if not (isinstance(choice, Mapping) and "." in str(choice.get("class_path"))):
-        return choice
-    check_names(name, choice, ("class_path", "init_args"))
-    arguments = choice.get("init_args") or {}
-    cls = _find_class(name, choice["class_path"], arguments, base)
-    try:
-        return cls(**arguments)
-    except TypeError as error:
-        expected = f"arguments of {cls.__name__}"
-        raise ConfigError(f"{name}.init_args", expected, arguments, str(error)) from error
 
+    arm: AuditArm | None = None
 
-def _find_class(name: str, path: str, arguments: Any, base: type | None = None) -> Any:
-    """Return the class, or the function that makes objects, that a path names; it is not called.
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Let the parser pass over the section that the audit itself reads."""
+        parser.add_argument("--audit", type=dict, help="read by the audit itself")
 
-    Raises:
-        ConfigError: If it does not exist, does not take the arguments, or is not derived from
-            ``base``. It names the description's place in the file, ``name``.
-    """
-    if not isinstance(arguments, Mapping):
-        raise ConfigError(f"{name}.init_args", "a mapping of arguments", arguments)
-    cls = _imported(f"{name}.class_path", path)
-    if base is not None and not (isinstance(cls, type) and issubclass(cls, base)):
-        remedy = f"Derive a class from {base.__module__}.{base.__name__}."
-        raise ConfigError(f"{name}.class_path", f"a subclass of {base.__name__}", path, remedy)
-    if not callable(cls):
-        raise ConfigError(f"{name}.class_path", "a class", path)
-    try:
-        parameters = inspect.signature(cls).parameters
-    except ValueError:  # classes written in C have none
-        return cls
-    if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        check_names(f"{name}.init_args", arguments, parameters)
-    return cls
+    def instantiate_classes(self) -> None:
+        """Build the objects, but for loggers: some write as soon as they are built."""
+        if self.arm is not None:
+            self.loggers = self.config.trainer.pop("logger")
+            super().instantiate_classes()
 
-
-def _imported(name: str, path: str) -> Any:
-    """Return what a path names in its module."""
-    module_name, _, attribute = path.rpartition(".")
-    try:
-        module = import_module(module_name)
-    except (ImportError, TypeError, ValueError) as error:
-        remedy = f"Python says: {error}. Start the command in the folder of the module."
-        raise ConfigError(name, "a class that can be imported", path, remedy) from error
-    if not hasattr(module, attribute):
-        remedy = did_you_mean(attribute, dir(module))
-        raise ConfigError(name, f"a class of {module_name}", attribute, remedy)
-    return getattr(module, attribute)
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        """Build the Trainer of the arm."""
+        assert self.arm is not None
+        options = {**self.config_init.get("trainer", {}), **kwargs}
+        return self.arm.trainer(**options, logger=self.loggers)
 
 
 def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
     """Return Lightning's command line with the file's model, data and Trainer for one arm.
 
-    ``changed`` has arguments that override those of the file. Without an arm it only parses.
+    ``changed`` has arguments that override those of the file.
     """
-    from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-
-    from hybrid_predict.audit.training import CREATED, raise_named
-
-    class AuditCLI(LightningCLI):
-        """Builds the objects, with the Trainer of the arm, and runs nothing."""
-
-        def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-            parser.add_argument("--audit", type=dict, help="read by the audit itself")
-
-        def instantiate_classes(self) -> None:
-            if arm is not None:
-                # The audit replaces loggers; some begin to write as soon as they are built.
-                self.loggers = self.config.trainer.pop("logger")
-                super().instantiate_classes()
-
-        def instantiate_trainer(self, **kwargs: Any) -> Any:
-            assert arm is not None
-            options = {**self.config_init.get("trainer", {}), **kwargs}
-            return arm.trainer(**options, logger=self.loggers)
-
-    with _without_arguments(), warnings.catch_warnings():
-        # Lightning uses what newer versions of its parser call deprecated.
-        message = "(?s).*(JsonargparseDeprecationWarning|was deprecated in v4)"
-        warnings.filterwarnings("ignore", message, DeprecationWarning)
-        try:
-            return AuditCLI(
+    builder: Callable[..., Any] = type("AuditCLI", (_Builder,), {"arm": arm})
+    arguments = sys.argv
+    sys.argv = arguments[:1]  # the command's own are not for Lightning and the user's model
+    try:
+        with _named(path):
+            return builder(
                 save_config_callback=None,
                 seed_everything_default=False,
                 parser_kwargs={"exit_on_error": False},
@@ -254,24 +152,26 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
                 run=False,
                 load_from_checkpoint_support=False,
             )
-        except ArgumentError as error:
-            raise _parser_error(path, str(error)) from error
-        except ValueError as error:  # also of what its objects raise
-            if not isinstance(error, ConfigError):
-                raise_named(error, CREATED)
-            raise
+    finally:
+        sys.argv = arguments
 
 
-def _parser_error(path: Path, message: str) -> ConfigError:
-    """Return an error that names the key that Lightning's parser refuses."""
-    key = re.search(r'[Kk]ey "([\w.]+)"', message)
-    if key is None:
-        remedy = f"Lightning says: {message.splitlines()[0]}"
-        return ConfigError("file", "a configuration for LightningCLI", str(path), remedy)
-    value: Any = _load(path)
-    for name in key[1].split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return ConfigError(key[1], "a value of the type that it takes", value)
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Turn what the parser says of a file into an error in one line that names the key."""
+    try:
+        with warnings.catch_warnings():
+            # Lightning uses what newer versions of its parser call deprecated.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    except ArgumentError as error:
+        text = str(error)
+        key = re.search(r'key "([\w.]+)"', text)
+        problem = re.search(r"- (Problem with .*\n.*|Import path .*)", text)
+        told = " ".join((problem[1] if problem else text).split())
+        remedy = f"Lightning's parser says: {told}."
+        expected = "what LightningCLI accepts"
+        raise ConfigError(key[1] if key else "file", expected, str(path), remedy) from error
 
 
 @contextmanager
@@ -283,14 +183,3 @@ def importable() -> Iterator[None]:
         yield
     finally:
         sys.path[:] = before
-
-
-@contextmanager
-def _without_arguments() -> Iterator[None]:
-    """Hide the command's own arguments from Lightning and the user's model."""
-    arguments = sys.argv
-    sys.argv = arguments[:1]
-    try:
-        yield
-    finally:
-        sys.argv = arguments

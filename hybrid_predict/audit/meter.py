@@ -15,7 +15,8 @@ from torch import Tensor
 
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 
-DIVERGED, NOT_FINITE = "diverged", "metric not finite"
+DIVERGED = "diverged"
+NOT_FINITE = "metric not finite"
 """Why a run has no metric: its weights are not finite, or only the metric is not."""
 
 _PAUSE = 0.2
@@ -25,16 +26,11 @@ _POINTS = 60
 """Approximate number of points of a curve."""
 
 
-class TrialEnd(Exception):
-    """Ends a trial of a few steps; never leaves the package."""
-
-
 class Meter(pl.Callback):
     """Counts full steps and seconds of training, and measures the final weights.
 
-    The last validation starts from ``seed``, so that it is the same for every arm. After ``limit``
-    full steps :class:`TrialEnd` is raised. ``total_steps`` is 0 until training starts, when
-    ``on_start`` is called; ``seconds`` are without validation.
+    The last validation starts from ``seed``, so that it is the same for every arm. ``total_steps``
+    is 0 until training starts, when ``on_start`` is called; ``seconds`` are without validation.
 
     ``entry`` is what the run's entry in the results file has of it. ``shapes`` and ``weights`` are
     digests of the parameters' form and of the initial values, ``rates`` the last learning rates
@@ -48,18 +44,15 @@ class Meter(pl.Callback):
         self,
         metric: str,
         seed: int = 0,
-        on_step: Callable[[int, float], None] = lambda full_steps, loss: None,
-        limit: int | None = None,
+        on_step: Callable[[int, float], None] = lambda steps, loss: None,
     ) -> None:
         self.on_start: Callable[[pl.Trainer], None] = lambda trainer: None
         self._metric = metric
         self._seed = seed
-        self._limit = limit
         self._on_step = on_step
         self._last_call = -math.inf
         self._resumed: float | None = None
         self._not_validation: set[str] = set()
-        self._marks: list[float] = []
         self._peaks: list[float] = []
         self._losses: list[Tensor] = []
         self.full_steps = 0
@@ -67,12 +60,11 @@ class Meter(pl.Callback):
         self.seconds = 0.0
         self.entry: dict[str, Any] = {}
 
-    @property
-    def seconds_per_step(self) -> float:
-        """Seconds of a full step of a trial, without its first third."""
-        first = len(self._marks) // 3
-        start = self._marks[first - 1] if first else 0.0
-        return (self._marks[-1] - start) / (len(self._marks) - first)
+    def check_started(self) -> None:
+        """Refuse a run without batches, which Lightning does not start to train."""
+        if not self.total_steps:
+            remedy = "Give training data of at least one batch, and leave limit_train_batches out."
+            raise UnsupportedSetupError("Trainer", "batches to train on", "none", remedy)
 
     def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check that the metric is logged, before training if anything is logged by then."""
@@ -93,7 +85,7 @@ class Meter(pl.Callback):
         self.entry = {"total_steps": total, **_digests(pl_module), "curve": [], "metric_curve": []}
         self._peaks = _rates(trainer)
         self.on_start(trainer)
-        self._resume(trainer)
+        self._resumed = now(trainer)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -103,19 +95,13 @@ class Meter(pl.Callback):
             return
         self.full_steps += 1
         self._peaks = [max(pair) for pair in self._rates_and_peaks(trainer)]
-        if self._limit is not None:
-            self._pause(trainer)
-            self._resume(trainer)
-            self._marks.append(self.seconds)
-            if self.full_steps >= self._limit:
-                raise TrialEnd
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if loss is not None:
             self._losses.append(loss.detach())
         if self.full_steps % max(1, self.total_steps // _POINTS) == 0 and self._losses:
             # Reads the device, so only at the points of the curve.
             self._pause(trainer)
-            self._resume(trainer)
+            self._resumed = now(trainer)
             self._add_point("curve", float(torch.stack(self._losses).mean()))
             self._losses = []
         if perf_counter() - self._last_call >= _PAUSE:
@@ -132,21 +118,18 @@ class Meter(pl.Callback):
         """Record the metric of a validation in training."""
         if self.total_steps and "steps" not in self.entry:
             self._add_point("metric_curve", self._logged(trainer))
-            self._resume(trainer)
+            self._resumed = now(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Measure the final weights."""
         self._pause(trainer)
-        if self._limit is not None:
-            return
-        self.entry["steps"] = steps = int(trainer.global_step)
+        steps = int(trainer.global_step)
         if steps < self.total_steps:
             expected = f"a run of {self.total_steps} steps"
             remedy = "Leave out what ends it early."
             raise UnsupportedSetupError("Trainer", expected, steps, remedy)
-        pairs = self._rates_and_peaks(trainer)
-        self.entry["rates"] = [last / peak if peak else 1.0 for last, peak in pairs]
-        self.entry |= {"metric": None, "failure": None}
+        rates = [last / peak if peak else 1.0 for last, peak in self._rates_and_peaks(trainer)]
+        self.entry |= {"steps": steps, "rates": rates, "metric": None, "failure": None}
         floats = (p for p in pl_module.parameters() if p.is_floating_point())
         if not all(bool(p.isfinite().all()) for p in floats):
             self.entry["failure"] = DIVERGED
@@ -180,16 +163,13 @@ class Meter(pl.Callback):
             raise ConfigError("metric", expected, self._metric, remedy)
         return float(logged[self._metric])
 
-    def _resume(self, trainer: pl.Trainer) -> None:
-        self._resumed = _now(trainer)
-
     def _pause(self, trainer: pl.Trainer) -> None:
         if self._resumed is not None:
-            self.seconds += _now(trainer) - self._resumed
+            self.seconds += now(trainer) - self._resumed
             self._resumed = None
 
 
-def _now(trainer: pl.Trainer) -> float:
+def now(trainer: pl.Trainer) -> float:
     """Return seconds of a clock, after the device has done what it was given."""
     if trainer.strategy.root_device.type == "cuda":
         torch.cuda.synchronize(trainer.strategy.root_device)

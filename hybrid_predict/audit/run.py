@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig
+from hybrid_predict.audit.notes import plain_finding
+from hybrid_predict.audit.page import audit_page
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.audit.store import RESULTS, Cell, FinishedRun, RunStore, cell, cells
-from hybrid_predict.audit.training import short_steps, train_arm
+from hybrid_predict.audit.tracking import Tracking
+from hybrid_predict.audit.training import Observer, short_steps, train_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.config import Speedup
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.loggers import NOTE
-from hybrid_predict.report import slow_run
-from hybrid_predict.report.pages import audit_page, plain_finding
-from hybrid_predict.report.run_log import NAME
+from hybrid_predict.runs import slow_run
 from hybrid_predict.runs.evidence import FULL, HYBRID
 from hybrid_predict.runs.files import replace_text
-from hybrid_predict.runs.runtime import Observer, locked, quiet, writable_folder, write_json
-from hybrid_predict.runs.tracking import Tracking
-
-logger = logging.getLogger(__name__)
+from hybrid_predict.runs.log import find_log, read_log
+from hybrid_predict.runs.runtime import locked, quiet, writable_folder, write_json
 
 _TRACKED = ("metric", "full_steps", "seconds")
-
-_NO_PARAMETERS = ("speedups", "directions", "experiment", "mlflow")
-"""Options that change nothing in the runs of an audit."""
 
 
 class Runs:
@@ -55,52 +49,45 @@ class Runs:
         self._observer = observer
         self._tracking = tracking
         self._reported: set[Cell] = set()
-        self._told: set[str] = set()
 
     def get(self, config: AuditConfig, arm: str, seed: int) -> FinishedRun:
         """Return the finished run of an arm at the configuration's speedup."""
         asked = cell(config, arm, seed)
         if asked not in self._reported:
-            known = asked in self._store.runs
-            if known:
-                self._check(self._store.runs[asked])
+            known = self._store.runs.get(asked)
+            if known is None:
+                self._observer.run_finished(self._train(config, asked))
             else:
-                self._train(config, asked)
+                self._check(known)
+                self._observer.run_found(known)
             self._reported.add(asked)
-            report = self._observer.run_found if known else self._observer.run_finished
-            report(self._store.runs[asked])
         return self._store.runs[asked]
 
-    def _train(self, config: AuditConfig, asked: Cell) -> None:
+    def _train(self, config: AuditConfig, asked: Cell) -> FinishedRun:
         scale = None
         if asked.speedup == AUTO and asked.arm in SHORTENED:
             hybrid = self.get(config, HYBRID, asked.seed)
             scale = hybrid["total_steps"] / (hybrid["total_steps"] - hybrid["predicted_steps"])
-        tracking = self._tracking
-        title = f"{asked.arm}, seed {asked.seed}"
-        tags = {"arm": asked.arm, "seed": str(asked.seed)}
-        with nullcontext() if tracking is None else tracking.run(title, tags) as tracked:
+        tracked = None
+        if self._tracking is not None:
+            tracked = self._tracking.logger(f"{asked.arm}, seed {asked.seed}")
 
-            def begun(run: FinishedRun) -> None:
-                self._check(run)
-                if tracked is not None:
-                    tracked.log_hyperparams(_parameters(run))
+        def begun(run: FinishedRun) -> None:
+            self._check(run)
+            if tracked is not None:
+                tracked.log_hyperparams(_parameters(run))
 
-            place = self._store.place(asked)
-            run = train_arm(
-                self._make_run, config, asked, place, self._observer, tracked, begun, scale
-            )
+        place = self._store.place(asked)
+        run = train_arm(self._make_run, config, asked, place, self._observer, tracked, begun, scale)
         self._store.save(run)
-        if tracking is not None:
-            tracking.log_metrics({f"audit/{name}": run[name] for name in _TRACKED}, tracked)
+        if self._tracking is not None and tracked is not None:
+            measured = {f"audit/{name}": run[name] for name in _TRACKED}
+            self._tracking.log(measured, tracked.run_id)
+        return run
 
     def _check(self, run: FinishedRun) -> None:
         """Check a run before anything is trained that depends on it."""
         self._store.check(run)
-        for text in run["left_out"]:
-            if text not in self._told:
-                self._told.add(text)
-                logger.warning("%s", text)
         if run["arm"] == FULL:
             for speedup in self._speedups:
                 short_steps(run["total_steps"], run["lengths"], speedup)
@@ -175,7 +162,7 @@ def audit(
     status = "FAILED"
     with locked(place), quiet(slow_run.__name__):  # arms are timed
         store = RunStore(place, config, source, overwrite=overwrite)
-        tracking = _tracking(store, config) if config.mlflow else None
+        tracking = Tracking(place, config.experiment) if config.mlflow else None
         runs = Runs(make_run, store, (config.speedup,), observer or Observer(), tracking)
         try:
             for each in cells(config, config.arms):
@@ -185,7 +172,11 @@ def audit(
         except KeyboardInterrupt:
             status = "KILLED"
         finally:
-            result = _finish(store, config, tracking, status)
+            result = _results(store, config)
+            if result.results["runs"] or status == "KILLED":  # else it would hide the error
+                _write(result, store, config)
+            if tracking is not None:
+                _track(tracking, result, status)
         return result
 
 
@@ -197,31 +188,27 @@ def _results(store: RunStore, config: AuditConfig) -> AuditResult:
     return AuditResult(verdict, results, store.folder)
 
 
-def _finish(
-    store: RunStore, config: AuditConfig, tracking: Tracking | None, status: str
-) -> AuditResult:
-    """Write results and report of the finished runs, and end the MLflow run."""
-    result = _results(store, config)
-    results = result.results
-    files: list[Path] = []
-    try:
-        if results["runs"] or status != "FAILED":  # an empty report would hide the error
-            first = cell(config, HYBRID, 0)
-            log = store.place(first) / NAME if first in store.runs else None
-            files.append(write_json(results, store.folder / RESULTS))
-            files.append(replace_text(store.folder / "report.html", audit_page(results, log)))
-    finally:
-        if tracking is not None:
-            metrics = {
-                f"metric/{arm.replace(',', '')}": summary["metric"]["mean"]  # MLflow: no comma
-                for arm, summary in results["summary"].items()
-            }
-            tracking.log_metrics({**metrics, "saving": result.verdict.saving})
-            verdict = result.verdict
-            note = f"**{plain_finding(results)}**\n\nVerdict: {verdict.headline}.\n\n{verdict.text}"
-            tags = {"outcome": verdict.outcome.value, "conclusion": verdict.headline, NOTE: note}
-            tracking.finish(tags, files, status)
-    return result
+def _write(result: AuditResult, store: RunStore, config: AuditConfig) -> None:
+    """Write results and report of the finished runs."""
+    log = None
+    with suppress(ConfigError):  # the first hybrid run may be missing
+        log = read_log(find_log(store.place(cell(config, HYBRID, 0))))
+    write_json(result.results, store.folder / RESULTS)
+    replace_text(store.folder / "report.html", audit_page(result.results, log))
+
+
+def _track(tracking: Tracking, result: AuditResult, status: str) -> None:
+    """Log the results to the parent run in MLflow, and end it."""
+    verdict = result.verdict
+    metrics = {
+        f"metric/{arm.replace(',', '')}": summary["metric"]["mean"]  # MLflow: no comma
+        for arm, summary in result.results["summary"].items()
+    }
+    tracking.log({**metrics, "saving": verdict.saving})
+    finding = plain_finding(result.results)
+    note = f"**{finding}**\n\nVerdict: {verdict.headline}.\n\n{verdict.text}"
+    tags = {"outcome": verdict.outcome.value, "conclusion": verdict.headline, NOTE: note}
+    tracking.finish(tags, status)
 
 
 def _parameters(run: FinishedRun) -> dict[str, Any]:
@@ -232,12 +219,3 @@ def _parameters(run: FinishedRun) -> dict[str, Any]:
     names = ("arm", "seed", "speedup", "total_steps")
     chosen = {name: run[name] for name in names if run[name] is not None}
     return {f"audit/{name}": value for name, value in {**chosen, **run["changes"]}.items()}
-
-
-def _tracking(store: RunStore, config: AuditConfig) -> Tracking:
-    """Continue the parent run of this audit in MLflow, or start it."""
-    chosen = {k: v for k, v in config.to_dict().items() if k not in _NO_PARAMETERS}
-    params = {name: str(value) for name, value in chosen.items() if value not in (None, {}, [])}
-    conditions = json.dumps([store.depends_on, config.speedup, config.update], sort_keys=True)
-    key = hashlib.sha256(conditions.encode()).hexdigest()
-    return Tracking(store.folder, config.experiment, "audit", params, key)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib.metadata import version
@@ -17,7 +16,7 @@ from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig, speedup_te
 from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT
-from hybrid_predict.runs.files import read_regular, writing
+from hybrid_predict.runs.files import writing
 from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import finite
 
@@ -34,6 +33,13 @@ SCHEMA = 7
 RATES_APART = 0.05
 """Largest difference of the final learning rates of two arms, as shares of their peaks, at which a
 schedule counts as shortened; rates within a factor of two, of schedules without an end, do too."""
+
+_SAME = {
+    "shapes": "names or shapes of parameters",
+    "total_steps": "number of steps",
+    "lengths": "max_steps or max_epochs",
+}
+"""What is the same in all runs of a training, and what to call it."""
 
 
 class Cell(NamedTuple):
@@ -67,8 +73,7 @@ class RunStore:
     """Finished runs, as lines of ``runs.jsonl`` in a folder that need not exist yet.
 
     ``depends_on`` is what they depend on besides their cells, as plain data: options, versions and
-    ``source``. Runs of another training, and a results file without its runs, are refused with a
-    ConfigError.
+    ``source``. Runs of another training are refused with a ConfigError.
     """
 
     def __init__(
@@ -97,8 +102,6 @@ class RunStore:
             self._check_conditions(row, config)
         for run in self.runs.values():
             self.check(run)
-        if not self.runs:
-            self._check_results()
 
     @property
     def runs(self) -> dict[Cell, FinishedRun]:
@@ -123,9 +126,11 @@ class RunStore:
     def check(self, run: FinishedRun) -> None:
         """Refuse a run of another training; ``run`` may be what is known before it is trained."""
         for other in self.runs.values():
-            if what := _differing(run, other):
-                got = f"{other['arm']}, seed {other['seed']}, with other {what}"
-                self._refuse("finished runs of this training", got)
+            for name, what in _SAME.items():
+                comparable = name != "total_steps" or other["scale"] == run["scale"]
+                if comparable and other[name] != run[name]:
+                    got = f"{other['arm']}, seed {other['seed']}, with other {what}"
+                    self._refuse("finished runs of this training", got)
             if run["seed"] == other["seed"]:
                 _check_seed(run, other)
 
@@ -141,15 +146,6 @@ class RunStore:
         if _plain(config.controls.get(run["arm"], run["changes"])) != run["changes"]:
             self._refuse("finished runs of this audit", f"{run['arm']} with other changes")
 
-    def _check_results(self) -> None:
-        """Refuse to replace results whose runs are missing."""
-        path = self.folder / RESULTS
-        try:
-            if os.path.lexists(path) and json.loads(read_regular(path, "folder"))["runs"]:
-                self._refuse("no results of other runs", f"{RESULTS} without its {RUNS}")
-        except (ValueError, LookupError, TypeError):
-            self._refuse("results that can be read", RESULTS)
-
     def _refuse(self, expected: str, got: str) -> NoReturn:
         remedy = "Choose another folder, or train its runs again: overwrite=True, --overwrite."
         raise ConfigError(str(self.folder), expected, got, remedy)
@@ -158,53 +154,39 @@ class RunStore:
 def _row_cell(row: Mapping[str, Any]) -> Cell:
     """Return the cell of a line's run; raise for a damaged line what :class:`Rows` catches."""
     run = row["run"]
-    for name in ("shapes", "total_steps", "lengths", "weights", "changes"):
+    for name in (*_SAME, "weights", "changes"):
         run[name]
-    if not isinstance(row["depends_on"], dict):
-        raise TypeError("depends_on is no mapping")
+    row["depends_on"].keys()
     # Runs of earlier versions lack some names; they are refused by their schema.
     return Cell(str(run["arm"]), run.get("speedup"), int(run["seed"]), run.get("update", ""))
-
-
-def _differing(run: FinishedRun, other: FinishedRun) -> str:
-    """Return what shows that two runs are of different trainings; empty if nothing does."""
-    if other["shapes"] != run["shapes"]:
-        return "names or shapes of parameters"
-    if other["scale"] == run["scale"] and other["total_steps"] != run["total_steps"]:
-        return "number of steps"
-    return "max_steps or max_epochs" if other["lengths"] != run["lengths"] else ""
 
 
 def _check_seed(run: FinishedRun, other: FinishedRun) -> None:
     """Check that two arms of one seed start alike, and end at alike learning rates."""
     if run["weights"] != other["weights"]:
-        raise ConfigError(
-            "make_run",
-            "the same initial weights in every arm of a seed",
-            f"others in {run['arm']} than in {other['arm']}, seed {run['seed']}",
+        expected = "the same initial weights in every arm of a seed"
+        got = f"others in {run['arm']} than in {other['arm']}, seed {run['seed']}"
+        remedy = (
             "Build the model inside make_run, which is called after the seed is set; if the "
-            "training was changed since, choose another folder.",
+            "training was changed since, choose another folder."
         )
+        raise ConfigError("make_run", expected, got, remedy)
     arms = {run["arm"]: run, other["arm"]: other}
     if arms.keys() != {FULL, SHORT} or "rates" not in run:
         return
     for full, short in zip(arms[FULL]["rates"], arms[SHORT]["rates"], strict=False):
         low, high = sorted((full, short))
         if high - low > RATES_APART and high > 2 * low:
-            raise ConfigError(
-                "scaled",
-                "a schedule that is shortened in the short arm",
-                f"a learning rate that ends at {full:.2g} of its peak in the full arm and at "
-                f"{short:.2g} in the short arm",
+            got = f"a learning rate that ends at {full:.2g} of its peak in the full arm and at "
+            got += f"{short:.2g} in the short arm"
+            remedy = (
                 "Shorten what the schedule counts: with audit.scaled in a YAML file, with "
-                "arm.scaled(...) in make_run.",
+                "arm.scaled(...) in make_run."
             )
+            expected = "a schedule that is shortened in the short arm"
+            raise ConfigError("scaled", expected, got, remedy)
 
 
 def _plain(value: Any) -> Any:
     """Return data from YAML as data for JSON."""
-
-    def text(item: Any) -> Any:
-        return sorted(map(str, item)) if isinstance(item, (set, frozenset)) else str(item)
-
-    return json.loads(json.dumps(finite(value), default=text))
+    return json.loads(json.dumps(finite(value), default=str))

@@ -138,7 +138,8 @@ def judge_audit(
         return AuditVerdict(AuditOutcome.UNDECIDED, "nothing to compare yet", text)
     taken = fmean(s.hybrid_steps for s in seeds)
     saving = 1.0 - taken / fmean(s.full_steps for s in seeds)
-    verdict = _unstable(seeds, saving, arm) or _compare(seeds, saving, config, arm)
+    verdict = _unstable(seeds, arm) or _compare(seeds, saving, config, arm)
+    verdict = replace(verdict, seeds=n, saving=saving)
     if n >= FEW_SEEDS:
         return verdict
     many = counted_seeds(n)
@@ -150,22 +151,21 @@ def judge_audit(
     )
 
 
-def _unstable(seeds: Sequence[PairedSeed], saving: float, arm: str) -> AuditVerdict | None:
+def _unstable(seeds: Sequence[PairedSeed], arm: str) -> AuditVerdict | None:
     """Return the verdict if an arm has no finite metric; a plain arm that diverged comes first."""
-    n = len(seeds)
     for place, name in ((FULL, FULL), (SHORT, SHORT), (HYBRID, arm)):
         bad = [s for s in seeds if not math.isfinite(getattr(s, place))]
         if not bad:
             continue
-        what = f"the {name} arm's metric is not finite on {len(bad)} of {n} seeds"
+        what = f"the {name} arm's metric is not finite on {len(bad)} of {len(seeds)} seeds"
         text = "The weights are finite: correct how validation computes the metric."
         if diverged := sum(place not in s.unmeasured for s in bad):
-            what = f"the {name} arm diverged on {diverged} of {n} seeds"
+            what = f"the {name} arm diverged on {diverged} of {len(seeds)} seeds"
             text = "Lower the learning rate or clip gradients until plain training is stable."
         if place == HYBRID:
             text = "The full and the short arm have no such seed, so the callback is the cause."
-            return AuditVerdict(AuditOutcome.NO_SAVING, f"no saving: {what}", text, n, saving)
-        return AuditVerdict(AuditOutcome.UNDECIDED, f"no comparison: {what}", text, n, saving)
+            return AuditVerdict(AuditOutcome.NO_SAVING, f"no saving: {what}", text)
+        return AuditVerdict(AuditOutcome.UNDECIDED, f"no comparison: {what}", text)
     return None
 
 
@@ -173,60 +173,57 @@ def _compare(
     seeds: Sequence[PairedSeed], saving: float, config: AuditConfig, arm: str
 ) -> AuditVerdict:
     """Return the verdict on arms that all have a finite metric."""
-    n = len(seeds)
     sign = config.sign
     lost = [sign * (s.hybrid - s.full) for s in seeds]
     worth = [sign * (s.control - s.full) for s in seeds]
     gain = [sign * (s.control - s.hybrid) for s in seeds]
+    lines = [config.margin or (1.0 - config.retain) * w for w in worth]
     way = fmean(s.way for s in seeds)
-    given_up = 1.0 - config.retain
-    line = given_up * fmean(worth) if config.margin is None else config.margin
     difference = signed(sign * fmean(lost))
-    if n < 2:
-        headline = f"saving {percent(saving)} at a difference of {difference}"
-        return AuditVerdict(AuditOutcome.UNDECIDED, headline, "", n, saving, line, way)
-    contrast = [
-        d - (given_up * w if config.margin is None else config.margin)
-        for d, w in zip(lost, worth, strict=True)
-    ]
-    limits = [bounds(values, config.alpha) for values in (contrast, gain, worth)]
-    outcome, headline = _decide(saving, way, limits, config, arm)
-    if outcome is AuditOutcome.VERIFIED:
-        spread = f"{difference} ± {stdev(lost):.2g}, n = {n}"
-        headline = f"verified saving {percent(saving)} at equal quality (difference {spread})"
-    control = "the short arm, which takes as many full steps"
-    if way >= LEAST_SAVING:
-        steps = fmean(s.hybrid_steps for s in seeds)
-        control = (
-            f"plain training of as many full steps, {steps:,.0f}, which is assumed to end "
-            f"{percent(way)} of the way from the short to the full arm (linear in the logarithm "
-            "of the steps)"
-        )
-    text = (
-        f"The {arm} arm took {percent(saving)} fewer full steps than the full arm. Its control is "
-        f"{control}. {_explain(limits, config, arm)}"
+    verdict = AuditVerdict(
+        AuditOutcome.UNDECIDED,
+        f"saving {percent(saving)} at a difference of {difference}",
+        "",
+        line=fmean(lines),
+        way=way,
     )
-    return AuditVerdict(outcome, headline, text, n, saving, line, way, *limits)
+    if len(seeds) < 2:
+        return verdict
+    contrast = [d - line for d, line in zip(lost, lines, strict=True)]
+    verdict = replace(
+        verdict,
+        contrast=bounds(contrast, config.alpha),
+        gain=bounds(gain, config.alpha),
+        worth=bounds(worth, config.alpha),
+    )
+    outcome, headline = _decided(verdict, saving, config, arm)
+    if outcome is AuditOutcome.VERIFIED:
+        spread = f"{difference} ± {stdev(lost):.2g}, n = {len(seeds)}"
+        headline = f"verified saving {percent(saving)} at equal quality (difference {spread})"
+    steps = fmean(s.hybrid_steps for s in seeds)
+    text = _explained(verdict, saving, steps, config, arm)
+    return replace(verdict, outcome=outcome, headline=headline, text=text)
 
 
-def _decide(
-    saving: float, way: float, limits: Sequence[Bounds], config: AuditConfig, arm: str
+def _decided(
+    verdict: AuditVerdict, saving: float, config: AuditConfig, arm: str
 ) -> tuple[AuditOutcome, str]:
     """Return the outcome and, unless it is verified, the headline."""
-    contrast, gain, worth = limits
+    contrast, gain, worth = verdict.contrast, verdict.gain, verdict.worth
+    assert contrast and gain and worth
     none = AuditOutcome.NO_SAVING
     undecided = AuditOutcome.UNDECIDED
     few = "not enough seeds to tell"
-    control = "the short arm" if way < LEAST_SAVING else "plain training of as many full steps"
+    control = "plain training of as many full steps"
+    if (verdict.way or 0.0) < LEAST_SAVING:
+        control = "the short arm"
     if saving < LEAST_SAVING:
         why = ": predicted steps were not made or were undone, so" if arm == HYBRID else ":"
         return none, f"no saving{why} {percent(saving)} of the full steps were saved"
     if worth.upper < (config.margin or 0.0):
         equal = "better than" if config.margin is None else "as good as"
-        return none, (
-            f"no saving is credited: {control} is {equal} the full arm, so the run can "
-            "simply be shortened"
-        )
+        why = f"{control} is {equal} the full arm, so the run can simply be shortened"
+        return none, f"no saving is credited: {why}"
     if contrast.lower > 0:
         return none, f"no saving: the {arm} arm is inferior to the full arm"
     if contrast.upper < 0 < gain.lower:
@@ -240,29 +237,23 @@ def _decide(
     return undecided, f"{few} whether the {arm} arm is inferior to the full arm"
 
 
-def _explain(limits: Sequence[Bounds], config: AuditConfig, arm: str) -> str:
-    """Return the tests and their bounds, in sentences."""
-    contrast, gain, worth = limits
-    if config.margin is None:
-        condition = (
-            f"keep at least {percent(config.retain)} of what the saved steps are worth (control - "
-            f"full: {signed(worth.mean)} ± {worth.sd:.2g})"
+def _explained(
+    verdict: AuditVerdict, saving: float, steps: float, config: AuditConfig, arm: str
+) -> str:
+    """Return the control and what is tested, in sentences."""
+    control = "the short arm, which takes as many full steps"
+    if (verdict.way or 0.0) >= LEAST_SAVING:
+        control = (
+            f"plain training of as many full steps, {steps:,.0f}, interpolated between the short "
+            "and the full arm"
         )
-        formula = f"{arm} - {config.retain:g} full - {1.0 - config.retain:g} control"
-    else:
-        condition = f"lose less than the margin of {config.margin:g}"
-        formula = f"{arm} - full - {config.margin:g}"
-    met = ("not met", "met")
-    turned = "" if config.mode == "min" else ", with signs turned so that lower is better"
+    condition = f"lose less than {config.margin}"
+    if config.margin is None:
+        condition = f"keep {percent(config.retain)} of what the saved steps are worth"
     return (
-        f"It has to {condition}: the upper bound of the mean of {formula} over seeds has to be "
-        f"below 0{turned}. The mean is {signed(contrast.mean)}, its one-sided "
-        f"{100 * (1.0 - config.alpha):.3g} % bounds are {signed(contrast.lower)} and "
-        f"{signed(contrast.upper)}: {met[contrast.upper < 0]}. The arm also has to be better than "
-        f"the control: control - {arm} is {signed(gain.mean)}, and its lower bound "
-        f"{signed(gain.lower)} has to be above 0: {met[gain.lower > 0]}. Paired t tests over "
-        f"{contrast.n} seeds, each at level {config.alpha:g}; ± is the standard deviation over "
-        "seeds."
+        f"The {arm} arm took {percent(saving)} fewer full steps than the full arm. It has to "
+        f"{condition}, and to be better than its control: {control}. Paired one-sided t tests over "
+        f"the seeds, each at level {config.alpha:g}."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, Namespace
+from argparse import Namespace
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,6 @@ replace full ones. What counts is the loss at the end, and how many full steps t
 
 def _add_options(add: Any) -> None:
     add("--full", action="store_true", help="Train three times the steps, with three seeds.")
-    add("--quick", action="store_true", help=SUPPRESS)  # the default, once an option
     text = "Steps per full step of the hybrid arm, above 1 (1.5)."
     add("--speedup", type=float, default=1.5, metavar="X", help=text)
     text = "Full steps of the full arm (600; with --full 1800)."
@@ -31,37 +30,34 @@ def _add_options(add: Any) -> None:
 
 
 def _run(options: Namespace) -> int:
-    from hybrid_predict.audit import AuditConfig
-    from hybrid_predict.demo import FULL, Recipe
+    mlflow = not options.no_mlflow
+    need("The demo", ("cli", "lightning", *(["mlflow"] if mlflow else [])))
+    from hybrid_predict.audit import AuditConfig, audit
+    from hybrid_predict.demo.byte_gpt import FULL, Recipe, demo_audit
     from hybrid_predict.runs.runtime import threads, writable_folder
 
-    full = options.full
-    mlflow = not options.no_mlflow
     given = {"steps": options.steps, "learning_rate": options.learning_rate}
     changes = {name: value for name, value in given.items() if value is not None}
-    recipe = replace(FULL if full else Recipe(), **changes)
+    recipe = replace(FULL if options.full else Recipe(), **changes)
     if not 1 < options.speedup <= recipe.steps / 10:
         expected = f"a number above 1 and at most {recipe.steps / 10:g}"
         raise ConfigError("speedup", expected, options.speedup)
+    usual = 3 if options.full else 1
     config = AuditConfig(
         metric="val_loss",
         speedup=options.speedup,
-        seeds=options.seeds if options.seeds is not None else 3 if full else 1,
+        seeds=usual if options.seeds is None else options.seeds,
         experiment="hybrid-predict demo",
         mlflow=mlflow,
     )
-    name = "hybrid-predict-demo" + "-full" * full
+    name = "hybrid-predict-demo" + "-full" * options.full
     place = name if options.output_dir is None else options.output_dir
     folder = writable_folder(place, "--output-dir")
-    need("The demo", ("cli", "lightning", *(["mlflow"] if mlflow else [])))
-    from hybrid_predict.audit import audit
-    from hybrid_predict.demo.byte_gpt import demo_audit
-
     make_run, source = demo_audit(recipe)
     train = partial(audit, make_run, config, folder, source=source, overwrite=options.overwrite)
     print(_SHOWN, flush=True)
     with threads(options.threads or 1):
-        result = show_audit(options.typed, config, folder, train, most=3)
+        result = show_audit(config, folder, train, most=3)
     return INTERRUPTED if result.partial else 0
 
 

@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from textwrap import TextWrapper
 from typing import Any, Literal
 
-from hybrid_predict.cli.program import EXTRAS, Command, need, under_way
+from hybrid_predict.cli.program import EXTRAS, Command, need
 from hybrid_predict.errors import install_line
-from hybrid_predict.report.plain_text import printable
+from hybrid_predict.runs.files import printable
 
 REFUSED = 4
 """Exit status where the callback refuses the set-up, or the run would be plain training."""
@@ -22,11 +22,10 @@ def _add_options(add: Any) -> None:
     )
     add("config", nargs="?", metavar="CONFIG", help=text)
     text = 'Speedup to plan for, a number or "auto" (that of the file or its callback, or 1.5).'
-    add("--speedup", type=speedup, metavar="X", help=text)
+    add("--speedup", type=_speedup, metavar="X", help=text)
 
 
-def speedup(text: str) -> float | Literal["auto"]:
-    """Read a speedup."""
+def _speedup(text: str) -> float | Literal["auto"]:
     try:
         return "auto" if text == "auto" else float(text)
     except ValueError as error:
@@ -34,26 +33,19 @@ def speedup(text: str) -> float | Literal["auto"]:
 
 
 def _run(options: Namespace) -> int:
-    from hybrid_predict.audit.file import check_file, importable, is_file
-
-    if options.config is not None and is_file(options.config):
-        under_way(f"checking {options.config}")
-        check_file(options.config)
-    under_way("loading torch")
-    for title, text in _environment():
-        _print(title, text)
+    _print(_environment())
     if options.config is None:
         text = "hybrid-predict doctor CONFIG prints what works with your Trainer and model."
-        _print("next", text)
+        _print([("next", text)])
         return 0
     need("The examination", ["lightning", "cli"])
     from hybrid_predict.audit.doctor import examine
+    from hybrid_predict.audit.file import importable
 
     with importable():
         works, findings = examine(options.config, options.speedup)
     print()
-    for title, text in findings:
-        _print(title, text)
+    _print(findings)
     return 0 if works else REFUSED
 
 
@@ -75,9 +67,12 @@ def _environment() -> list[tuple[str, str]]:
     return rows
 
 
-def _print(title: str, text: str) -> None:
-    lines = TextWrapper(80, f"{title:18}", " " * 18, break_long_words=False, break_on_hyphens=False)
-    print(lines.fill(printable(text)))
+def _print(rows: list[tuple[str, str]]) -> None:
+    for title, text in rows:
+        lines = TextWrapper(
+            80, f"{title:18}", " " * 18, break_long_words=False, break_on_hyphens=False
+        )
+        print(lines.fill(printable(text)))
 
 
 COMMAND = Command(

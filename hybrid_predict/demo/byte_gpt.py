@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import sysconfig
-from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +13,36 @@ import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.demo import Recipe
 from hybrid_predict.errors import ConfigError
 
-Batch = tuple[Tensor, Tensor]
-"""Windows of bytes and the bytes that follow them, both int64 of shape [batch, context]."""
+_FEWEST_BYTES = 1_000_000
+"""Smallest size of the text."""
 
-_LEFT_OUT = {
-    *("__pycache__", "site-packages", "dist-packages"),
-    *("test", "tests", "idlelib", "lib2to3", "ensurepip", "turtledemo"),  # not in every Python
-    *("encodings", "pydoc_data"),  # generated tables, which are too easy to predict
-}
-_BUILD_PREFIXES = ("config-", "_sysconfigdata")  # settings of the build, which differ by machine
-
-_MOST_BYTES, _FEWEST_BYTES = 12_000_000, 1_000_000
-
-_BATCH, _CONTEXT = 32, 64
+_BATCH = 32
+_CONTEXT = 64
 """Windows in a batch, and bytes in a window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What the command's options change in the training of the ``full`` arm."""
+
+    steps: int = 600
+    learning_rate: float = 0.008
+    validation_windows: int = 512
+
+    def __post_init__(self) -> None:
+        if self.steps < 20:
+            raise ConfigError("steps", "an integer, at least 20", self.steps)
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ConfigError("learning_rate", "a finite number above 0", self.learning_rate)
+
+
+FULL = Recipe(steps=1800, learning_rate=0.0113, validation_windows=2048)
+"""Three times the steps, with the learning rate that is best for them."""
 
 
 class Block(nn.Module):
@@ -70,7 +78,8 @@ class ByteGPT(pl.LightningModule):
         self, steps: int, learning_rate: float, layers: int = 3, heads: int = 2, width: int = 64
     ) -> None:
         super().__init__()
-        self.steps, self.learning_rate = steps, learning_rate
+        self.steps = steps
+        self.learning_rate = learning_rate
         self.token_embedding = nn.Embedding(256, width)
         self.position_embedding = nn.Embedding(_CONTEXT, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -93,15 +102,15 @@ class ByteGPT(pl.LightningModule):
         logits: Tensor = self.head(self.final_norm(x))
         return logits
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """Return the cross-entropy in nats per byte."""
         loss = self._loss(batch)
         self.log("train_loss", loss)
         return loss
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
         """Log the cross-entropy in nats per byte."""
-        self.log("val_loss", self._loss(batch), batch_size=len(batch[0]))
+        self.log("val_loss", self._loss(batch), batch_size=len(batch))
 
     def configure_optimizers(self) -> Any:
         """Return AdamW with the schedule."""
@@ -117,84 +126,52 @@ class ByteGPT(pl.LightningModule):
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
-    def _loss(self, batch: Batch) -> Tensor:
-        tokens, targets = batch
-        return F.cross_entropy(self(tokens).flatten(0, 1), targets.flatten())
+    def _loss(self, batch: Tensor) -> Tensor:
+        logits = self(batch[:, :-1].int())
+        return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten().long())
 
 
 def stdlib_text() -> tuple[Tensor, Tensor]:
     """Return training and validation bytes of the standard library's source text, as uint8.
 
-    Every Python has it, so nothing is downloaded. Every tenth file is for validation.
+    Every Python has it, so nothing is downloaded. Every tenth module is for validation.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    parts, count = (bytearray(), bytearray()), 0
-    for path in sorted(_files(root), key=lambda path: path.relative_to(root).as_posix()):
-        if not (room := _MOST_BYTES - sum(map(len, parts))):
-            break
-        try:
-            content = path.read_bytes()[:room]
-        except OSError:
-            continue
-        parts[count % 10 == 9].extend(content)
-        count += 1
+    parts = (bytearray(), bytearray())
+    for number, path in enumerate(sorted(root.glob("*.py"))):
+        parts[number % 10 == 9].extend(path.read_bytes())
     if sum(map(len, parts)) < _FEWEST_BYTES:
-        raise ConfigError(
-            "standard library source text",
-            f"at least {_FEWEST_BYTES} bytes of .py files under {root}",
-            f"{sum(map(len, parts))} bytes in {count} files",
-            "Use a Python installation that has its standard library as .py files.",
-        )
+        expected = f"at least {_FEWEST_BYTES:,} bytes of .py files in {root}"
+        remedy = "Use a Python installation that has its standard library as .py files."
+        got = f"{sum(map(len, parts)):,} bytes"
+        raise ConfigError("standard library source text", expected, got, remedy)
     train, validation = (torch.frombuffer(part, dtype=torch.uint8) for part in parts)
     return train, validation
 
 
-def _files(root: Path) -> Iterator[Path]:
-    for folder, subfolders, names in os.walk(root):
-        kept = [name for name in subfolders if name not in _LEFT_OUT]
-        subfolders[:] = [name for name in kept if not name.startswith(_BUILD_PREFIXES)]
-        for name in names:
-            if name.endswith(".py") and not name.startswith(_BUILD_PREFIXES):
-                yield Path(folder, name)
-
-
-class _RandomWindows(IterableDataset[Batch]):
-    """An endless stream of batches of random windows, the same for the same seed."""
-
-    def __init__(self, text: Tensor, seed: int) -> None:
-        self.text, self.seed = text, seed
-
-    def __iter__(self) -> Iterator[Batch]:
-        generator = torch.Generator().manual_seed(self.seed)
-        last = len(self.text) - _CONTEXT
-        while True:
-            yield _windows(self.text, torch.randint(last, (_BATCH,), generator=generator))
-
-
 class StdlibWindows(pl.LightningDataModule):
-    """Random windows of bytes for training, and evenly spaced ones for validation."""
+    """Windows of bytes in random order for training, and evenly spaced ones for validation.
+
+    Each has one byte more than the context, so that every byte in it has a next one.
+    """
 
     def __init__(
         self, train: Tensor, validation: Tensor, seed: int, validation_windows: int
     ) -> None:
         super().__init__()
-        self.train = _RandomWindows(train, seed)
-        count = validation_windows // _BATCH * _BATCH
-        starts = torch.arange(count) * (len(validation) - _CONTEXT - 1) // max(count - 1, 1)
-        self.batches = [_windows(validation, part) for part in starts.view(-1, _BATCH)]
+        self.train = train.unfold(0, _CONTEXT + 1, _CONTEXT)
+        windows = validation.unfold(0, _CONTEXT + 1, _CONTEXT)
+        self.validation = windows[:: max(1, len(windows) // validation_windows)]
+        self.seed = seed
 
-    def train_dataloader(self) -> DataLoader[Batch]:
-        """Return the endless stream."""
-        return DataLoader(self.train, batch_size=None)
+    def train_dataloader(self) -> DataLoader[Tensor]:
+        """Return the windows in an order that depends on the seed."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return DataLoader(self.train, _BATCH, shuffle=True, generator=generator)  # type: ignore[arg-type]
 
-    def val_dataloader(self) -> DataLoader[Batch]:
-        """Return the fixed batches."""
-        return DataLoader(self.batches, batch_size=None)  # type: ignore[arg-type]
-
-
-def _windows(text: Tensor, starts: Tensor) -> Batch:
-    windows = text[starts[:, None] + torch.arange(_CONTEXT + 1)].long()
-    return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+    def val_dataloader(self) -> DataLoader[Tensor]:
+        """Return the fixed windows."""
+        return DataLoader(self.validation, _BATCH)  # type: ignore[arg-type]
 
 
 def demo_audit(recipe: Recipe) -> tuple[MakeRun, dict[str, Any]]:

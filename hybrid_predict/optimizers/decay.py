@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from hybrid_predict.errors import failures_suppressed, raise_interrupt
 from hybrid_predict.ranks import processes
-from hybrid_predict.runs.random_states import random_states, set_random_states
+from hybrid_predict.tensors.random_states import random_states, set_random_states
 
 LARGEST = 1 << 14
 """Most entries of a tensor that is copied; a larger one is replaced by its shape."""

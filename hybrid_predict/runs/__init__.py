@@ -1,1 +1,1 @@
-"""Shared by all commands that train: observers, locks, MLflow, statistics over seeds."""
+"""One log of a run and what it says, and what commands that train share."""

@@ -1,10 +1,10 @@
-"""Statistics of paired runs: spread over seeds, confidence bounds, speedup at equal quality."""
+"""Statistics of paired runs: spread over seeds, confidence bounds, plain steps to reach a loss."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,10 @@ import numpy as np
 
 from hybrid_predict.errors import MissingExtraError
 
-FULL, SHORT, CORRECTED, HYBRID = "full", "short", "corrected", "hybrid"
+FULL = "full"
+SHORT = "short"
+CORRECTED = "corrected"
+HYBRID = "hybrid"
 """Arms of a comparison: plain training of N steps; plain training of fewer steps; as many with
 corrected updates; and N steps with corrected updates, some of them predicted."""
 
@@ -25,7 +28,9 @@ FEW_SEEDS = 5
 LEAST_SAVING = 0.01
 """Smaller shares of full steps saved count as none."""
 
-EXACT, AT_LEAST, AT_MOST = "", "≥", "≤"
+EXACT = ""
+AT_LEAST = "≥"
+AT_MOST = "≤"
 """Whether a number is interpolated, or a bound because it lies outside the range measured."""
 
 
@@ -36,6 +41,23 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
         "sd": statistics.stdev(values) if len(values) > 1 else None,
         "n": len(values),
     }
+
+
+def mean_and_sd(spread: Mapping[str, Any], places: int | None = None) -> str:
+    """Format a mean with its standard deviation, if there is one.
+
+    Without decimal ``places``, the deviation has two significant digits.
+    """
+    mean = spread["mean"]
+    sd = spread["sd"]
+    if mean is None:
+        return "not finite" if spread["n"] else "none"
+    if places is None:
+        if not sd:
+            return f"{mean:.5g}"
+        places = max(0, 1 - math.floor(math.log10(sd)))
+    shown = f"{mean:,.{places}f}"
+    return shown if sd is None else f"{shown} ± {sd:,.{places}f}"
 
 
 @dataclass(frozen=True)
@@ -57,19 +79,15 @@ def bounds(values: Sequence[float], alpha: float) -> Bounds:
     Raises:
         MissingExtraError: If scipy is not installed.
     """
+    try:
+        from scipy.stats import t  # type: ignore[import-untyped,unused-ignore]
+    except ImportError as error:
+        raise MissingExtraError("Confidence bounds", "cli") from error
     n = len(values)
     mean = statistics.fmean(values)
     sd = statistics.stdev(values)
-    reach = float(_distributions().t.isf(alpha, n - 1)) * sd / math.sqrt(n)
+    reach = float(t.isf(alpha, n - 1)) * sd / math.sqrt(n)
     return Bounds(mean, sd, mean - reach, mean + reach, n)
-
-
-def _distributions() -> Any:
-    try:
-        from scipy import stats  # type: ignore[import-untyped,unused-ignore]
-    except ImportError as error:
-        raise MissingExtraError("Confidence bounds", "cli") from error
-    return stats
 
 
 @dataclass(frozen=True)
@@ -99,63 +117,3 @@ def plain_steps_to_reach(
         return PlainSteps(known[-1][0], AT_LEAST)
     falling = [-value for _, value in known]
     return PlainSteps(math.exp(np.interp(-loss, falling, [math.log(n) for n, _ in known])))
-
-
-@dataclass(frozen=True)
-class Speedup:
-    """Plain full steps to reach an arm's loss, per full step spent, with a 95 % interval.
-
-    The interval is None below two seeds; a resample outside the measured range counts with its end.
-    """
-
-    value: float
-    bound: str
-    low: float | None
-    high: float | None
-    seeds: int
-
-
-def speedup(
-    steps: Sequence[float],
-    plain: Sequence[Sequence[float]],
-    losses: Sequence[float],
-    costs: Sequence[float],
-    resamples: int = 2000,
-) -> Speedup:
-    r"""Return the speedup of an arm at equal quality, from runs paired by seed.
-
-    Expanded percentile bootstrap: seeds are drawn with replacement, the same ones for the plain
-    curve and for the arm, and means are formed before they are compared. With few seeds percentile
-    intervals are too narrow, so the 95 % interval ends at the quantiles
-
-    .. math:: \alpha' = \Phi\left(\pm\sqrt{n / (n - 1)} \; t_{0.975, n - 1}\right)
-
-    (Hesterberg, "What teachers should know about the bootstrap", 2015).
-
-    Args:
-        steps: Full steps of the plain runs, ascending.
-        plain: Their losses: one row per number of steps, one column per seed.
-        losses: Losses of the arm by seed.
-        costs: Full steps of the arm by seed.
-        resamples: Number of resamples.
-
-    Raises:
-        MissingExtraError: If scipy is not installed.
-    """
-    curve, arm, cost = (np.asarray(x, dtype=float) for x in (plain, losses, costs))
-
-    def measure(chosen: np.ndarray) -> tuple[float, str]:
-        reached = plain_steps_to_reach(
-            steps, curve[:, chosen].mean(axis=1).tolist(), float(arm[chosen].mean())
-        )
-        return reached.steps / float(cost[chosen].mean()), reached.bound
-
-    everyone = np.arange(len(arm))
-    value, bound = measure(everyone)
-    if len(arm) < 2:
-        return Speedup(value, bound, None, None, len(arm))
-    draws = np.random.default_rng(0).choice(everyone, (resamples, len(arm)))
-    laws, n = _distributions(), len(arm)
-    tail = float(laws.norm.sf(math.sqrt(n / (n - 1)) * float(laws.t.isf(0.025, n - 1))))
-    low, high = np.quantile([measure(draw)[0] for draw in draws], [tail, 1.0 - tail])
-    return Speedup(value, bound, float(low), float(high), len(arm))

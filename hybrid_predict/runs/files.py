@@ -1,4 +1,4 @@
-"""Paths that users give, files read and replaced as a whole, and errors that name the file."""
+"""Paths that users give, files read and replaced as a whole, and text for any terminal."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ from pathlib import Path
 from uuid import uuid4
 
 from hybrid_predict.errors import ConfigError
+
+_BLANKS = str.maketrans("\n\r\t\N{NO-BREAK SPACE}", "    ")
+
+
+def printable(text: object) -> str:
+    """Return text on one line, with ``?`` for every character that a terminal does not print.
+
+    Control characters could move the cursor, or change colours and the window's title; lone
+    surrogates cannot be encoded.
+    """
+    return "".join(c if c.isprintable() else "?" for c in str(text).translate(_BLANKS))
 
 
 @contextmanager
@@ -72,7 +83,6 @@ def replace_text(path: Path, text: str, argument: str = "folder") -> Path:
         if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
             raise OSError(EEXIST, "a link, a folder or a device has that name", str(path))
         try:
-            draft.touch(exist_ok=False)
             draft.write_text(text, encoding="utf-8", errors="backslashreplace")
             return draft.replace(path)
         finally:

@@ -1,4 +1,4 @@
-"""Shared by commands that train: observers, log levels, locks, Ctrl-C, environment, JSON."""
+"""Shared by commands that train: log levels, locks, environment, JSON. Imports torch late."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import platform
-import signal
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,9 +15,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError, MissingExtraError
 from hybrid_predict.runs.files import given_path, named, replace_text
 
@@ -37,31 +33,6 @@ _ADVICE = (
     "isinstance\\(treespec",
     "smaller than the logging interval",
 )
-
-
-class Observer:
-    """Methods that are called while arms are trained; these do nothing."""
-
-    def run_started(self, arm: str, seed: int, steps: int) -> None:
-        """A run of ``steps``, full or predicted, begins."""
-
-    def stepped(self, steps: int, loss: float) -> None:
-        """A run has done ``steps``, full or predicted; called after some of the full steps."""
-
-    def run_found(self, run: Mapping[str, Any]) -> None:
-        """A run was finished before; ``run`` is its entry in the results file."""
-
-    def run_finished(self, run: Mapping[str, Any]) -> None:
-        """A run is finished; ``run`` is its entry in the results file."""
-
-    def direction_started(self, name: str) -> None:
-        """A search goes on with this corrected update; empty if it has only one."""
-
-    def candidate_started(self, arm: str, speedup: Speedup) -> None:
-        """A search tests whether an arm keeps quality at a speedup; its runs follow."""
-
-    def candidate_finished(self, arm: str, speedup: Speedup, finding: str) -> None:
-        """A search has tested the candidate, with this finding in a few words."""
 
 
 @contextmanager
@@ -107,6 +78,8 @@ def collected(messages: list[str]) -> Iterator[None]:
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
     """Set the number of torch's threads inside the block; None leaves it."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:
@@ -140,9 +113,8 @@ def locked(folder: Path) -> Iterator[None]:
         from filelock import FileLock, Timeout
     except ImportError as error:
         raise MissingExtraError("A locked folder", "cli") from error
-    lock = FileLock(folder / ".lock", timeout=0)
     try:
-        held = lock.acquire()
+        held = FileLock(folder / ".lock", timeout=0).acquire()
     except Timeout as error:
         expected = "one that no other run is writing to"
         remedy = "Wait for the end of that run, or choose another folder."
@@ -154,21 +126,10 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt on Ctrl-C where Lightning exits and ignores further Ctrl-C."""
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    except SystemExit as end:
-        if not isinstance(end.__context__, KeyboardInterrupt):  # the model's own
-            raise
-        signal.signal(signal.SIGINT, handler)
-        raise KeyboardInterrupt from None
-
-
 def environment() -> dict[str, Any]:
     """Return the versions and the hardware that results depend on."""
+    import torch
+
     return {
         "hybrid_predict": _version("hybrid-predict"),
         "python": platform.python_version(),

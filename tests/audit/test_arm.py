@@ -5,19 +5,16 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import (
     EarlyStopping,
-    GradientAccumulationScheduler,
     LearningRateMonitor,
     ModelCheckpoint,
     RichModelSummary,
-    Timer,
     TQDMProgressBar,
 )
 from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.loggers.logger import DummyLogger
 from lightning_models import Net, loader
 
 from hybrid_predict import HybridPredict
-from hybrid_predict.audit import audit, plan_audit
+from hybrid_predict.audit import Observer, audit, plan_audit
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import Meter
@@ -25,7 +22,6 @@ from hybrid_predict.audit.store import cell
 from hybrid_predict.audit.training import train_arm
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
-from hybrid_predict.runs.runtime import Observer
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
@@ -49,10 +45,8 @@ def keys(value):
 @pytest.mark.parametrize(
     ("options", "short", "plain"),
     [
-        ({"max_steps": 60}, (40, None), (60, None)),
         ({"max_steps": 50}, (34, None), (50, None)),
         ({"max_epochs": 10}, (-1, 7), (-1, 10)),
-        ({"max_epochs": 3, "max_steps": -1}, (-1, 2), (-1, 3)),
         ({"max_epochs": -1, "max_steps": 30}, (20, -1), (30, -1)),
         ({"max_epochs": 4, "max_steps": 90}, (60, 3), (90, 4)),
     ],
@@ -79,7 +73,7 @@ def test_scaled_numbers_are_rounded_up_in_short_arms_only(tmp_path, number, spee
         assert scaled == (expected if name in SHORTENED else number)
 
 
-@pytest.mark.parametrize("number", [0, -1, 2.5, True, "30"])
+@pytest.mark.parametrize("number", [0, 2.5, True, "30"])
 def test_only_positive_integers_can_be_scaled(tmp_path, number):
     with pytest.raises(ConfigError, match="scaled: expected a positive integer"):
         arm(SHORT, tmp_path).scaled(number)
@@ -112,14 +106,7 @@ def test_checkpoints_are_saved_only_if_asked_for(tmp_path, options, expected):
         ({"max_epochs": 2.5}, "max_epochs: expected a positive integer"),
         ({"max_steps": 9, "max_time": "00:01:00:00"}, "max_time: expected nothing"),
         ({"max_steps": 9, "fast_dev_run": True}, "fast_dev_run: expected nothing"),
-        ({"max_steps": 9, "callbacks": [Timer("00:01:00:00")]}, "other than Timer, got 'Timer'"),
-        ({"max_steps": 9, "callbacks": [HybridPredict()]}, "other than HybridPredict, got"),
-        (
-            {"max_steps": 9, "callbacks": GradientAccumulationScheduler({0: 2})},
-            "other than GradientAccumulationScheduler, got",
-        ),
-        ({"max_steps": 9, "accelerator": "abacus"}, "Trainer: expected options it accepts"),
-        ({"max_steps": 9, "max_stepps": 9}, "Trainer: expected options it accepts"),
+        ({"max_steps": 9, "callbacks": [HybridPredict()]}, "callbacks: expected no HybridPredict"),
     ],
     ids=keys,
 )
@@ -159,8 +146,7 @@ def run(model=Spy, data=None, **options):
 
 
 BAD_RUNS = {
-    "nothing": (lambda a: None, "make_run: expected a tuple of three"),
-    "a pair": (lambda a: (a.trainer(max_steps=6), Spy()), "make_run: expected a tuple of three"),
+    "a pair": (lambda a: (a.trainer(max_steps=6), Spy()), "make_run: expected a tuple of trainer"),
     "another Trainer": (
         lambda a: a.trainer(max_steps=6) and (L.Trainer(logger=False), Spy(), loaders()),
         "arm.trainer.* made, got 'another one'",
@@ -173,9 +159,6 @@ BAD_RUNS = {
     "manual optimization": (run(Manual), "expected automatic optimization"),
     "two devices": (run(accelerator="cpu", devices=2), "expected a single device"),
     "no validation loader": (run(data=(loader(), None)), "'val_loss' from a validation"),
-    "validation switched off": (
-        run(limit_val_batches=0), "metric: expected 'val_loss' from a validation"
-    ),
     "unknown length": (
         run(data=(torch.utils.data.DataLoader(Endless(), batch_size=8), loader(2)), max_epochs=2),
         "a known number of steps",
@@ -203,7 +186,7 @@ class Stopping(Net):
 
 @pytest.mark.filterwarnings("ignore:The following callbacks returned in")
 @pytest.mark.parametrize("by_model", [True, False])
-def test_early_stopping_is_left_out_and_that_is_told(tmp_path, by_model, caplog):
+def test_early_stopping_is_left_out_and_that_is_told(tmp_path, by_model):
     stopping = [] if by_model else [EarlyStopping("val_loss", min_delta=1e9, patience=1)]
     kind = Stopping if by_model else Net
     made = run(lambda: kind("none"), max_steps=30, callbacks=stopping, val_check_interval=2)
@@ -212,62 +195,16 @@ def test_early_stopping_is_left_out_and_that_is_told(tmp_path, by_model, caplog)
     results = audit(made, config, tmp_path).results
     assert [run["steps"] for run in results["runs"]] == [30, 20, 20, 30]
     (note,) = [note for note in results["notes"] if "EarlyStopping" in note]
-    assert caplog.text.count(note) == 1
     assert note in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [
-        (True, ""), (False, ""), (None, ""), ([], ""), (DummyLogger(), "DummyLogger"),
-        ([DummyLogger(), CSVLogger("own")], "DummyLogger, CSVLogger"),
-    ],
-)  # fmt: skip
-def test_loggers_are_replaced_and_that_is_told(tmp_path, monkeypatch, given, names):
+@pytest.mark.parametrize("given", [True, None, [], "own"])
+def test_loggers_are_replaced(tmp_path, monkeypatch, given):
     """A callback that needs a logger finds one, whatever the Trainer is given."""
     monkeypatch.chdir(tmp_path)
-    made = run(Net, logger=given, callbacks=[LearningRateMonitor()])
-    entry = trained(made, FULL, tmp_path)
-    told = f"Not used in the audit, which has a logger of its own: {names}."
-    assert entry["left_out"] == ([told] if names else [])
+    logger = [CSVLogger(given)] if given == "own" else given
+    trained(run(Net, logger=logger, callbacks=[LearningRateMonitor()]), FULL, tmp_path)
     assert not (tmp_path / "own").exists()
-
-
-class Failing(L.LightningDataModule):
-    def __init__(self, method=""):
-        super().__init__()
-        if method:
-            setattr(self, method, lambda *args, **kwargs: self._fail(method))
-
-    def _fail(self, method):
-        raise FileNotFoundError(f"no file for {method}")
-
-
-class Given(Failing):
-    def train_dataloader(self):
-        return loader()
-
-    def val_dataloader(self):
-        return loader(2)
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (None, "data: expected training data, got 'none'. Name a LightningDataModule"),
-        (Failing(), "data: expected training data, got 'none'"),
-        (Given("prepare_data"), "no file for prepare_data'. See test_arm.py, line"),
-        (Given("setup"), "data: expected Given.<lambda>.. to succeed, got 'FileNotFoundError: no"),
-        (Given("train_dataloader"), "in a file its arguments are data.init_args"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("call", [audit, plan_audit])
-def test_data_that_are_missing_or_fail_are_told_with_their_key(tmp_path, data, words, call):
-    def make_run(arm):
-        return arm.trainer(max_steps=6), Net(), data
-
-    with pytest.raises(ConfigError, match=words):
-        call(make_run, AuditConfig(mlflow=False), tmp_path)
 
 
 @pytest.mark.parametrize("sanity", [2, 0])

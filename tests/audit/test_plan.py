@@ -15,7 +15,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        ({"max_steps": 60}, (60, 40, 40, 40)),
         ({"max_steps": 6}, (6, 4, 4, 4)),
         ({"max_steps": -1, "max_epochs": 7}, (112, 80, 80, 75)),
         ({"accumulate_grad_batches": 4, "max_steps": 30}, (30, 20, 20, 20)),
@@ -38,22 +37,15 @@ def test_plan_learns_the_length_from_a_few_steps(tmp_path, options, steps):
     [(40, 40, "only 0 of 13 predicted steps fit between 40 warm-up steps"), (300, 200, "")],
 )
 def test_plan_counts_the_warm_up_that_skill_needs(tmp_path, steps, least, short):
-    task = Task(max_steps=steps)
-    plan = plan_audit(task, config(seeds=5, hybrid={}), tmp_path)
+    plan = plan_audit(Task(max_steps=steps), config(seeds=5, hybrid={}), tmp_path)
     assert plan.full_steps[HYBRID] == least
     ends = f"{least} to {steps}" if least < steps else f"{least}"
     assert f"hybrid {ends}." in str(plan)
     extra = 5 * (steps - least) * plan.seconds_per_step
     assert plan.most_seconds == pytest.approx(plan.seconds + extra)
-    times = duration(plan.seconds), duration(plan.most_seconds)
-    assert f"About {' to '.join(dict.fromkeys(times))} of training to come" in str(plan)
-    assert short in str(plan) and bool(plan.shortfall) == bool(short)
-    assert "Without skill, full steps take the place of predicted ones." in str(plan)
-    alone = config(seeds=5, hybrid={}, speedups=[1.5])
-    searched = plan_search(Task(max_steps=steps), alone, tmp_path)
-    per_seed = steps + plan.full_steps[SHORT] * 2 + least
-    assert searched.seconds == pytest.approx(5 * per_seed * searched.seconds_per_step)
-    assert f"About {duration(searched.most_seconds)} of training to come at most" in str(searched)
+    times = dict.fromkeys((duration(plan.seconds), duration(plan.most_seconds)))
+    assert f"Training to come: about {' to '.join(times)}, at" in str(plan)
+    assert short in str(plan) and ("predicted steps fit" in str(plan)) == bool(short)
 
 
 def test_a_gated_run_takes_at_least_as_many_full_steps_as_planned(tmp_path):
@@ -70,11 +62,8 @@ def test_plan_of_auto_is_the_most_that_it_may_take(tmp_path):
     plan = plan_audit(Task(max_steps=60), config(**options), tmp_path)
     assert set(plan.full_steps.values()) == {60}
     assert "full 60, hybrid at most 60, short at most 60, corrected at most 60." in str(plan)
-    audit(Task(max_steps=60), config(**options), tmp_path)
-    plan = plan_audit(Task(max_steps=60), config(**options), tmp_path)
-    assert (plan.done, plan.left) == (4, 0)
-    search = plan_search(Task(max_steps=60), config(**options, speedups=[1.5, "auto"]), tmp_path)
-    assert (search.tests, search.runs, search.done) == (3, 6, 3)
+    searched = plan_search(Task(max_steps=60), config(**options, speedups=[1.5, "auto"]))
+    assert (searched.tests, searched.runs, searched.done) == (3, 6, 0)
 
 
 def test_plan_counts_finished_arms_and_changes_nothing(audited):
@@ -88,21 +77,19 @@ def test_plan_counts_finished_arms_and_changes_nothing(audited):
 @pytest.mark.parametrize(
     ("hybrid", "words"),
     [
-        ({}, "The hybrid arm would be plain training: batches are too small"),
-        ({"predictors": UNGATED}, "Hybrid arm: max_overhead allows no corrected updates"),
+        ({}, "Hybrid arm: it would be plain training: batches are too small"),
+        ({"predictors": UNGATED}, "max_overhead allows no corrected updates"),
     ],
     ids=["gated", "not gated"],
 )
 def test_plan_says_what_to_type_where_corrections_do_not_fit(tmp_path, hybrid, words):
     def planned(limit):
         options = config(seeds=5, hybrid={"max_overhead": limit, **hybrid})
-        return plan_audit(Task(), options, tmp_path / "none")
+        return str(plan_audit(Task(), options, tmp_path / "none"))
 
-    plan = planned(1e-6)
-    assert plan.too_dear.startswith(words) and f"{plan.too_dear} (in a file, " in str(plan)
-    match = re.search(
-        r"set batches of at least [\d,]+ samples .*or max_overhead=([\d.e-]+)", str(plan)
-    )
-    assert match is not None
+    told = planned(1e-6)
+    wanted = r"set batches of at least [\d,]+ samples .*or max_overhead=([\d.e-]+\d)"
+    match = re.search(wanted, told)
+    assert words in told and match is not None
     enough = planned(float(match[1]))
-    assert enough.too_dear == "" and "in a file" not in str(enough)
+    assert words not in enough and "set batches" not in enough

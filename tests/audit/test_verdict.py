@@ -140,7 +140,7 @@ def test_control_is_plain_training_of_the_hybrid_arms_full_steps(steps, way, con
     means = (verdict.worth.mean, verdict.gain.mean)
     assert means == pytest.approx((control - 1.0, control - 1.0))
     assert ("which takes as many full steps" in verdict.text) == (way == 0.0)
-    assert (f"as many full steps, {steps:,.0f}, which is assumed" in verdict.text) == (way > 0)
+    assert (f"as many full steps, {steps:,.0f}, interpolated" in verdict.text) == (way > 0)
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,7 @@ def test_plot_draws(tmp_path):
         (["run", "nope"], "one of core"),
         (["run", "smoke", "--jobs", "0"], "--jobs"),
         (["run", "rates", "--tasks", "nope"], "what is chosen"),
-        (["rnu"], "Did you mean run?"),
+        (["rnu"], "invalid choice: 'rnu'"),
         (["table", "smoke", "--output-dir", "."], "bench-smoke.json"),
         (["table", "wide", "--output-dir", "."], "bench-wide.json"),
         (["plot", "clients"], "one of core"),

@@ -13,7 +13,7 @@ from torch import nn
 from hybrid_predict import HybridConfig, HybridEngine, Verdict
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.ledger import Phase
-from hybrid_predict.report.overview import overview
+from hybrid_predict.runs.overview import overview
 
 PREDICTING = 7
 """Full steps after which the next one verifies a predicted step."""

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from hybrid_predict import HybridConfig, HybridEngine, SpectralUpdate
 from hybrid_predict.forecast import window
 from hybrid_predict.ledger import Phase
-from hybrid_predict.report.overview import overview
+from hybrid_predict.runs.overview import overview
 
 SIDE, LAYERS = 64, 6
 HIDDEN = (LAYERS - 1) * SIDE**2

@@ -9,7 +9,7 @@ from loops import Bench, make_config, same_bits, weights
 from hybrid_predict import HybridEngine, Verdict
 from hybrid_predict.policy.limits import IDLE
 from hybrid_predict.policy.verdict import READ
-from hybrid_predict.runs.random_states import random_states, set_random_states
+from hybrid_predict.tensors.random_states import random_states, set_random_states
 
 PLACES = ("before the forward pass", "before the backward pass", "before the update")
 

@@ -21,7 +21,7 @@ from faulty import check_consistent, check_goes_on, state
 from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel
 from hybrid_predict.audit.file import read_audit
 from hybrid_predict.errors import CheckpointError, ConfigError
-from hybrid_predict.report.run_log import find_log, read_log
+from hybrid_predict.runs.log import find_log, read_log
 from hybrid_predict.runs.runtime import writable_folder, write_json
 
 
@@ -185,7 +185,7 @@ def foreign_class(tmp_path, monkeypatch):
         described = {"class_path": "os.mkdir", "init_args": {"path": str(place)}}
         audit = {"hybrid": {field: {"hidden": described}}}
         file.write_text(json.dumps({"model": {}, "trainer": {}, "audit": audit}))
-        with pytest.raises(ConfigError, match=f"hybrid.{field}.hidden.class_path"):
+        with pytest.raises(ConfigError, match=f"hybrid.{field}: expected"):
             read_audit(file)
     assert not place.exists()
 

@@ -12,8 +12,7 @@ import torch
 from lightning_models import Net, loader
 
 from hybrid_predict import MomentumPredictor
-from hybrid_predict.audit import AuditConfig
-from hybrid_predict.runs.runtime import Observer
+from hybrid_predict.audit import AuditConfig, Observer
 
 STEPS = 18
 

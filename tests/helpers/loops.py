@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hybrid_predict import HybridConfig, HybridEngine, StepRecord
 from hybrid_predict.config import KINDS
 from hybrid_predict.policy.confidence import Confidence, Skill
-from hybrid_predict.runs.random_states import random_states, set_random_states
+from hybrid_predict.tensors.random_states import random_states, set_random_states
 
 Spoiler = Callable[[nn.Module, Tensor], Tensor]
 

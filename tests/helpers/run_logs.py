@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.report.run_log import NAME, SCHEMA
+from hybrid_predict.runs.log import NAME, SCHEMA
 
 __all__ = ["NAME", "ROWS", "SKILLS", "row", "written"]
 

@@ -25,7 +25,7 @@ from hybrid_predict.errors import (
     MissingExtraError,
     UnsupportedSetupError,
 )
-from hybrid_predict.report.run_log import NAME, find_log, read_log
+from hybrid_predict.runs.log import NAME, find_log, read_log
 
 transformers = pytest.importorskip("transformers")
 

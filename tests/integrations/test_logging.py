@@ -15,7 +15,7 @@ from witness import verifies
 
 from hybrid_predict import HybridConfig, SavingsLedger
 from hybrid_predict.integrations.loggers import NOTE, Loggers
-from hybrid_predict.report.run_log import NAME, RunLog, read_log
+from hybrid_predict.runs.log import NAME, RunLog, read_log
 
 COURSE = {
     "steps", "predicted_steps", "saved_steps_fraction", "overhead_fraction",

@@ -16,8 +16,8 @@ from torch import Tensor
 from benchmarks.placebos import NegatedForecast
 from hybrid_predict import HybridPredict, SavingsLedger, StepRecord, Verdict
 from hybrid_predict.ledger import Phase
-from hybrid_predict.report import slow_run
-from hybrid_predict.report.run_log import NAME, find_log, read_log
+from hybrid_predict.runs import slow_run
+from hybrid_predict.runs.log import NAME, find_log, read_log
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import torch
 
-from hybrid_predict.runs.random_states import random_states, set_random_states
+from hybrid_predict.tensors.random_states import random_states, set_random_states
 
 
 def drawn():

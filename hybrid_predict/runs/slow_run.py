@@ -6,12 +6,13 @@ import math
 from typing import TYPE_CHECKING, NamedTuple, final
 
 from hybrid_predict.ledger import duration
-from hybrid_predict.report.overview import MOST_SPEEDUP, Overview, overview
+from hybrid_predict.runs.overview import MOST_SPEEDUP, Overview, overview
 
 if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine
 
-FIRST, LAST = 10, 40
+FIRST = 10
+LAST = 40
 """Full steps between which seconds count; the first ones allocate memory and count operations."""
 
 
@@ -33,8 +34,10 @@ def relative_duration(seconds: StepSeconds, plan: Overview, predicted: int) -> f
 
 def describe_duration(seconds: StepSeconds, plan: Overview) -> str:
     """Describe how long a planned run takes, and what makes it shorter if that is too long."""
-    plain, helped = map(duration, seconds)
-    least, most = (relative_duration(seconds, plan, made) for made in (plan.predicted, 0))
+    plain = duration(seconds.plain)
+    helped = duration(seconds.helped)
+    least = relative_duration(seconds, plan, plan.predicted)
+    most = relative_duration(seconds, plan, 0)
     share = f"{most:.2f} times"
     if plan.predicted:
         share = f"{least:.2f} (if all planned predicted steps are made) to {share} (if none is)"
@@ -45,8 +48,8 @@ def describe_duration(seconds: StepSeconds, plan: Overview) -> str:
     ways = ["larger batches"] if any(part.corrected for part in plan.parts) else []
     full = math.ceil(plan.steps * seconds.plain / seconds.helped) - 1
     if full > max(plan.warmup + plan.cooldown, plan.steps / MOST_SPEEDUP):
-        ways += [f"a speedup with fewer than {full:,} full steps, if an audit finds no loss of "
-                 "quality"]  # fmt: skip
+        fewer = f"a speedup with fewer than {full:,} full steps"
+        ways.append(f"{fewer}, if an audit finds no loss of quality")
     return f"{text}; faster are {', or '.join(ways)}" if ways and least >= 1.0 else text
 
 
@@ -64,13 +67,15 @@ class SlowRun:
 
     def warning(self, step: int) -> str:
         """Return a warning after full step ``LAST`` if the run loses seconds, else nothing."""
-        engine, ledger = self._engine, self._engine.ledger
+        engine = self._engine
+        ledger = engine.ledger
         now = StepSeconds(ledger.full_seconds, ledger.full_seconds + ledger.overhead_seconds)
         if step == FIRST and all(p.device.type == "cpu" for p in engine.mapper.parameters):
             self._before = now
         if step != LAST or self._before is None or engine.config.shadow or ledger.fell_back:
             return ""
         took = [(b - a) / (LAST - FIRST) for a, b in zip(self._before, now, strict=True)]
-        seconds, plan = StepSeconds(*took), overview(engine)
+        seconds = StepSeconds(*took)
+        plan = overview(engine)
         slow = seconds.plain > 0 and relative_duration(seconds, plan, plan.predicted) >= 1.0
         return describe_duration(seconds, plan) if slow else ""

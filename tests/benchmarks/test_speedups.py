@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.speedups import speedup
 from hybrid_predict.runs.evidence import (
     AT_LEAST,
     AT_MOST,
     EXACT,
     PlainSteps,
     plain_steps_to_reach,
-    speedup,
     spread,
 )
 

@@ -5,7 +5,7 @@ import torch
 
 from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.ledger import duration
-from hybrid_predict.report.slow_run import FIRST, LAST, SlowRun
+from hybrid_predict.runs.slow_run import FIRST, LAST, SlowRun
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few")
 

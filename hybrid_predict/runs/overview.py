@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -14,7 +15,8 @@ from hybrid_predict.policy.policy import TOO_FEW
 if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine
 
-MOST_SPEEDUP, SHORT_RUN = 3.0, 100
+MOST_SPEEDUP = 3.0
+SHORT_RUN = 100
 """A higher speedup, or a shorter run, gets a warning."""
 
 _TREATMENTS = {
@@ -85,8 +87,9 @@ class Overview:
 
     @property
     def memory(self) -> str:
-        """Most memory that the plug-in keeps between full steps, with its unit."""
-        return size(self.held_bytes)
+        """Most memory that the plug-in keeps between full steps: ``640 kB``, ``1.2 MB``."""
+        number, unit = _scaled(self.held_bytes, ("bytes", "kB", "MB", "GB"))
+        return f"{number:.2g} {unit}" if number < 10 else f"{number:,.0f} {unit}"
 
     @property
     def plan(self) -> str:
@@ -100,9 +103,11 @@ class Overview:
 
 def overview(engine: HybridEngine) -> Overview:
     """Return the overview of an engine's run."""
-    mapper, schedule, groups = engine.mapper, engine.schedule, engine._state.groups
+    mapper = engine.mapper
+    schedule = engine.schedule
+    groups = engine._state.groups
     treated = {name: group.treatment for group in groups for name in group.names}
-    possible = engine.config.shadow or (bool(engine._state.policy.judged) and not too_few(engine))
+    possible = engine.config.shadow or (bool(engine._policy.judged) and not too_few(engine))
     sizes: dict[tuple[str, bool, bool], list[int]] = {}
     columns = zip(mapper.names, mapper.parameters, mapper.shapes, mapper.kinds, strict=True)
     for name, parameter, shape, kind in columns:
@@ -124,20 +129,10 @@ def overview(engine: HybridEngine) -> Overview:
     )
 
 
-def steps_until_skill(engine: HybridEngine) -> int:
-    """Return the number of steps until skill can be known; 0 if predicted steps need none."""
-    return engine._state.policy.until_skill
-
-
 def too_few(engine: HybridEngine) -> bool:
     """Return whether no predicted step can be taken, since few of the weights are predicted."""
-    policy = engine._state.policy
+    policy = engine._policy
     return policy.closed and policy.reason == TOO_FEW
-
-
-def remedies(engine: HybridEngine) -> str:
-    """Return what to type where ``max_overhead`` allows no corrections; empty elsewhere."""
-    return engine._state.remedies
 
 
 def added_cost(engine: HybridEngine) -> str:
@@ -148,20 +143,21 @@ def added_cost(engine: HybridEngine) -> str:
     text = f"; correcting adds {percent(share)} to a full step's operations"
     if share > engine.config.max_overhead:
         text += " (max_overhead counts one this small as 1e8)"
-    change = remedies(engine)
+    change = engine._state.remedies
     return f"{text}; {NONE_FIT} {change}" if change else text
 
 
 def cautions(engine: HybridEngine) -> list[str]:
     """Return warnings about the run, as sentences: speedup too high, run too short, few weights."""
-    asked, schedule = engine.config.compression, engine.schedule
+    asked = engine.config.compression
+    schedule = engine.schedule
     lines = []
     if asked > MOST_SPEEDUP and not engine.config.paced:
         lines.append(
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "A forecast is good for only one or two steps; start with speedup=1.5."
         )
-    gated = engine._state.policy.gated
+    gated = engine._policy.gated
     if asked > 1 and schedule.total < SHORT_RUN and gated and not schedule.shortfall:
         lines.append(
             f"A run of {_steps(schedule.total)} is too short to gain much: the first "
@@ -173,28 +169,21 @@ def cautions(engine: HybridEngine) -> list[str]:
     return lines
 
 
-def size(number: float) -> str:
-    """Format bytes for people: ``640 kB``, ``1.2 MB``, ``14 GB``."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if number < 1000 or unit == "GB":
-            break
-        number /= 1000
-    return f"{number:.2g} {unit}" if number < 10 else f"{number:,.0f} {unit}"
-
-
 def _steps(count: int, kind: str = "") -> str:
     return f"{count:,} {kind}step{'' if count == 1 else 's'}"
 
 
 def _share(chosen: list[Part], everything: tuple[Part, ...]) -> str:
-    part, total = (sum(part.weights for part in some) for some in (chosen, everything))
-    return f"{percent(part / total)} of {_count(total)} weights"
+    total = sum(part.weights for part in everything)
+    share = sum(part.weights for part in chosen) / total
+    number, unit = _scaled(total, ("", " k", " M", " G"))
+    return f"{percent(share)} of {number:.3g}{unit} weights"
 
 
-def _count(number: float) -> str:
-    """Format a number of weights: ``812``, ``1.9 k``, ``0.19 M``."""
-    for unit in ("", " k", " M", " G"):
-        if number < 1000 or unit == " G":
-            break
+def _scaled(number: float, units: Sequence[str]) -> tuple[float, str]:
+    """Return a number in the largest unit of at least 1; each is a thousand of the one before."""
+    for unit in units[:-1]:
+        if number < 1000:
+            return number, unit
         number /= 1000
-    return f"{number:.3g}{unit}"
+    return number, units[-1]
