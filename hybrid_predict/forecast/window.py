@@ -148,6 +148,8 @@ class Window:
     def load_state_dict(self, windows: Sequence[dict[str, Any]], values: Sequence[Tensor]) -> None:
         """Load this rank's window, of all ranks or alone; begin anew if otherwise sharded now.
 
+        Every rank has to call it, as all of them begin anew if one does.
+
         Args:
             windows: Results of :meth:`state_dict`.
             values: The K tensors, as local shards.
@@ -155,10 +157,8 @@ class Window:
         several = len(windows) > 1
         alike = all(window["ranks"] == processes.size() for window in windows)
         saved = windows[processes.rank() if alike and several else 0]
-        fits = list(saved["sizes"]) == self._sizes
-        if several and alike:
-            fits = all(processes.gather(fits))
-        if not fits or (several and not alike):
+        fits = list(saved["sizes"]) == self._sizes and (alike or not several)
+        if not all(processes.gather(fits)):
             saved = Window(self.length, values).state_dict()
 
         def own(samples: Sequence[Tensor]) -> list[Tensor]:

@@ -119,7 +119,7 @@ def refusal(loop: Loop, path: Path | None) -> dict[str, Any]:
     else:
         shared = [whole]
         dist.broadcast_object_list(shared)
-        state = {**shared[0], "limits": []}
+        state = {**shared[0], "policy": {}}
     with pytest.raises(CheckpointError) as caught:
         loop.engine.load_state_dict(state)
     same = same_bits(loop.engine._state.state_dict(whole=False), before)
@@ -134,7 +134,7 @@ def uneven(folder: Path) -> dict[str, Any]:
     dist.broadcast_object_list(shared)
     for group in shared[0]["tensors"]["groups"]:
         group["windows"][1]["sizes"][0] += 1
-    windows = [group.memory.window for group in loop.engine._state.groups]
+    windows = [group.memory.forecaster._window for group in loop.engine._state.groups]
     before = [window.state_dict()["seen"] for window in windows]
     loop.engine.load_state_dict(shared[0])
     after = [window.state_dict()["seen"] for window in windows]
