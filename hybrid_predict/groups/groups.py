@@ -198,7 +198,7 @@ class Groups:
                 self.left_out.add(SHARED if position in shared else COMPLEX)
                 continue
             rule = rules[id(p)]
-            if update is not None and (rule.relative or not rule.known):
+            if update is not None and (rule.relative or rule.unknown):
                 self.left_out.add(RELATIVE if rule.relative else f"{LEFT} {rule.unknown}")
                 update = None
             update = update if shards.form(p).dim() > 1 else None

@@ -14,14 +14,11 @@ from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.model.gradients import dense_gradients
-from hybrid_predict.optimizers.decay import UpdateRule, find_rule, number
+from hybrid_predict.optimizers.decay import UpdateRule, found_rule, number, stated_rule
 from hybrid_predict.optimizers.hooks import StepHooks, UpdateListener
-from hybrid_predict.optimizers.refusals import check_supported, inner_optimizer, refusal
+from hybrid_predict.optimizers.refusals import check_supported, inner_optimizer
 from hybrid_predict.ranks import shards
 from hybrid_predict.tensors.lists import upcast
-
-_MOST_RULES = 256
-"""Number of update rules to keep; an unknown optimizer may need a new one in every step."""
 
 
 @final
@@ -55,6 +52,9 @@ class _OptionsById(dict[int, Options]):
 class OptimizerWrapper:
     """Reports the updates of torch optimizers, and skips single updates.
 
+    They go against the gradient, unless ``maximize`` is set or the learning rate is a negative
+    number on the host. Weight decay may change during a run if its option is ``weight_decay``.
+
     Args:
         optimizers: One torch optimizer or several; they are not modified.
 
@@ -72,7 +72,8 @@ class OptimizerWrapper:
             expected = "a torch.optim.Optimizer or a non-empty list of them"
             raise ConfigError("optimizer", expected, optimizers, inner_optimizer(several))
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
-        self._rules: dict[tuple[Any, ...], UpdateRule] = {}
+        self._found: dict[tuple[Any, ...], UpdateRule] = {}
+        self._first_seen: dict[tuple[Any, ...], tuple[float, ...]] = {}
         self._known: dict[tuple[int, int], tuple[list[Any], UpdateRule]] = {}
         self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
         self._hooks: list[StepHooks] = []
@@ -124,8 +125,9 @@ class OptimizerWrapper:
             on_device = isinstance(rate, Tensor) and rate.device.type != "cpu"
             rate = rate if on_device else float(rate)
             turn = -1.0 if not on_device and rate < 0 else 1.0
+            sign = -turn if group.get("maximize") else turn
             shrink = rule.decay * rate if rule.by_rate and rule.decay else rule.decay
-            options = Options(rate, shrink, turn * rule.coupled, turn * rule.sign)
+            options = Options(rate, shrink, turn * rule.coupled, sign)
             by_id.update(dict.fromkeys(map(id, group["params"]), options))
         return by_id
 
@@ -144,30 +146,28 @@ class OptimizerWrapper:
                 values = [*{**group, "lr": None}.values()]
                 before, rule = self._known.get((k, place), ([], UpdateRule()))
                 if len(before) != len(values) or not all(map(is_, before, values)):
-                    rule = self._rule(k, group)
+                    rule = self._rule(k, place, group)
                     if not any(isinstance(value, Tensor) for value in values):  # set in place
                         self._known[k, place] = values, rule
                 yield group, rule
 
-    def _rule(self, index: int, group: Mapping[str, Any]) -> UpdateRule:
-        """Return the rule of a group: found once for each combination of flags.
+    def _rule(self, index: int, place: int, group: Mapping[str, Any]) -> UpdateRule:
+        """Return the rule of a group.
 
-        If decay is proportional to an option, a schedule of that option does not find it again.
+        Optimizers that are not torch's own are tried once for each combination of flags in a group,
+        and once for groups with the same numbers. Later a decay of theirs is only followed if it is
+        called ``weight_decay``; other numbers may be counters, which change in every step.
         """
-        key: tuple[Any, ...] = (index, *_flags(group))
-        first = self._rules.get(key)
-        rule = first.at(group) if first else None
-        if first and not rule:
-            key = (*key, *(number(group, name) for name, _, _ in first.basis))
-            rule = self._rules.get(key)
-        if rule is None:
-            rule = self._rules[key] = find_rule(self.optimizers[index], group)
-            if rule.returns:
-                reason = "it moves weights back, as with a second copy of the weights"
-                raise refusal(self.optimizers[index], reason)
-            while len(self._rules) > _MOST_RULES:
-                del self._rules[next(iter(self._rules))]
-        return rule
+        optimizer = self.optimizers[index]
+        if (stated := stated_rule(optimizer, group)) is not None:
+            return stated
+        flags = _flags(group)
+        numbers = tuple(number(group, name) for name in group if "lr" not in name)
+        numbers = self._first_seen.setdefault((index, place, *flags), numbers)
+        key = (index, *flags, *numbers)
+        if key not in self._found:
+            self._found[key] = found_rule(optimizer, group)
+        return self._found[key].at(group)
 
     def gradients(
         self, index: int, parameters: Sequence[Tensor], options: Sequence[Options]

@@ -71,7 +71,7 @@ def test_the_error_of_any_signal_handler_is_an_interrupt(handler, handle):
 
 PLACES = [
     "tensors.deltas.Movement.apply",
-    "optimizers.decay._Trials.rule",
+    "optimizers.decay._Trials.decay",
     "optimizers.decay._Trials._end",
     "model.uses.MatrixUses.see",
     "model.cost.flop_registry",

@@ -120,7 +120,7 @@ def test_an_optimizer_may_hold_its_scheduler_and_itself():
     optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     optimizer.scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
     optimizer.own = [optimizer]
-    assert all(rule.known for rule in OptimizerWrapper(optimizer).rules().values())
+    assert not any(rule.unknown for rule in OptimizerWrapper(optimizer).rules().values())
 
 
 @pytest.mark.parametrize("options", [{"lr": None}, {"learning_rate": 0.1}], ids=str)

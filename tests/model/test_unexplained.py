@@ -73,10 +73,6 @@ UNEXPLAINED = {
     "proximal": (near(mu=1.0, weight_decay=0.0), DECAY),
     "proximal, with decay": (near(mu=0.1, weight_decay=0.1), DECAY),
     "a push from the last weights": (own(following), DECAY),
-    "moves later than a trial lasts": (
-        own(lambda p, state, _: p.grad * (state["count"] > 100)),
-        "along or against the gradient",
-    ),
     "lasso": (own(lambda p, *_: p.grad + 0.1 * p.sign()), DECAY),
     "decay by the square of the rate": (
         own(lambda p, _, group: p.grad + group["lr"] * p, adam=True),
