@@ -42,17 +42,6 @@ def check_entries(state: Any, entries: Mapping[str, type]) -> None:
             raise damaged(f"{name} to be a {kind.__name__}", got)
 
 
-def check_count(name: str, value: Any) -> int:
-    """Return a saved count after checking it.
-
-    Raises:
-        CheckpointError: If the value is not an integer, or below 0.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise damaged(f"{name} to be an integer, at least 0", value)
-    return value
-
-
 def damaged(expected: str, got: object) -> CheckpointError:
     """Return the error for a saved state in which something is not as expected."""
     remedy = "Resume from another checkpoint."

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.ranks import fsdp1
@@ -67,17 +68,13 @@ def is_tensor_parallel(model: nn.Module) -> bool:
 
 def fsdp2_modules(model: nn.Module) -> list[Any]:
     """Return the modules that ``fully_shard`` was applied to."""
-    return [m for m in model.modules() if "FSDPModule" in _class_names(m)]
+    return [m for m in model.modules() if "FSDPModule" in [cls.__name__ for cls in type(m).__mro__]]
 
 
 def keepers(model: nn.Module) -> list[Callable[[], None]]:
     """Return functions that free what forward passes alone have gathered and FSDP keeps."""
     wrappers = [partial(fsdp1.reshard, module) for module in fsdp1.wrappers(model)]
     return [*(module.reshard for module in fsdp2_modules(model)), *wrappers]
-
-
-def _class_names(module: nn.Module) -> list[str]:
-    return [cls.__name__ for cls in type(module).__mro__]
 
 
 def stand_ins(model: nn.Module) -> dict[Hashable, int]:
@@ -115,16 +112,6 @@ def local(tensor: Tensor) -> Tensor:
     return detached.to_local() if is_dtensor(detached) else detached
 
 
-def as_dtensor(shard: Tensor, tensor: Any) -> Any:
-    """Wrap a local shard as a DTensor placed like ``tensor``; for another one return it as is."""
-    if not is_dtensor(tensor):
-        return shard
-    from torch.distributed.tensor import DTensor
-
-    like = {"shape": tensor.shape, "stride": tensor.stride()}
-    return DTensor.from_local(shard, tensor.device_mesh, tensor.placements, run_check=False, **like)
-
-
 def full_tensor(part: Tensor, tensor: Any) -> Tensor:
     """Gather the full tensor from parts placed like ``tensor``; every rank has to call it."""
     return assembled(part, layout(tensor)) if is_sharded(tensor) else part
@@ -150,7 +137,8 @@ def gather_state(
     if not any(is_sharded(t) for t in tensors):
         return {**state, **whole}
     gathered = {name: _convert_each(value, tensors, _to_host) for name, value in state.items()}
-    return _on_host({**gathered, **whole}) if rank() == 0 else None
+    both = {**gathered, **whole}
+    return tree_map_only(Tensor, Tensor.cpu, both) if rank() == 0 else None
 
 
 def shard_state(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
@@ -165,14 +153,6 @@ def _convert_each(
     if not fits or not all(isinstance(x, Tensor) for x in value):
         return value
     return [convert(x, t) for x, t in zip(value, tensors, strict=True)]
-
-
-def _on_host(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _on_host(x) for name, x in value.items()}
-    if isinstance(value, list):
-        return [_on_host(x) for x in value]
-    return value.cpu() if isinstance(value, Tensor) else value
 
 
 def _to_host(shard: Tensor, tensor: Tensor) -> Tensor | None:

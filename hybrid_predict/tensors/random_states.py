@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
 from typing import Any
 
 import numpy as np
 import torch
 
-from hybrid_predict.saved import all_or_nothing, damaged
+from hybrid_predict.saved import all_or_nothing
 
 
 def random_states() -> dict[str, Any]:
@@ -38,14 +37,9 @@ def set_random_states(states: dict[str, Any]) -> None:
 
 def _set(states: dict[str, Any]) -> None:
     version, internal, gauss = states["python"]
-    if not (gauss is None or math.isfinite(gauss)):
-        raise damaged("a state of Python's generator", gauss)
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = states["numpy"]
-    keys = keys.numpy().astype(np.uint32)
-    if not (0 <= position <= len(keys) and math.isfinite(cached)):
-        raise damaged("a state of NumPy's generator", (position, cached))
-    np.random.set_state((name, keys, int(position), int(has_gauss), float(cached)))
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
     torch.set_rng_state(states["torch"].cpu())
     if states["cuda"]:
         torch.cuda.set_rng_state_all([s.cpu() for s in states["cuda"]])

@@ -15,9 +15,6 @@ from hybrid_predict.optimizers.wrapper import Options
 from hybrid_predict.tensors.lists import finite_on_host, size, upcast
 from hybrid_predict.updates.base import COASTING, ROUNDING
 
-_SMALL = 2048
-"""Most entries of a tensor that is searched for zeros together with others."""
-
 
 def usable_gradients(
     gradients: list[Tensor], average: Sequence[Tensor], norms: Tensor
@@ -57,29 +54,12 @@ def optimizer_only(
 
 
 def zeros(tensors: Sequence[Tensor]) -> list[Tensor | None]:
-    """Return masks of exact zeros; whether there are any is only tested on the CPU.
-
-    There, small tensors are searched together, since calls take longer than the search.
-    """
-    small = [k for k, x in enumerate(tensors) if x.numel() <= _SMALL and x.device.type == "cpu"]
-    without = set(small) - _with_zeros(tensors, small) if len(small) > 1 else set()
-    searched = [k for k, x in enumerate(tensors) if k not in without and x.device.type == "cpu"]
-    if searched:
-        counts = torch.stack([torch.count_nonzero(tensors[k]) for k in searched]).tolist()
-        pairs = zip(searched, counts, strict=True)
-        without |= {k for k, count in pairs if count == tensors[k].numel()}
-    return [None if k in without else is_zero(x) for k, x in enumerate(tensors)]
+    """Return masks of exact zeros; whether there are any is only tested on the CPU."""
+    return [None if _is_known_full(x) else is_zero(x) for x in tensors]
 
 
-def _with_zeros(tensors: Sequence[Tensor], chosen: Sequence[int]) -> set[int]:
-    """Return which of the chosen tensors have an exact zero."""
-    flat = [tensors[k] if tensors[k].dim() == 1 else tensors[k].reshape(-1) for k in chosen]
-    entries = torch.cat(flat)
-    if int(torch.count_nonzero(entries)) == len(entries):
-        return set()
-    ends = torch.tensor([tensors[k].numel() for k in chosen]).cumsum(0)
-    places = torch.bucketize(is_zero(entries).nonzero().squeeze(1), ends, right=True)
-    return {chosen[place] for place in places.unique_consecutive().tolist()}
+def _is_known_full(x: Tensor) -> bool:
+    return x.device.type == "cpu" and int(torch.count_nonzero(x)) == x.numel()
 
 
 def is_zero(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from loops import hurry, same_bits
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -32,6 +32,15 @@ from hybrid_predict.ranks.fsdp1 import named_parameters
 from hybrid_predict.updates import AbstractUpdate, UpdateState
 
 STEPS, SPOILED = 24, 12
+
+
+def as_dtensor(shard: Tensor, tensor: Any) -> Any:
+    """Wrap a local shard as a DTensor placed like a tensor, unless that is a plain one."""
+    if not isinstance(tensor, DTensor):
+        return shard
+    form = {"shape": tensor.shape, "stride": tensor.stride()}
+    return DTensor.from_local(shard, tensor.device_mesh, tensor.placements, run_check=False, **form)
+
 
 FEW = 1.5e-4
 """A ``max_overhead`` that allows corrections of each matrix in some full steps only."""
@@ -184,8 +193,7 @@ class Loop:
             shards.local(p).copy_(state[f"{k}"])
             own = {n.partition(".")[2]: v for n, v in state.items() if n.startswith(f"{k}.")}
             self.optimizer.state[p] = {
-                n: v.clone() if n == "step" else shards.as_dtensor(v.clone(), p)
-                for n, v in own.items()
+                n: v.clone() if n == "step" else as_dtensor(v.clone(), p) for n, v in own.items()
             }
 
 
