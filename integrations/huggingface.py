@@ -28,7 +28,7 @@ from hybrid_predict.integrations.reporter import Reporter, checked_folder
 from hybrid_predict.ledger import SavingsLedger, StepRecord
 from hybrid_predict.model.module_hooks import OwnHook
 from hybrid_predict.runs.log import RunLog
-from hybrid_predict.saved import check_count, check_entries, damaged, reading
+from hybrid_predict.saved import reading
 
 try:
     from transformers import TrainerCallback, TrainerState, TrainingArguments
@@ -42,8 +42,6 @@ except ImportError as error:
 
 FILE = "hybrid_predict.pt"
 """Name of the file with the plug-in's state in each checkpoint folder."""
-
-_ENTRIES = {"run": str, "start": int, "engine": dict}
 
 _UNSEEN = (
     "HybridPredict does not see the loss, as the model's output has none or is compiled: gradients "
@@ -138,14 +136,14 @@ class HybridPredictCallback(TrainerCallback):
                 "none. Resume from a folder in output_dir, or also set "
                 "TrainingArguments(resume_from_checkpoint=...) to the folder."
             )
-        self._start = saved["start"] if saved else state.global_step
+        self._start = saved[0] if saved else state.global_step
         config = self.config.with_length(state.max_steps - self._start)
         # The Trainer's optimizer is accelerate's, around the torch optimizer.
         optimizer = kwargs["optimizer"]
         engine = HybridEngine(model, getattr(optimizer, "optimizer", optimizer), config)
         if saved is not None:
             try:
-                engine.load_state_dict(saved["engine"])
+                engine.load_state_dict(saved[1])
             except CheckpointError:
                 engine.detach()
                 raise
@@ -277,8 +275,8 @@ def _course(state: TrainerState) -> str:
     return sha256(json.dumps(course, sort_keys=True).encode()).hexdigest()
 
 
-def _load(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
-    """Return the state in the checkpoint that the Trainer resumes from, or None.
+def _load(args: TrainingArguments, state: TrainerState) -> tuple[int, Any] | None:
+    """Return where the run began, and the engine's state, from the checkpoint to resume from.
 
     The Trainer does not pass its folder to callbacks, so the likely folders are searched.
     """
@@ -288,12 +286,8 @@ def _load(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None
         if path.is_file():
             with reading(str(path)):
                 saved: Any = torch.load(path, map_location="cpu", weights_only=True)
-            check_entries(saved, _ENTRIES)
-            check_count("start", saved["start"])
-            if saved["run"] == _course(state):
-                if saved["start"] > state.global_step:
-                    raise damaged(f"start to be at most {state.global_step}", saved["start"])
-                return saved
+                if saved["run"] == _course(state):
+                    return saved["start"], saved["engine"]
             logger.warning("HybridPredict does not read %s: it belongs to another run.", path)
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from hybrid_predict.config import HybridConfig
@@ -68,7 +68,8 @@ class Loggers:
         plain = (bool, int, float)
         chosen = {
             f"hybrid_predict/{name}": value if isinstance(value, plain) else str(value)
-            for name, value in _chosen(config).items()
+            for name, value in config.to_dict().items()
+            if value is not None
         }
 
         def log(target: Any, kind: str) -> None:
@@ -117,7 +118,7 @@ class Loggers:
         for name in FACTS:
             if (fact := getattr(ledger, name)) is not None:
                 self.text(name, fact)
-        description = _description(config, ledger)
+        description = f"{_HEADING} {ledger}.\n\n{ONE_RUN}"
 
         def describe(target: Any, kind: str) -> None:
             if kind == "MLFlowLogger":
@@ -154,24 +155,3 @@ def _kind(target: Any) -> str:
     known = ("MLFlowLogger", "TensorBoardLogger", "WandbLogger")
     names = [cls.__name__ for cls in type(target).__mro__]
     return next((name for name in names if name in known), "")
-
-
-def _chosen(config: HybridConfig) -> dict[str, Any]:
-    """Return the fields of a configuration that are set."""
-    return {name: value for name, value in config.to_dict().items() if value is not None}
-
-
-def _description(config: HybridConfig, ledger: SavingsLedger) -> str:
-    """Return the result and the configuration as Markdown."""
-    lines = [f"{_HEADING} {ledger}.", "", ONE_RUN, ""]
-    if ledger.events:
-        events = [(e["reason"], e["step"], e["count"]) for e in ledger.events]
-        lines += [*_table(("event", "full step", "times"), events), ""]
-    lines += _table(("setting", "value"), _chosen(config).items())
-    return "\n".join(lines)
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    cells = [[" ".join(str(x).replace("|", "\\|").split()) for x in row] for row in rows]
-    return [f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *cells)]

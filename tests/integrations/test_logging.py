@@ -122,7 +122,7 @@ def test_tensorboard_gets_a_text_and_no_chart_of_a_constant() -> None:
     assert not {None, "None"} & set(params.values())
     text = texts["hybrid_predict"]
     assert text.startswith("**HybridPredict:** 4 full + 1 predicted = 5 steps, 20 % fewer")
-    assert "| something happened | 3 | 1 |" in text and "One run cannot show" in text
+    assert "One run cannot show" in text
 
 
 def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
@@ -169,7 +169,6 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     assert (tags["phase"], tags["status"]) == ("cooldown", "finished")
     assert tags["mode"] == "active" and tags["full_steps"] == str(ledger.full_steps)
     assert tags[NOTE].startswith(f"**HybridPredict:** {ledger}.")
-    assert "| speedup | 1.5 |" in tags[NOTE]
     assert run.data.params["hybrid_predict/warmup_steps"] == "0.05"
     files = {f.path for f in client.list_artifacts(run_id, "hybrid_predict")}
     assert files == {"hybrid_predict/ledger.json", "hybrid_predict/run.png"}
