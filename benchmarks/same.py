@@ -32,7 +32,8 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     """Describe how two runs differ; empty if they have the same bits."""
     pairs = list(zip(before["weights"], now["weights"], strict=True))
     same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
-    if same and before["losses"] == now["losses"] and before["records"] == now["records"]:
+    losses = [torch.tensor(run["losses"]).nan_to_num() for run in (before, now)]
+    if same and torch.equal(*losses) and before["records"] == now["records"]:
         return ""
     steps = zip(before["records"], now["records"], strict=False)
     first = next((k for k, (a, b) in enumerate(steps, 1) if a != b), None)

@@ -331,6 +331,8 @@ class HybridEngine(Uncopied):
             self._state.count_left(step)  # before the finalizer, which marks the step as undone
         self._finalizer()
         self._open.clear()
+        for group in self._groups:
+            group.release()
         unclaim(self, self.optimizer.parameters())
 
     def __enter__(self) -> HybridEngine:

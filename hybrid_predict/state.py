@@ -353,7 +353,7 @@ class State:
             return
         dropped = [] if self.plain else self.groups.load_state_dict(state["tensors"])
         self.apply_budget()  # again, with the loaded number of updates per optimizer
-        if not (self.plain or self.policy.load_state_dict(state["policy"])):
+        if not (self.plain or self.policy.load_state_dict(state["policy"], dropped)):
             dropped.append("loss and gradient norms")
         for part in dropped:
             reason = f"what was saved of {part} does not fit this run and was dropped"
@@ -367,6 +367,8 @@ class State:
 
     def _continue_at(self, steps: int) -> None:
         """Continue at a number of steps counted by the caller; steps since then were full steps."""
+        self.groups.forget()
+        self.policy.forget()
         ledger, reason = self.ledger, "the run went on without the plug-in before"
         if steps < ledger.steps:
             ledger.load(SavingsLedger().summary())

@@ -332,7 +332,8 @@ class Step:
         self._updates.clear()
         if index in self._held:
             self._held.discard(index)
-            self.measured.held = ""
+            if not self._held:
+                self.measured.held = ""
         if not self.calls[index]:  # else what was measured is of an earlier update, which was made
             for name in [n for n, g in self._gradients.items() if g.optimizer == index]:
                 del self._gradients[name]

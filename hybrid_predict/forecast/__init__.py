@@ -1,1 +1,1 @@
-"""Forecasts of the weights' movement: predictors, their skill, and groups of tensors."""
+"""Forecasts of the weights' movement: predictors, and the windows that compare them with it."""

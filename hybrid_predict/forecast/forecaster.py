@@ -128,8 +128,9 @@ class Forecaster:
 
     def inherit(self, other: Forecaster, pairs: Sequence[tuple[int, int]]) -> None:
         """Go on counting where tensors of another group stand, by positions here and there."""
-        self.history.count = other.history.count
-        self._window.inherit(other._window, pairs)
+        if pairs:
+            self.history.count = other.history.count
+            self._window.inherit(other._window, pairs)
 
     @property
     def arrays(self) -> dict[str, list[Tensor]]:

@@ -34,6 +34,7 @@ class Window:
     def __init__(self, length: int, values: Sequence[Tensor], *, short: bool = False) -> None:
         self.length = length
         self._short = short
+        self._shapes = [list(v.shape) for v in values]
         self._sizes = [v.numel() for v in values]
         self._types = [widest([v]) for v in values]
         self._places = [_places(v) for v in values]
@@ -135,7 +136,7 @@ class Window:
         return {
             "length": self.length,
             "ranks": processes.size(),
-            "sizes": list(self._sizes),
+            "shapes": self._shapes,
             "seen": self._seen,
             "count": self._count,
             "rates": self._rates,
@@ -148,7 +149,8 @@ class Window:
     def load_state_dict(self, windows: Sequence[dict[str, Any]], values: Sequence[Tensor]) -> None:
         """Load this rank's window, of all ranks or alone; begin anew if otherwise sharded now.
 
-        Every rank has to call it, as all of them begin anew if one does.
+        Every rank has to call it with a state of several ranks, or of another number of them, as
+        all of them begin anew if one does.
 
         Args:
             windows: Results of :meth:`state_dict`.
@@ -157,8 +159,11 @@ class Window:
         several = len(windows) > 1
         alike = all(window["ranks"] == processes.size() for window in windows)
         saved = windows[processes.rank() if alike and several else 0]
-        fits = list(saved["sizes"]) == self._sizes and (alike or not several)
-        if not all(processes.gather(fits)):
+        fits = saved["shapes"] == self._shapes and (alike or not several)
+        # A rank that goes back to its own state, after an error, is alone.
+        if several or not alike:
+            fits = all(processes.gather(fits))
+        if not fits:
             saved = Window(self.length, values).state_dict()
 
         def own(samples: Sequence[Tensor]) -> list[Tensor]:

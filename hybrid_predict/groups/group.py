@@ -125,6 +125,7 @@ class Group:
         self.parameters = list(parameters)
         self._sharded = shards.any_sharded(self.parameters)
         self._places: list[int] = []
+        self._local: list[Tensor] = []
 
     @property
     def _owners(self) -> list[int] | None:
@@ -163,6 +164,21 @@ class Group:
             fits=predictor.fitted,
             resting=self.resting,
         )
+
+    def has_shapes_of(self, parameters: Sequence[Tensor]) -> bool:
+        """Return whether parameters have the shapes of those of the group."""
+        shapes = [p.shape for p in parameters]
+        return shapes == [p.shape for p in self.parameters]
+
+    def release(self) -> None:
+        """Let go of the weights' memory."""
+        self._places = []
+        self._local = []
+
+    @property
+    def carries(self) -> list[Tensor]:
+        """Rounding errors of weights in 16 bits; empty if there are none."""
+        return self.memory.carries if self._allocated else []
 
     @property
     def held_bytes(self) -> int:

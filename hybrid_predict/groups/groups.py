@@ -99,7 +99,7 @@ class Groups:
     @property
     def carries(self) -> dict[str, Tensor]:
         """Kahan compensation of the half-precision weights, by parameter name."""
-        pairs = (zip(g.names, g.memory.carries, strict=False) for g in self._groups)
+        pairs = (zip(g.names, g.carries, strict=False) for g in self._groups)
         return {name: carry for each in pairs for name, carry in each}
 
     def of(self, index: int) -> list[Group]:
@@ -154,6 +154,11 @@ class Groups:
         self.regroup()
         return True
 
+    def forget(self) -> None:
+        """Forget what is known of all tensors."""
+        self._groups = []
+        self.regroup()
+
     def regroup(self, index: int | None = None) -> None:
         """Group the tensors of one optimizer, or of all, by their current kinds.
 
@@ -170,7 +175,8 @@ class Groups:
             if index not in (None, treatment.optimizer):
                 continue
             group = before.get((treatment.kind, treatment.optimizer, tuple(names)))
-            if group is None or group.treatment != treatment:
+            known = group is not None and group.treatment == treatment
+            if group is None or not known or not group.has_shapes_of(parameters):
                 momentum = self._optimizer.momentum(treatment.optimizer)
                 group = Group(treatment, names, parameters, self._history, momentum)
                 for old in before.values():
@@ -337,6 +343,7 @@ class Groups:
                 "state: expected the state_dict() of rank 0, got that of another rank. With "
                 "sharded parameters, save the state of rank 0 and load it on every rank."
             )
+        self.forget()
         by_key = {(repr(part["key"]), tuple(part["names"])): part for part in saved}
         dropped = []
         for group in self._groups:

@@ -126,7 +126,7 @@ class Memory:
         # The samples of local shards differ between ranks.
         sharded = whole and any(map(shards.is_sharded, tensors))
         window = own.get("window")
-        windows = processes.gather(window) if sharded else [window]
+        windows = processes.gather(_on_host(window)) if sharded else [window]
         collected = shards.gather_state(state, owned, tensors) if whole else {**state, **owned}
         return None if collected is None else {**collected, "windows": windows}
 
@@ -146,6 +146,15 @@ class Memory:
                 target.copy_(source)
         if self.forecaster is not None:
             self.forecaster.load_state_dict(state["count"], saved["windows"], tensors)
+
+
+def _on_host(window: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a saved window with its samples on the host, for other ranks."""
+    if window is None:
+        return None
+    names = "moved", "forecast", "before", "drift"
+    held = {name: [x.cpu() for x in window[name]] for name in names}
+    return {**window, **held, "rates": float(window["rates"])}
 
 
 def allocate(

@@ -50,7 +50,6 @@ class ParameterMapper:
         shards.check_supported(model)
         self.model, self._overrides = model, dict(overrides or {})
         self._keepers = shards.keepers(model)
-        self.written()  # else the optimizers' shards may not be the model's parameters
         fsdp1.note_ranges(model)
         self._kinds: dict[int, str] = {}
         self.follow(model.parameters() if parameters is None else parameters, owners)
@@ -63,6 +62,7 @@ class ParameterMapper:
 
     def follow(self, parameters: Iterable[Tensor], owners: Mapping[int, int] | None = None) -> None:
         """List the parameters again; known parameters keep their kinds."""
+        self.written()  # else the optimizers' shards may not be the model's parameters
         known = {id(p): name for name, p in fsdp1.named_parameters(self.model)}
         unique = {id(p): p for p in parameters}
         kinds = classify(self.model, owners)
@@ -172,9 +172,9 @@ class ParameterMapper:
         for name, direction in zip(delta.names, delta.directions, strict=True):
             if name not in self._by_name:
                 raise ConfigError("delta", "names of trained parameters", name)
-            targets.append(shards.local(self._by_name[name]))
-            _check_shape("delta", name, targets[-1], direction)
-        return Movement(delta, targets, self.written, carries)
+            targets.append(self._by_name[name])
+            _check_shape("delta", name, shards.local(targets[-1]), direction)
+        return Movement(delta, targets, shards.local, self.written, carries)
 
     def _check(self) -> None:
         known = {id(p) for p in self.model.parameters()}

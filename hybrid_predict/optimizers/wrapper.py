@@ -258,7 +258,12 @@ class OptimizerWrapper:
                 p.grad = gradient
         groups = self.optimizers[index].param_groups
         for group, before in zip(groups, counts, strict=False):  # some may be new
-            group.update(before)
+            for name, value in before.items():
+                now = group.get(name)
+                if isinstance(now, Tensor) and isinstance(value, Tensor):
+                    now.copy_(value)  # a schedule or a compiled step may hold this very tensor
+                else:
+                    group[name] = value
 
     def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
         """Call what ``listener`` returns around every update, until the handles are removed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
@@ -201,6 +201,8 @@ class Policy:
         """Plan a run of another length; return whether it is another one."""
         if self._until_skill is None:  # of the first groups
             self._until_skill = self.until_skill
+        elif steps == self.schedule.total:
+            return False
         before = self.schedule
         self.schedule = schedules.schedule(self._config.with_length(steps), self._until_skill)
         return before.total != steps
@@ -434,17 +436,31 @@ class Policy:
         """Learn from windows that were closed together."""
         parts = {part.key: part for part in sorted(self.parts, key=lambda part: part.decay)}
         for key in dict.fromkeys(key for key, _ in windows):  # alike on every rank
-            window = Window.summed([each for other, each in windows if other == key])
+            closed = [each for other, each in windows if other == key]
             part = parts.get(key)
             if part is None:  # it has lost its predictor since
                 continue
             confidence = self.confidences.setdefault(key, Confidence(fits=part.fits))
+            # Windows that do not close together are not those after the forecasts of the latest.
+            whole = len(closed) == sum(part.key == key for part in self.parts)
+            window = Window.summed(closed)
+            if not whole:
+                window = window._replace(late=0.0)
             confidence.add(window, decay=part.decay, planned=not self._paced)
+            if not whole:
+                confidence.latest = window._replace(steps=0)
             if not self._config.adaptive:
                 confidence.advance = 0.0
         known = [each for key, each in self.confidences.items() if key in parts]
         if known:
             self.skill.add(Window.summed([each.latest.scaled(each.multiple) for each in known]))
+        self.decide()
+
+    def forget(self) -> None:
+        """Forget what is known of forecasts."""
+        self.confidences.clear()
+        self.skill = Skill()
+        self._credit = 0.0
         self.decide()
 
     def state_dict(self) -> dict[str, Any]:
@@ -457,11 +473,17 @@ class Policy:
             "credit": self._credit,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Load a :meth:`state_dict`; return whether limits fitted the optimizers."""
+    def load_state_dict(self, state: Mapping[str, Any], dropped: Collection[str] = ()) -> bool:
+        """Load a :meth:`state_dict`; return whether limits fitted the optimizers.
+
+        Args:
+            state: The state.
+            dropped: Kinds whose history does not fit this run, so that nothing is known of them.
+        """
         self.confidences = {
             (kind, optimizer): Confidence.from_state(numbers)
             for kind, optimizer, numbers in state["confidences"]
+            if kind not in dropped
         }
         self.skill = loaded(Skill, state["skill"])
         self._credit = state["credit"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.tensors.lists import add_scaled, is_half, upcast
+from hybrid_predict.tensors.lists import add_scaled, clones, is_half, upcast
 
 
 @final
@@ -70,7 +70,8 @@ class Movement:
 
     Args:
         delta: The movement.
-        values: The weights, one local shard per name.
+        parameters: The parameters, one per name.
+        local: Returns the weights of a parameter: its local shard, wherever it is now.
         written: Called after every write.
         carries: Kahan compensation of half-precision weights by name, in 32 bits; updated in place.
     """
@@ -78,22 +79,26 @@ class Movement:
     def __init__(
         self,
         delta: WeightDelta,
-        values: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        local: Callable[[Tensor], Tensor],
         written: Callable[[], None],
         carries: dict[str, Tensor] | None = None,
     ) -> None:
-        self.delta, self._values, self._written = delta, list(values), written
+        self.delta = delta
+        self._parameters = list(parameters)
+        self._local = local
+        self._written = written
         held = [(carries or {}).get(name) for name in delta.names]
+        values = [local(p) for p in parameters]
         self._carries = [c if is_half(v) else None for c, v in zip(held, values, strict=True)]
-        self._copies = [
-            [(x, x.clone()) for x in pair if x is not None]
-            for pair in zip(values, self._carries, strict=True)
-        ]
+        self._copies = clones(values)
+        self._kept = [None if c is None else c.clone() for c in self._carries]
 
     def apply(self) -> None:
         """Move the weights."""
         delta = self.delta
-        columns = zip(self._values, delta.directions, delta.factors, self._carries, strict=True)
+        values = [self._local(p) for p in self._parameters]
+        columns = zip(values, delta.directions, delta.factors, self._carries, strict=True)
         plain: list[tuple[Tensor, Tensor, float]] = []
         with torch.no_grad():
             for value, direction, factor, carry in columns:
@@ -113,8 +118,11 @@ class Movement:
         It may come between a forward and a backward pass, so tensors keep their versions.
         """
         for k in members:
-            for target, kept in self._copies[k]:
-                target.data.copy_(kept)
+            # User code may have moved the weights to other memory.
+            self._local(self._parameters[k]).data.copy_(self._copies[k])
+            carry, kept = self._carries[k], self._kept[k]
+            if carry is not None and kept is not None:
+                carry.copy_(kept)
         self._written()
 
 

@@ -43,7 +43,7 @@ class AbstractUpdate(ABC):
     direction of unit length, m the averaged gradient, and P the number of full steps from one
     correction of a tensor to the next. So a corrected update goes downhill along the averaged
     gradient as steeply as the update that it replaces, unless it would have to be longer than B
-    times that update, or than the usual length :math:`\ell_0` of `rules.length`.
+    times that update, or than the usual length :math:`\ell_0` of `updates.length`.
 
     Subclasses are frozen dataclasses, and should be final. All memory is in the averaged gradients,
     which the caller stores, and in the :class:`UpdateState`. On several ranks each matrix has an

@@ -98,7 +98,9 @@ class Correction:
             xp = np
             numbers = [each.numpy() for each in numbers]
         own, along, slopes = numbers
-        own = xp.where(xp.isfinite(own) & xp.isfinite(slopes), own, 0.0)
+        # An optimizer that goes along its gradients as a whole is left to itself.
+        usable = xp.isfinite(own) & xp.isfinite(slopes) & ~(along.sum() > 0)
+        own = xp.where(usable, own, 0.0)
         falls = zip(self.falls, self.rows, strict=True)
         usual = [fall / length.usual_length(rows) for fall, rows in falls]
         relative = own * xp.asarray(usual) if on_host else lists.scaled(own, usual)

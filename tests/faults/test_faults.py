@@ -21,7 +21,7 @@ ELSEWHERE = {
     "Ctrl-C in a Trainer": f"integrations/test_lightning_interrupts.py::{INTERRUPT}",
     "The server is down": "integrations/test_logging.py::test_mlflow_gets_metrics_tags",
     "Truncated": "faults/test_damaged_states.py::test_an_engine_loads_a_whole_state_or_nothing",
-    "The callback's entries": "faults/test_damaged_states.py::test_the_callback_loads_a_whole_state_or_nothing",
+    "The callback's entries": "faults/test_damaged_states.py::test_the_callback_loads_a_whole",
     "`hybrid_predict.pt`": "integrations/test_huggingface.py::test_a_torn_or_foreign_file",
 }
 """Tests of other files that prove an entry, by the first words of both."""

@@ -133,7 +133,7 @@ def uneven(folder: Path) -> dict[str, Any]:
     shared = [loop.engine.state_dict()]
     dist.broadcast_object_list(shared)
     for group in shared[0]["tensors"]["groups"]:
-        group["windows"][1]["sizes"][0] += 1
+        group["windows"][1]["shapes"][0][0] += 1
     windows = [group.memory.forecaster._window for group in loop.engine._state.groups]
     before = [window.state_dict()["seen"] for window in windows]
     loop.engine.load_state_dict(shared[0])
