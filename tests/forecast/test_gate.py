@@ -32,25 +32,25 @@ def test_the_warm_up_lasts_until_skill_is_known():
 
 
 def test_without_skill_full_steps_are_taken_and_the_run_stays_as_long():
-    bench = Bench(gated(predictors={"hidden": NegatedForecast()}))
+    bench = Bench(gated(predictors={"hidden": NegatedForecast()}, total_steps=100))
     records = bench.finish()
     ledger = bench.engine.ledger
-    assert (ledger.full_steps, ledger.steps, ledger.predicted_steps) == (200, 200, 0)
+    assert (ledger.full_steps, ledger.steps, ledger.predicted_steps) == (100, 100, 0)
     assert ledger.skill < 0
-    assert ledger.skills["hidden"]["windows"] == 10  # scored to the end
+    assert ledger.skills["hidden"]["windows"] == 5  # scored to the end
     event = ledger.events[-1]
     assert "not shown enough skill" in event["reason"]
-    assert event["count"] > 20
+    assert event["count"] > 10
     assert all(r.ticks == 1 for r in records)
 
 
 def test_each_kind_is_gated_by_its_own_skill():
     predictors = {"hidden": NegatedForecast(), "vector": MomentumPredictor(gated=False)}
-    bench = Bench(gated(predictors=predictors))
+    bench = Bench(gated(predictors=predictors, total_steps=100))
     records = bench.finish()
     moved = moved_by(records)
     assert moved and all(name.endswith("bias") for name in moved)
-    assert bench.engine.ledger.predicted_steps > 50
+    assert bench.engine.ledger.predicted_steps > 20
 
 
 def near_one(model, k):
