@@ -6,37 +6,30 @@ import pytest
 import torch
 from cases import EVERY_KIND
 from loops import (
-    NAN,
     Bench,
     Run,
     full_step,
     hurry,
-    load,
     make_config,
     net,
     same_bits,
-    save,
-    spoil_with,
-    weights,
 )
 from own_optimizers import Lion
 
 from benchmarks.placebos import (
-    NegatedForecast,
     RandomForecast,
-    ShuffledForecast,
     StaleForecast,
 )
 from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine
 from hybrid_predict.config import KINDS, MOST_PREDICTED
 from hybrid_predict.ledger import Phase
-from hybrid_predict.policy.policy import BEGUN_ANEW, NOT_LASTING, TOO_FEW
+from hybrid_predict.policy.policy import BEGUN_ANEW
 from hybrid_predict.policy.verdict import ENDED, RESTARTED, Evidence
 
 SMALL, GOOD = 1e-5, 1e-2
 """Learning rates."""
 
-STEPS = 400
+STEPS = 240
 AT_ONCE = MOST_PREDICTED
 """Largest number of predicted steps before a full step."""
 
@@ -77,9 +70,10 @@ def on_a_device(options):
     }
 
 
-@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
-@pytest.mark.parametrize("speedup", ["auto", 1.5])
-@pytest.mark.parametrize("factor", [3.0, 1000.0])
+@pytest.mark.parametrize(
+    ("speedup", "factor", "device"),
+    [("auto", 1000.0, True), ("auto", 3.0, False), (1.5, 1000.0, False)],
+)
 def test_advances_begin_anew_where_the_learning_rate_rises_far(speedup, factor, device):
     one = run(speedup=speedup)
     if device:
@@ -97,29 +91,6 @@ def test_advances_begin_anew_where_the_learning_rate_rises_far(speedup, factor, 
     assert (largest < 0.1 if speedup == "auto" else largest < 1.5 * factor) == anew
     one.train(20)
     assert (BEGUN_ANEW in one.reasons) == anew
-
-
-def test_a_run_resumes_bit_for_bit_around_a_rise_of_the_learning_rate():
-    def steps(bench):
-        while bench.taken < 60:
-            for group in bench.optimizer.param_groups:
-                group["lr"] = 1e-5 if bench.taken < 44 else 1e-2
-            yield bench.step()
-
-    config = make_config(speedup="auto", total_steps=200)
-    bench, saves = Bench(config), {}
-    hurry(bench.engine)
-    for _ in steps(bench):
-        saves[bench.taken] = save(bench)
-    wanted = bench.trace()
-    assert BEGUN_ANEW in bench.reasons
-    for k in range(41, 48):
-        resumed = load(saves[k], config)
-        assert BEGUN_ANEW not in resumed.reasons or k > 44
-        for _ in steps(resumed):
-            pass
-        assert same_bits(resumed.trace(), wanted)
-        assert same_bits(resumed.engine.ledger.events, bench.engine.ledger.events)
 
 
 def check_whole(one):
@@ -141,10 +112,7 @@ def check_whole(one):
 
 FAST = {
     "default": {},
-    "uncorrected": {"updates": {}},
-    "ungated": {"predictors": EVERY_KIND},
-    "in bfloat16": {"history_dtype": "bfloat16"},
-    "warm-up and cooldown": {"warmup_steps": 150, "cooldown_steps": 0.2},
+    "in bfloat16": {"warmup_steps": 80, "cooldown_steps": 0.2, "history_dtype": "bfloat16"},
 }
 
 
@@ -157,11 +125,8 @@ def test_a_rate_that_is_far_too_small_takes_many_predicted_steps(changes):
     assert all(one.engine.ledger.skills[kind]["advance"] > 0 for kind in ("vector", "head"))
 
 
-@pytest.mark.parametrize(
-    ("rate", "predictors"), [(SMALL, EVERY_KIND), (GOOD, None)], ids=["ungated", "gated"]
-)
-def test_noise_alone_leads_to_no_predicted_step(rate, predictors):
-    one = run(rate, noise, small(64), predictors=predictors).finish()
+def test_noise_alone_leads_to_no_predicted_step():
+    one = run(SMALL, noise, small(64), predictors=EVERY_KIND).finish()
     assert one.engine.ledger.predicted_steps == 0
     assert one.engine.ledger.full_steps == STEPS
 
@@ -169,24 +134,11 @@ def test_noise_alone_leads_to_no_predicted_step(rate, predictors):
 def test_noise_alone_leads_to_none_if_the_options_do_not_tell_how_long_it_is_followed():
     """Lion's average decays by its second beta, .99."""
     model, state = small(64), torch.get_rng_state()
-    one = Run(model, Lion(model.parameters(), lr=SMALL), auto(), noise).finish()
+    one = Run(model, Lion(model.parameters(), lr=SMALL), auto(total_steps=400), noise).finish()
     assert torch.equal(torch.get_rng_state(), state)
     assert one.engine.ledger.predicted_steps == 0
     assert all(skill["windows"] > 5 for skill in one.engine.ledger.skills.values())
     assert any(reason.startswith("no predicted steps") for reason in one.reasons)
-
-
-REASONS = {
-    "do not last": (GOOD, {}, NOT_LASTING),
-    "too few": (SMALL, {"predictors": {"vector": "fitted"}}, TOO_FEW),
-}
-
-
-@pytest.mark.parametrize(("rate", "changes", "reason"), REASONS.values(), ids=REASONS.keys())
-def test_the_events_say_why_there_are_no_predicted_steps(rate, changes, reason):
-    one = run(rate, **changes).finish()
-    assert one.engine.ledger.predicted_steps < STEPS / 8
-    assert reason in one.reasons
 
 
 def test_a_run_that_is_resumed_with_auto_begins_anew_where_a_number_had_ended():
@@ -201,8 +153,6 @@ def test_a_run_that_is_resumed_with_auto_begins_anew_where_a_number_had_ended():
 
 PLACEBOS = [
     (RandomForecast, SMALL),
-    (NegatedForecast, SMALL),
-    (ShuffledForecast, SMALL),
     (StaleForecast, GOOD),  # at a rate that is far too small, the movement stays what it was
 ]
 
@@ -214,53 +164,25 @@ def test_a_placebo_makes_no_predicted_step(placebo, rate):
     assert one.engine.ledger.predicted_steps == 0
 
 
-NOTHING = {
-    "shadow": {"shadow": True},
-    "off": {"enabled": False},
-    "no predictors": {"predictors": {}},
-    "no predictors or updates": {"predictors": {}, "updates": {}},
-}
-
-
-@pytest.mark.parametrize("changes", NOTHING.values(), ids=NOTHING.keys())
-def test_what_is_not_to_be_predicted_is_not(changes):
-    one = run(total_steps=200, **changes).finish()
-    assert len(one.records) == one.engine.ledger.steps == 200
-    if changes != {"predictors": {}}:
-        model = small()
-        plain = Run(model, torch.optim.AdamW(model.parameters(), lr=SMALL), None, regression)
-        assert same_bits(weights(plain.train(200).model), weights(one.model))
-
-
 def test_a_shadow_shows_how_far_predicted_steps_would_lead():
-    skills = run(shadow=True).finish().engine.ledger.skills
+    skills = run(shadow=True).train(100).engine.ledger.skills
     assert any(one["persistence"] > 0 and one["advance"] > 0 for one in skills.values())
 
 
-def test_frozen_layers_stay_and_do_not_count():
-    model = small()
-    model[0].requires_grad_(False)
-    kept = weights(model)
-    one = run(model=model).finish()
-    check_whole(one)
-    assert one.engine.ledger.predicted_steps > STEPS / 8
-    assert all(torch.equal(p, kept[n]) for n, p in model.named_parameters() if n.startswith("0"))
-
-
-@pytest.mark.parametrize("absent", [False, True], ids=["both", "one in turn"])
-def test_several_optimizers_share_one_number_of_predicted_steps(absent):
+def test_several_optimizers_share_one_number_of_predicted_steps():
+    """Of which one updates in every other full step."""
     model = small()
     parts = [[*model[0].parameters(), *model[2].parameters()], list(model[4].parameters())]
     optimizers = [torch.optim.AdamW(part, lr=SMALL) for part in parts]
     engine, records = HybridEngine(model, optimizers, auto()), []
     while not engine.done:
         k = len(records)
-        updating = optimizers[:1] if absent and k % 2 else optimizers
+        updating = optimizers[:1] if k % 2 else optimizers
         records.append(full_step(engine, updating, lambda k=k: regression(model, k)))
     assert engine.ledger.steps == sum(r.ticks for r in records) == STEPS
     assert engine.ledger.predicted_steps > STEPS / 8
     moved = {name for r in records if r.gradients for name in r.gradients.alignments}
-    assert any(name.startswith("4") for name in moved) is not absent
+    assert moved and not any(name.startswith("4") for name in moved)
 
 
 def hurried(advance=1.3, **changes):
@@ -277,12 +199,12 @@ def counts(records):
 def test_predicted_steps_that_go_uphill_begin_anew(monkeypatch):
     uphill = torch.tensor([1.0, 1.0, -1.0, 1.0])
     monkeypatch.setattr("hybrid_predict.forecast.forecaster.slopes", lambda *_: uphill)
-    bench = hurried(total_steps=200)
+    bench = hurried(total_steps=60)
     records = bench.finish()
     verdicts = [record for record in records if record.predicted]
     assert 6 <= len(verdicts) <= 10
     assert RESTARTED in bench.reasons and ENDED not in bench.reasons
-    assert bench.engine.ledger.steps == 200
+    assert bench.engine.ledger.steps == 60
 
 
 def test_a_step_that_is_begun_again_takes_the_same_decision():
@@ -296,18 +218,3 @@ def test_a_step_that_is_begun_again_takes_the_same_decision():
     assert counts(found) == counts(wanted) and sum(counts(wanted)) > 8
     assert same_bits(often.trace(), left)
     assert often.engine.ledger.undone_steps == 3 * sum(counts(found))
-
-
-def test_steps_that_are_undone_are_not_made_up_for():
-    bench, records = hurried(total_steps=60), []
-    while not bench.engine.done:
-        before = bench.trace()
-        spoil = spoil_with(factor=NAN) if bench.taken == 9 else None
-        records.append(bench.step(spoil))
-        if spoil:
-            assert records[-1].predicted
-            assert same_bits(bench.trace()["model"], before["model"])
-    ledger = bench.engine.ledger
-    assert ledger.undone_steps == records[9].predicted
-    assert ledger.steps == sum(r.ticks for r in records) == 60
-    assert max(counts(records)) <= AT_ONCE

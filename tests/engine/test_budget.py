@@ -3,7 +3,6 @@
 import copy
 import logging
 import re
-from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from loops import Run, normal, same_bits, weights
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate
+from hybrid_predict import HybridConfig, MomentumPredictor, SpectralUpdate
 from hybrid_predict.groups import groups
 from hybrid_predict.ledger import FELL_BACK, Phase
 from hybrid_predict.policy import budget
@@ -48,8 +47,7 @@ def corrected(run, plain):
     return [not torch.equal(x[name], y[name]) for x, y in pairs]
 
 
-@pytest.mark.parametrize("longest", [0, 8192])
-@pytest.mark.parametrize("limit", [0.9, 1.5, 3.0, 1e9])
+@pytest.mark.parametrize(("limit", "longest"), [(0.9, 8192), (1.5, 0)])
 def test_matrices_are_corrected_as_often_as_the_budget_allows(limit, longest):
     updates = {"hidden": SpectralUpdate(longest=longest)}
     run = budgeted(max_overhead=limit, updates=updates).train(3)
@@ -59,9 +57,8 @@ def test_matrices_are_corrected_as_often_as_the_budget_allows(limit, longest):
     assert often == 1 or groups.operations(often - 1) / ledger.flops_per_step > limit
 
 
-@pytest.mark.parametrize("limit", [0.9, 2.5])
-def test_each_matrix_is_corrected_in_one_full_step_of_a_period(limit):
-    run, never = budgeted(max_overhead=limit), budgeted(max_overhead=0.0)
+def test_each_matrix_is_corrected_in_one_full_step_of_a_period():
+    run, never = budgeted(max_overhead=0.9), budgeted(max_overhead=0.0)
     for _ in range(20):
         never.model.load_state_dict(run.model.state_dict())
         never.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
@@ -71,15 +68,6 @@ def test_each_matrix_is_corrected_in_one_full_step_of_a_period(limit):
     first = found.index(True)
     assert 1 < often < 10 and first < often
     assert found == [k % often == first for k in range(20)]
-
-
-@pytest.mark.parametrize(("limit", "told"), [(0.9, True), (1e9, False)])
-def test_what_the_budget_changes_is_told_once_and_counted(limit, told, caplog):
-    with caplog.at_level(logging.INFO):
-        events = budgeted(max_overhead=limit).train(5).engine.ledger.events
-    about = [e for e in events if "max_overhead=0.9" in e["reason"]]
-    assert len(about) == caplog.text.count("max_overhead=0.9 allows") == told
-    assert [(e["step"], e["count"]) for e in about] == [(1, 1)] * told
 
 
 def test_the_first_correction_is_within_the_budget_already():
@@ -112,25 +100,17 @@ class Experts(nn.Module):
         return self.head(self.experts[k % 2](torch.tanh(self.inner(x))))
 
 
-@pytest.mark.parametrize("period", [2, 4, 6])
-def test_layers_without_a_gradient_in_every_full_step_have_their_turns(period, monkeypatch):
+def test_layers_without_a_gradient_in_every_full_step_have_their_turns(monkeypatch):
+    period = 4
     monkeypatch.setattr(groups, "shortest_period", lambda operations, allowed: period)
     torch.manual_seed(0)
     model = Experts()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     config = HybridConfig(speedup=1, total_steps=100, cooldown_steps=0)
-    with HybridEngine(model, optimizer, config) as engine:
-        for k in range(48):
-            engine.before_step()
-            x = normal(k, 16, 8)
-            loss = (model(x, k) - x[:, :4].sin()).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            engine.after_step(loss)
-        (group,) = (g for g in engine._groups if g.treatment.update)
-        found = zip(group.names, group.memory.update.arrays["steps"], strict=True)
-    for name, count in found:
+    run = Run(model, optimizer, config, lambda model, k: model(normal(k, 16, 8), k).square().mean())
+    engine = run.train(48).engine
+    (group,) = (g for g in engine._groups if g.treatment.update)
+    for name, count in zip(group.names, group.memory.update.arrays["steps"], strict=True):
         updates = 24 if "experts" in name else 48
         assert abs(int(count) - updates / period) <= 1
     assert engine.ledger.corrected_steps == 48
@@ -154,36 +134,13 @@ def test_where_nothing_can_be_counted_matrices_are_corrected_in_every_full_step(
     assert period(run) == 1 and run.engine.ledger.corrected_steps == 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Uncounted(SpectralUpdate):
-    """An update whose operations nobody has counted."""
-
-    def operations(self, like, period):
-        return 0
-
-
-def test_an_update_that_counts_nothing_is_made_in_every_full_step():
-    run = budgeted(max_overhead=0.0, updates={"hidden": Uncounted()}).train(3)
-    assert period(run) == 1 and run.engine.ledger.corrected_steps == 3
-
-
-@pytest.mark.parametrize(
-    ("limit", "gated", "predicted"),
-    [(0.0, True, False), (0.0, False, True), (1e9, True, True)],
-)
-def test_without_corrections_no_predicted_step_is_made_that_needs_skill(limit, gated, predicted):
+@pytest.mark.parametrize("gated", [True, False])
+def test_without_corrections_no_predicted_step_is_made_that_needs_skill(gated):
     predictors = {"hidden": MomentumPredictor(gated=gated)}
-    run = budgeted(
-        total_steps=200,
-        max_overhead=limit,
-        speedup=1.5,
-        predictors=predictors,
-        loss=lambda model, k: squared(model, 0),
-    ).finish()
-    assert bool(run.engine.ledger.predicted_steps) is predicted
-    assert bool(run.engine.ledger.corrected_steps) is (limit > 0)
-    assert any(why.startswith(FELL_BACK) for why in run.reasons) is (limit == 0.0 and gated)
-    assert run.engine.ledger.steps == 200
+    run = budgeted(max_overhead=0.0, speedup=1.5, predictors=predictors).finish()
+    assert bool(run.engine.ledger.predicted_steps) is not gated
+    assert run.engine.ledger.corrected_steps == 0
+    assert any(why.startswith(FELL_BACK) for why in run.reasons) is gated
 
 
 def test_several_updates_in_one_full_step_share_the_budget():
@@ -199,6 +156,26 @@ def test_several_updates_in_one_full_step_share_the_budget():
     assert 0 < run.engine.ledger.correction_share <= 0.9
 
 
+def test_a_run_that_may_correct_nothing_is_plain_from_its_first_step():
+    run = budgeted(max_overhead=0.1, speedup=1.5).finish()
+    plain = budgeted(enabled=False).finish()
+    assert run.engine.ledger.corrected_steps == 0
+    assert run.records[-1].phase is Phase.PLAIN
+    assert same_bits(weights(run.model), weights(plain.model))
+
+
+def test_what_would_allow_corrections_is_told_once(caplog):
+    run = budgeted(max_overhead=0.1, speedup=1.5, total_steps=200)
+    run.engine.before_step = partial(run.engine.before_step, 24)
+    with caplog.at_level(logging.INFO):
+        (event,) = run.train(3).engine.ledger.events
+    assert event["reason"].startswith(FELL_BACK) and caplog.text.count(event["reason"]) == 1
+    remedies = r"batches of at least [\d,]+ samples \(now 24\), or max_overhead=([\d.]+)$"
+    match = re.search(remedies, event["reason"])
+    assert period(run) is None
+    assert period(budgeted(max_overhead=float(match[1])).train(3)) is not None
+
+
 def test_after_a_step_that_was_abandoned_the_next_one_is_counted():
     run = budgeted()
     run.engine.before_step()
@@ -207,54 +184,3 @@ def test_after_a_step_that_was_abandoned_the_next_one_is_counted():
     run.train(2)
     counted = budgeted().train(2).engine.ledger.flops_per_step
     assert run.engine.ledger.flops_per_step == counted
-
-
-def test_small_models_are_corrected_in_every_full_step(monkeypatch):
-    monkeypatch.undo()
-    run = budgeted().train(3)
-    assert period(run) == 1
-    assert run.engine.ledger.correction_share > 0.1
-    assert period(budgeted(max_overhead=0.0).train(3)) is None
-
-
-@pytest.mark.parametrize("speedup", [1.5, 1])
-@pytest.mark.parametrize("limit", [0.0, 0.1])
-def test_a_run_that_may_correct_nothing_is_plain_from_its_first_step(speedup, limit):
-    run = budgeted(max_overhead=limit, speedup=speedup).finish()
-    plain = budgeted(enabled=False).finish()
-    assert run.engine.ledger.corrected_steps == 0
-    assert run.records[-1].phase is Phase.PLAIN
-    assert same_bits(weights(run.model), weights(plain.model))
-
-
-@pytest.mark.parametrize("samples", [None, 24])
-@pytest.mark.parametrize("gated", [False, True])
-def test_what_would_allow_corrections_is_told(gated, samples, caplog):
-    predictors = {"hidden": MomentumPredictor(gated=gated)}
-    run = budgeted(max_overhead=0.1, speedup=1.5, predictors=predictors, total_steps=200)
-    run.engine.before_step = partial(run.engine.before_step, samples)
-    with caplog.at_level(logging.INFO):
-        (event,) = run.train(3).engine.ledger.events
-    match = re.search(
-        r"no corrected updates; (?:for these )?set batches (.*), or max_overhead=([\d.]+)$",
-        event["reason"],
-    )
-    assert match is not None and caplog.text.count(event["reason"]) == 1
-    assert event["reason"].startswith(FELL_BACK) is gated
-    assert period(run) is None
-    assert period(budgeted(max_overhead=float(match[2])).train(3)) is not None
-    known = re.fullmatch(r"of at least ([\d,]+) samples \(now 24\)", match[1])
-    factor = re.fullmatch(r"([\d.,]+) times as large", match[1])
-    assert (known is None) == (samples is None) == (factor is not None)
-    assert known is None or int(known[1].replace(",", "")) > 24
-
-
-@pytest.mark.parametrize("speedup", [1, 1.5])
-def test_a_run_that_falls_back_is_told_once_what_why_and_what_to_change(speedup, caplog):
-    run = budgeted(max_overhead=0.001, speedup=speedup)
-    with caplog.at_level(logging.INFO, "hybrid_predict.engine"):
-        *_, event = run.train(3).engine.ledger.events
-    words = rf"{FELL_BACK}batches are too small .* set batches .*, or max_overhead=[\d.]+"
-    assert re.fullmatch(words, event["reason"])
-    assert caplog.messages[-1] == f"Full step 1: {event['reason']}."
-    assert caplog.text.count("too small") == 1 and "corrected in one of" not in caplog.text

@@ -1,16 +1,15 @@
 """When the kinds of parameters are decided, and by which losses."""
 
 import copy
-import logging
 import weakref
 
 import pytest
 import torch
-from kind_cases import CountDecoder, InKernel, mlp, rows, square
+from kind_cases import CountDecoder, mlp, rows, square
 from loops import make_config, same_bits, weights
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine, HybridTrainer, OptimizerWrapper, TorchModel
+from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.state import PATIENCE
 
 HEADS = {"px_r", "px_scale_decoder.0.weight"}
@@ -73,23 +72,8 @@ def test_a_loss_that_is_shown_earlier_decides_before_the_first_correction(call):
     assert moved == INNER
 
 
-def test_the_package_s_own_loop_shows_the_loss_before_the_first_correction():
-    plain = Loop()
-    plain.step()
-    torch.manual_seed(0)
-    model = CountDecoder()
-    config = HybridConfig(total_steps=9, speedup=1)
-    wrapped = OptimizerWrapper(sgd(model.parameters()))
-    trainer = HybridTrainer(TorchModel(model, lambda net, _: square(net)), wrapped, config)
-    trainer.step(None)
-    assert heads(trainer.engine) == HEADS
-    ours, theirs = weights(model), weights(plain.model)
-    assert {name for name in ours if not torch.equal(ours[name], theirs[name])} == INNER
-
-
-@pytest.mark.parametrize("tell", [torch.Tensor.item, torch.Tensor.detach, lambda loss: None])
-def test_without_a_loss_names_and_shapes_decide_and_the_run_says_so(tell, caplog):
-    caplog.set_level(logging.INFO, logger="hybrid_predict")
+@pytest.mark.parametrize("tell", [torch.Tensor.item, lambda loss: None])
+def test_without_a_loss_names_and_shapes_decide_and_the_run_says_so(tell):
     loop = Loop(make_config(total_steps=9), tell)
     for _ in range(3):
         loop.step()
@@ -97,15 +81,6 @@ def test_without_a_loss_names_and_shapes_decide_and_the_run_says_so(tell, caplog
     (event,) = loop.engine.ledger.events
     assert "px_decoder.2.weight and 1 more: decided by names and shapes" in event["reason"]
     assert event["count"] == 1
-    assert sum(event["reason"] in record.getMessage() for record in caplog.records) == 1
-
-
-def test_parts_that_the_loss_does_not_show_keep_their_kinds_and_are_named():
-    loop = Loop(make_config(total_steps=9), model=InKernel)
-    loop.step()
-    assert heads(loop.engine) == {"out.weight"}
-    (event,) = loop.engine.ledger.events
-    assert "in inner, stem.weight: decided by names and shapes" in event["reason"]
 
 
 def test_overrides_win():
@@ -172,9 +147,8 @@ class Adversaries:
         self.engine.after_step()
 
 
-@pytest.mark.parametrize("freeze", [False, True], ids=["trained", "frozen meanwhile"])
-def test_every_optimizer_s_own_loss_shows_its_part(freeze):
-    run = Adversaries(freeze=freeze)
+def test_every_optimizer_s_own_loss_shows_its_part_although_the_rest_is_frozen_meanwhile():
+    run = Adversaries(freeze=True)
     run.step()
     assert heads(run.engine) == {"made.2.weight", "judge.2.weight"}
     assert run.engine.ledger.events == []
@@ -191,25 +165,19 @@ def test_an_optimizer_that_updates_later_or_never_is_decided_then(every, decided
     assert any("an optimizer has not updated yet" in reason for reason in reasons) is told
 
 
-def test_a_loop_that_passes_no_loss_is_told_what_decided():
-    loop = Loop(make_config(total_steps=9), tell=lambda loss: None)
-    loop.step()
-    (event,) = loop.engine.ledger.events
-    assert event["reason"].startswith("no loss was passed to tell heads from hidden matrices in")
-
-
-@pytest.mark.parametrize(("dtype", "told"), [(torch.complex64, True), (torch.float32, False)])
-def test_complex_weights_are_left_to_the_optimizer_and_that_is_told(dtype, told):
+def test_complex_weights_are_left_to_the_optimizer_and_that_is_told():
     class Spectral(nn.Module):
         def __init__(self):
             super().__init__()
-            self.modes, self.out = nn.Parameter(torch.randn(8, 8, dtype=dtype)), mlp(8, 8, 8, 3)
+            self.modes, self.out = (
+                nn.Parameter(torch.randn(8, 8, dtype=torch.complex64)),
+                mlp(8, 8, 8, 3),
+            )
 
     loop = Loop(make_config(total_steps=9), model=Spectral)
     reasons = [event["reason"] for event in loop.engine.ledger.events]
-    assert reasons == told * ["complex parameters are left to the optimizer"]
-    groups = loop.engine._state.groups
-    assert ("modes" in {name for group in groups for name in group.names}) is not told
+    assert reasons == ["complex parameters are left to the optimizer"]
+    assert not any("modes" in group.names for group in loop.engine._state.groups)
 
 
 @pytest.mark.slow
@@ -225,12 +193,3 @@ def test_compiled_parts_keep_their_kinds():
     loop = Loop(make_config(total_steps=9), model=Whole)
     loop.step()
     assert heads(loop.engine) == {"out.weight"}
-    compiled = Loop(make_config(total_steps=9), model=lambda: mlp(6, 8, 8, 3))
-    whole = torch.compile(compiled.model, backend="aot_eager")
-    compiled.engine.before_step()
-    loss = square(whole)
-    loss.backward()
-    compiled.optimizer.step()
-    compiled.engine.after_step(loss)
-    assert heads(compiled.engine) == {"4.weight"}
-    assert "does not tell heads from hidden" in compiled.engine.ledger.events[0]["reason"]

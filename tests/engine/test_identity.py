@@ -5,11 +5,12 @@ import torch
 from cases import MODELS, OPTIMIZERS
 from loops import NAN, Bench, make_config, same_bits, spoil_with
 
-from hybrid_predict import HybridEngine, SpectralUpdate
+from hybrid_predict import SpectralUpdate
 
 PASSIVE = {
     "disabled": {"enabled": False},
     "shadow": {"shadow": True},
+    "shadow at its own pace": {"shadow": True, "speedup": "auto"},
     "nothing to do": {"updates": {}, "speedup": 1},
     "no share": {"updates": {"hidden": SpectralUpdate(share=0.0)}, "speedup": 1},
 }
@@ -21,10 +22,13 @@ def trace_of(config, model="mlp", optimizer="adamw", steps=12, spoiled=None):
     return bench, records
 
 
-@pytest.mark.parametrize("mode", PASSIVE)
 @pytest.mark.parametrize(
-    ("model", "optimizer"),
-    [("mlp", name) for name in OPTIMIZERS] + [(name, "adamw") for name in MODELS if name != "mlp"],
+    ("mode", "model", "optimizer"),
+    [
+        *((mode, "mlp", "adamw") for mode in PASSIVE),
+        *(("shadow", "mlp", name) for name in OPTIMIZERS if name != "adamw"),
+        *(("shadow", name, "adamw") for name in MODELS if name != "mlp"),
+    ],
 )
 def test_weights_state_and_randomness_are_those_of_the_plain_loop(mode, model, optimizer):
     plain, _ = trace_of(None, model, optimizer)
@@ -35,11 +39,9 @@ def test_weights_state_and_randomness_are_those_of_the_plain_loop(mode, model, o
     assert watched.engine.ledger.corrected_steps == 0
 
 
-@pytest.mark.parametrize("mode", PASSIVE)
-@pytest.mark.parametrize("spoiled", [0, 1, 6])
-def test_a_non_finite_loss_goes_through_as_in_the_plain_loop(mode, spoiled):
-    plain, _ = trace_of(None, spoiled=spoiled)
-    watched, _ = trace_of(make_config(**PASSIVE[mode]), spoiled=spoiled)
+def test_a_non_finite_loss_goes_through_as_in_the_plain_loop():
+    plain, _ = trace_of(None, spoiled=6)
+    watched, _ = trace_of(make_config(shadow=True), spoiled=6)
     assert same_bits(watched.trace(), plain.trace())
 
 
@@ -63,31 +65,9 @@ def test_a_speedup_of_one_corrects_hidden_matrices_and_nothing_else():
     assert corrected.engine.ledger.corrected_steps == 1
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("model", ["mlp", "conv", "tied"])
-def test_random_numbers_are_never_drawn(model, optimizer):
-    plain, _ = trace_of(None, model, optimizer)
-    active, records = trace_of(make_config(), model, optimizer)
+def test_random_numbers_are_never_drawn():
+    plain, _ = trace_of(None)
+    active, records = trace_of(make_config())
     for generator in ("torch", "numpy", "python"):
         assert same_bits(active.trace()[generator], plain.trace()[generator])
     assert any(record.predicted for record in records)
-
-
-class Noisy(torch.optim.SGD):
-    """Adds noise to its updates, and so draws from torch's generator in every step."""
-
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    p.grad.add_(torch.randn_like(p.grad), alpha=1e-3)
-        return super().step(closure)
-
-
-def test_trials_of_an_optimizer_that_draws_do_not_draw():
-    state = torch.get_rng_state()
-    bench = Bench(None)
-    optimizer = Noisy(bench.model.parameters(), lr=0.01, weight_decay=0.1)
-    torch.set_rng_state(state)
-    HybridEngine(bench.model, optimizer, make_config())
-    assert torch.equal(torch.get_rng_state(), state)

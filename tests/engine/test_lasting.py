@@ -12,10 +12,8 @@ from hybrid_predict.policy.policy import (
     NO_SKILL,
     NOT_LASTING,
     NOT_UPDATED,
-    TOO_FEW,
     TOO_SHORT,
 )
-from hybrid_predict.policy.verdict import ENDED, RESTARTED, Evidence
 
 OWN = 0.8
 """Length of one forecast in drifts that `hurry` sets."""
@@ -66,8 +64,7 @@ def test_at_a_small_rate_all_kinds_move_far_and_the_plan_stays():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("speedup", [1.25, 1.5, 3])
-@pytest.mark.parametrize("advance", [0.0, 0.2, 0.5, 2.0, 16.0])
+@pytest.mark.parametrize(("speedup", "advance"), [(1.25, 0.0), (1.5, 2.0), (3, 16.0)])
 def test_an_advance_is_divided_among_the_predicted_steps_of_a_full_step(speedup, advance):
     one = run(speedup=speedup)
     believing(one, advance)
@@ -105,7 +102,7 @@ def test_each_kind_is_judged_by_the_slope_where_its_predicted_movement_ends(monk
 
 @pytest.mark.parametrize(
     ("predictor", "length"),
-    [("fitted", OWN), (FittedPredictor(gated=False), OWN), ("momentum", 1.0)],
+    [(FittedPredictor(gated=False), OWN), ("momentum", 1.0)],
 )
 def test_kinds_that_a_user_names_move_by_one_forecast(predictor, length):
     one = run(predictors={"hidden": predictor, "head": predictor})
@@ -118,34 +115,13 @@ def test_kinds_that_a_user_names_move_by_one_forecast(predictor, length):
     assert bool(policy.blocked) == policy.gated
 
 
-def test_other_kinds_need_skill_of_their_own_and_cannot_take_the_place_of_hidden_matrices():
-    policy = believing(run(), 2.0)
-    every = {part.kind for part in policy.parts}
-    for without in KINDS:
-        known = policy.confidences[without, 0].skill
-        policy.confidences[without, 0].skill = Skill()
-        policy.decide()
-        blocked = {part.kind for part in policy.blocked}
-        assert blocked == (every if without == "hidden" else {without} & every)
-        assert policy.closed == (without == "hidden")
-        policy.confidences[without, 0].skill = known
-
-
 FEW_HIDDEN = {"2.weight": "head"}
 """Kinds with which hidden matrices have 192 of 841 weights."""
-
-
-def test_with_few_hidden_weights_the_other_kinds_make_up_for_them():
-    one = run(kinds=FEW_HIDDEN).finish()
-    assert one.engine.ledger.predicted_steps == one.engine.schedule.planned == 100
-    assert TOO_FEW not in one.reasons
 
 
 @pytest.mark.parametrize(
     ("skilled", "short", "advance", "reason"),
     [
-        (KINDS, (), 2.0, ""),
-        (("hidden", "head"), (), 2.0, ""),
         (("head", "vector"), (), 2.0, ""),
         (KINDS, (), 0.0, NOT_LASTING),
         (("hidden", "vector"), (), 2.0, NO_SKILL),
@@ -190,13 +166,12 @@ def still_while(model, k, without):
     return (model[4:](hidden) - x.sum(1, keepdim=True).sin()).square().mean()
 
 
-@pytest.mark.parametrize("gated", [True, False])
-def test_matrices_without_any_gradient_stay_although_their_optimizer_updates(gated):
-    without, model = range(60, 80), net(8, 24, 24, 1)
-    config = HybridConfig(**SETTINGS, predictors={"hidden": FittedPredictor(gated=gated)})
+def test_matrices_without_any_gradient_stay_although_their_optimizer_updates():
+    without, model = range(20, 30), net(8, 24, 24, 1)
+    config = HybridConfig(**SETTINGS, predictors={"hidden": FittedPredictor(gated=False)})
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
     engine, predicted, matrices = HybridEngine(model, optimizer, config), [], []
-    for k in range(160):
+    for k in range(110):
         record = full_step(engine, [optimizer], lambda k=k: still_while(model, k, without))
         hurry(engine, 2.0)
         predicted.append(record.predicted > 0)
@@ -209,10 +184,9 @@ def test_matrices_without_any_gradient_stay_although_their_optimizer_updates(gat
     assert NOT_UPDATED in {event["reason"] for event in engine.ledger.events}
 
 
-@pytest.mark.parametrize("kind", ["fitted", FittedPredictor(gated=False)])
 @pytest.mark.parametrize("thawed", [(2,), (2, 4)], ids=["one of two heads", "both heads"])
-def test_weights_that_train_anew_are_ready_after_their_first_full_step(thawed, kind):
-    one = run(kinds=FEW_HIDDEN, predictors=dict.fromkeys(("hidden", "head", "vector"), kind))
+def test_weights_that_train_anew_are_ready_after_their_first_full_step(thawed):
+    one = run(kinds=FEW_HIDDEN, predictors=dict.fromkeys(("hidden", "head", "vector"), "fitted"))
     anew = [one.model[k].weight for k in thawed]
     for weight in anew:
         weight.requires_grad_(False)
@@ -230,38 +204,3 @@ def test_weights_that_train_anew_are_ready_after_their_first_full_step(thawed, k
         weight.requires_grad_(False)
     one.engine._groups.refresh()
     assert not policy.blocked  # nothing is new where weights were frozen
-
-
-def test_a_layer_with_an_optimizer_of_its_own_is_ready_after_its_first_full_step():
-    model = net(8, 24, 24, 1)
-    optimizers = [torch.optim.SGD(model[k].parameters(), lr=1e-5) for k in (0, 2, 4)]
-    engine = HybridEngine(model, optimizers, HybridConfig(**SETTINGS, kinds=FEW_HIDDEN))
-    model[2].requires_grad_(False)
-    closed = []
-    for k in range(10):
-        if k == 5:
-            model[2].requires_grad_(True)
-        full_step(engine, optimizers, lambda k=k: regression(model, k))
-        hurry(engine, 2.0)
-        closed.append(engine._policy.closed)
-    assert closed == [False] * 10
-
-
-@pytest.mark.parametrize(("advance", "event"), [(0.0, ENDED), (1.0, RESTARTED)])
-def test_a_failed_test_ends_predicted_steps_unless_forecasts_had_lasted(
-    monkeypatch, advance, event
-):
-    one = run(rate=1e-2)
-    while not one.records or not one.records[-1].predicted:
-        one.train(1)
-    policy = one.engine._policy
-    for confidence in policy.confidences.values():
-        confidence.advance = advance
-    policy.decide()
-    monkeypatch.setattr(Evidence, "weigh", lambda evidence, _: setattr(evidence, "ended", True))
-    verdicts = len([r for r in one.records if r.predicted])
-    while len([r for r in one.records if r.predicted]) == verdicts:
-        one.train(1)
-    assert event in one.reasons
-    assert policy.evidence.ended == (event == ENDED)
-    assert not policy.lasting

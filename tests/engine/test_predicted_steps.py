@@ -7,7 +7,6 @@ from loops import Bench, Run, full_step, load, make_config, net, normal, same_bi
 from torch.optim.lr_scheduler import LambdaLR
 
 from hybrid_predict import HybridConfig, MomentumPredictor
-from hybrid_predict.ledger import Phase
 
 DECAY, COEFFICIENT = 0.9, 0.5
 
@@ -51,8 +50,9 @@ def test_a_run_of_300_steps_takes_200_full_steps():
     assert ledger.corrected_steps == 200 - 15  # the cooldown is left to the optimizer
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("updates", [{"hidden": "spectral"}, {}], ids=["corrected", "plain"])
+@pytest.mark.parametrize(
+    ("updates", "optimizer"), [({"hidden": "spectral"}, "adamw"), ({}, "sgd")], ids=str
+)
 def test_weights_move_by_coefficient_times_rate_times_drift(updates, optimizer):
     predictor = MomentumPredictor(decay=DECAY, coefficient=COEFFICIENT, gated=False)
     run = Scheduled(
@@ -77,57 +77,7 @@ def test_weights_move_by_coefficient_times_rate_times_drift(updates, optimizer):
     assert sum(record.predicted for record in run.records) == 20
 
 
-@pytest.mark.parametrize(
-    ("pattern", "predicted"),
-    [
-        # 4 of warm-up, then 54 in groups of two full steps and a predicted one, then 2.
-        ({"full_steps": 2, "predict_steps": 1}, [0] * 6 + [1, 0] * 18),
-        # 13 groups of 4, then a full and a predicted step, cut short by the cooldown.
-        ({"full_steps": 1, "predict_steps": 3}, [0] * 5 + [3] * 13 + [1, 0]),
-    ],
-    ids=["single", "several in a row"],
-)
-def test_a_pattern_of_full_and_predicted_steps(pattern, predicted):
-    run = Scheduled(60, warmup_steps=4, cooldown_steps=2, **pattern).finish()
-    assert [record.predicted for record in run.records] == predicted
-
-
-@pytest.mark.parametrize("speedup", [1.2, 1.5, 1.9, 2, 3])
-def test_a_run_takes_total_over_speedup_full_steps(speedup):
-    run = Scheduled(120, speedup=speedup, warmup_steps=2, cooldown_steps=2).finish()
-    assert len(run.records) == round(120 / speedup)
-    assert sum(record.ticks for record in run.records) == 120
-    most = max(record.predicted for record in run.records)
-    assert most in {2: (1, 2), 3: (2, 3)}.get(speedup, (1,))
-
-
-def test_phases_follow_each_other():
-    run = Scheduled(40, speedup=1.5, warmup_steps=5, cooldown_steps=4).finish()
-    phases = [record.phase for record in run.records]
-    assert phases[:5] == [Phase.WARMUP] * 5
-    assert set(phases[5:-4]) == {Phase.FULL, Phase.PREDICT}
-    assert phases[-3:] == [Phase.COOLDOWN] * 3
-    for record in run.records:
-        assert (record.phase is Phase.PREDICT) == (record.predicted > 0)
-
-
-def test_predicted_steps_and_their_verifying_step_share_one_rate():
-    run, at = Scheduled(60, speedup=1.5, schedule=lambda step: 1.0 / (1 + step)).finish(), 0
-    for rate, record in zip(run.rates, run.records, strict=True):
-        assert rate == pytest.approx(0.01 / (1 + at))
-        at += record.ticks
-
-
-def test_what_does_not_fit_is_warned_of_once_and_before_the_first_full_step(caplog):
-    run = Scheduled(30, speedup=1.9, warmup_steps=10, cooldown_steps=10)
-    (message,) = [r.getMessage() for r in caplog.records]
-    assert "Full step 1: only 5 of 14 predicted steps fit" in message
-    run.finish()
-    assert len([r for r in caplog.records if "fit" in r.getMessage()]) == 1
-    assert [e["count"] for e in run.engine.ledger.events if "fit" in e["reason"]] == [1]
-
-
-@pytest.mark.parametrize("total", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("total", [1, 3])
 def test_the_first_step_is_a_full_one_in_the_shortest_runs(total):
     bench = Bench(make_config(total_steps=total, warmup_steps=0, cooldown_steps=0))
     records = bench.finish()
@@ -153,9 +103,8 @@ def test_predicted_steps_of_unknown_length_do_not_change_the_mean_length():
     assert 0 < min(known) <= bench.engine.ledger.mean_length <= max(known)
 
 
-@pytest.mark.parametrize("changes", [{}, {"speedup": 1}, {"enabled": False}], ids=str)
-def test_full_steps_after_the_last_step_are_plain_training_and_tick_nothing(changes):
-    bench = Bench(make_config(**changes))
+def test_full_steps_after_the_last_step_are_plain_training_and_tick_nothing():
+    bench = Bench(make_config())
     assert sum(record.ticks for record in bench.finish()) == 30
     saved = save(bench)
     records = bench.train(5)

@@ -17,17 +17,16 @@ from loops import (
 from hybrid_predict import HybridEngine, SpectralUpdate
 from hybrid_predict.errors import UsageError
 from hybrid_predict.ledger import Phase
+from hybrid_predict.policy.policy import BEGUN_ANEW
 
 SHORT = {"total_steps": 24}
 SCENARIOS = {
     "pattern": (SHORT, ()),
     "undone": ({"total_steps": 40}, (6, 26)),
-    "spread": ({"total_steps": 24, "speedup": 1.4}, ()),
+    "spread": ({**SHORT, "speedup": 1.4, "updates": {}}, ()),
     "shadow": ({**SHORT, "shadow": True}, (9,)),
     "corrected only": ({**SHORT, "speedup": 1}, (9,)),
-    "half a share": ({**SHORT, "updates": {"hidden": SpectralUpdate(share=0.5)}}, ()),
-    "no root": ({**SHORT, "updates": {"hidden": SpectralUpdate(longest=0)}}, (9,)),
-    "uncorrected": ({**SHORT, "updates": {}}, (9,)),
+    "no root": ({**SHORT, "updates": {"hidden": SpectralUpdate(share=0.5, longest=0)}}, (9,)),
     "history in bfloat16": ({**SHORT, "history_dtype": "bfloat16"}, (9,)),
 }
 
@@ -44,9 +43,8 @@ def summary(record):
 @pytest.mark.parametrize(
     ("scenario", "model", "optimizer"),
     [
-        *((name, "mlp", "adamw-fused") for name in SCENARIOS),
+        *((name, "mlp", "adamw-fused") for name in list(SCENARIOS)[2:]),
         ("undone", "conv", "sgd"),
-        ("undone", "tied", "adamw"),
         ("pattern", "partly-trained", "rmsprop"),
     ],
 )
@@ -78,6 +76,8 @@ def test_a_run_that_decides_its_own_pace_resumes_bit_for_bit():
     saves, records, states = [], [], []
 
     def step(bench, number):
+        if number == 120:
+            bench.optimizer.param_groups[0]["lr"] = 1e-3
         first = 0.85 + 0.05 * min(1.0, number / 30)  # as a schedule of momentum changes it
         bench.optimizer.param_groups[0]["betas"] = first, 0.999
         if number in (60, 82):  # the measured persistence of so few weights may be chance
@@ -95,7 +95,8 @@ def test_a_run_that_decides_its_own_pace_resumes_bit_for_bit():
     assert any(known["end"] for policy in policies for *_, known in policy["confidences"])
     assert any(policy["credit"] % 1 for policy in policies)
     first = next(k for k, record in enumerate(records) if record.predicted)
-    for k in {19, 45, first + 1, 84, len(records) - 2}:
+    assert BEGUN_ANEW in bench.reasons
+    for k in {19, 45, first + 1, 84, 119, 121, len(records) - 2}:
         resumed, tail = load(saves[k], config), []
         for part in ("tensors", "policy"):
             assert same_bits(resumed.engine.state_dict()[part], states[k][part])
@@ -141,7 +142,6 @@ def test_a_longer_run_continues_a_shorter_one_and_says_so():
 
 CHANGED = {
     "another update": {"updates": {"hidden": SpectralUpdate(decay=0.5)}},
-    "no update": {"updates": {}},
     "fewer predicted kinds": {"predictors": {"head": "momentum"}},
     "another predictor": {"predictors": {"hidden": "momentum"}},
 }

@@ -1,8 +1,7 @@
 """The loop that the package owns: the same steps as by hand, with the loss known in time."""
 
 import pytest
-from cases import OPTIMIZERS
-from loops import INF, NAN, Bench, make_config, same_bits, weights
+from loops import NAN, Bench, make_config, same_bits, weights
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -13,8 +12,8 @@ from hybrid_predict.errors import ConfigError
 class Workshop:
     """A trainer on the same model, batches and optimizer as a :class:`Bench`."""
 
-    def __init__(self, config, optimizer="adamw", spoiled=None, scheduled=False):
-        self.bench = Bench(None, "conv", optimizer)
+    def __init__(self, config, spoiled=None, scheduled=False):
+        self.bench = Bench(None, "conv")
         self.spoiled = spoiled or {}
         scheduler = LambdaLR(self.bench.optimizer, lambda tick: 0.9**tick) if scheduled else None
         self.scheduler = scheduler
@@ -33,14 +32,13 @@ class Workshop:
         return [self.trainer.step(k) for k in range(count)]
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("changes", [{}, {"enabled": False}, {"shadow": True}], ids=str)
-def test_trainer_takes_the_same_steps_as_the_loop_by_hand(changes, optimizer):
+@pytest.mark.parametrize("changes", [{}, {"enabled": False}], ids=str)
+def test_trainer_takes_the_same_steps_as_the_loop_by_hand(changes):
     config = make_config(**changes)
-    hand = Bench(config, "conv", optimizer)
+    hand = Bench(config, "conv")
     records = hand.train(12)
     expected = hand.trace()
-    shop = Workshop(config, optimizer)
+    shop = Workshop(config)
     results = shop.steps(12)
     assert same_bits(shop.bench.trace(), expected)
     assert [r.record.ticks for r in results] == [r.ticks for r in records]
@@ -60,11 +58,10 @@ VERIFYING = 3
 """The number of the first full step that verifies predicted steps."""
 
 
-@pytest.mark.parametrize("spoil", [(1.0, NAN), (1.0, INF), (NAN, 0.0)], ids=str)
-def test_a_bad_loss_is_known_before_the_update_and_undoes_predicted_steps(spoil):
+def test_a_bad_loss_is_known_before_the_update_and_undoes_predicted_steps():
     """A loss that is offset has good gradients: only the loss itself can tell."""
     config = make_config(total_steps=60)
-    shop = Workshop(config, spoiled={VERIFYING: spoil})
+    shop = Workshop(config, spoiled={VERIFYING: (1.0, NAN)})
     shop.steps(VERIFYING)
     before = weights(shop.bench.model)
     record = shop.trainer.step(VERIFYING).record
@@ -73,15 +70,14 @@ def test_a_bad_loss_is_known_before_the_update_and_undoes_predicted_steps(spoil)
     assert shop.trainer.ledger.undone_steps == record.predicted == 1
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_a_batch_that_raises_undoes_the_predicted_steps_before_it(error):
+def test_a_batch_that_raises_undoes_the_predicted_steps_before_it():
     bench, seen = Bench(None, "conv"), {}
 
     class Failing(TorchModel):
         def forward(self, batch):
             seen["moved"] = weights(self.module)
             if batch == VERIFYING:
-                raise error
+                raise KeyboardInterrupt
             return super().forward(batch)
 
     def batches():
@@ -91,7 +87,7 @@ def test_a_batch_that_raises_undoes_the_predicted_steps_before_it(error):
 
     model = Failing(bench.model, lambda model, k: bench.case.loss(model, bench.case.batch(k)))
     trainer = HybridTrainer(model, OptimizerWrapper(bench.optimizer), make_config())
-    with pytest.raises(error):
+    with pytest.raises(KeyboardInterrupt):
         trainer.fit(batches())
     assert not same_bits(seen["moved"], seen["verified"])
     assert same_bits(weights(bench.model), seen["verified"])

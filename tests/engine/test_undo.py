@@ -14,7 +14,6 @@ from loops import (
     make_config,
     net,
     same_bits,
-    spoil_with,
     weights,
 )
 from torch import nn
@@ -24,16 +23,14 @@ from verifying import run as verifying
 from hybrid_predict import HybridEngine, Verdict
 from hybrid_predict.errors import UsageError
 
-BAD_GRADIENT = [name for name in SPOILERS if "only" not in name]
 
-
-@pytest.mark.parametrize("clip", [False, True], ids=["unclipped", "clipped"])
-@pytest.mark.parametrize("spoiler", BAD_GRADIENT)
-@pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER)
-def test_a_bad_gradient_undoes_weights_state_and_buffers(optimizer, spoiler, clip):
+@pytest.mark.parametrize(
+    ("optimizer", "clip"), [*((name, False) for name in EVERY_OPTIMIZER), ("adamw", True)]
+)
+def test_a_bad_gradient_undoes_weights_state_and_buffers(optimizer, clip):
     bench = verifying(optimizer)
     before, steps = kept(bench), bench.engine.ledger.steps
-    record = bench.step(SPOILERS[spoiler], clip)
+    record = bench.step(SPOILERS["one-gradient"], clip)
     assert (record.predicted, record.ticks, record.verdict) == (1, 1, Verdict.UNDONE)
     assert same_bits(kept(bench), before)
     assert bench.engine.ledger.steps == steps + 1
@@ -42,22 +39,6 @@ def test_a_bad_gradient_undoes_weights_state_and_buffers(optimizer, spoiler, cli
     event = ledger.events[-1]
     assert event["reason"].startswith("predicted steps were undone: the gradient")
     assert (event["step"], event["count"]) == (7, 1)
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw, fused"])
-def test_undone_steps_are_counted(optimizer):
-    bench = verifying(optimizer, total_steps=60, steps=0)
-    records = []
-    while not bench.engine.done:
-        spoil = spoil_with(factor=NAN) if bench.taken in (9, 30) else None
-        records.append(bench.step(spoil))
-    ledger = bench.engine.ledger
-    assert ledger.undone_steps == sum(records[k].predicted for k in (9, 30))
-    assert ledger.undone_steps >= 1
-    assert sum(r.ticks for r in records) == 60 == ledger.steps
-    assert ledger.full_steps + ledger.predicted_steps == 60
-    made = sum(r.predicted for r in records)
-    assert made == ledger.predicted_steps + ledger.undone_steps
 
 
 def two_optimizers(make):
@@ -69,11 +50,9 @@ def two_optimizers(make):
     return run.train(6), [model[:2], model[2:], *optimizers]
 
 
-@pytest.mark.parametrize("make", [EVERY_OPTIMIZER["adamw"], EVERY_OPTIMIZER["adamw, fused"]],
-                         ids=["plain", "fused"])  # fmt: skip
-@pytest.mark.parametrize("bad", [0, 1])
-def test_each_optimizer_is_judged_on_its_own_parameters(make, bad):
-    run, parts = two_optimizers(make)
+@pytest.mark.parametrize(("optimizer", "bad"), [("adamw", 0), ("adamw, fused", 1)])
+def test_each_optimizer_is_judged_on_its_own_parameters(optimizer, bad):
+    run, parts = two_optimizers(EVERY_OPTIMIZER[optimizer])
     before = [copy.deepcopy(part.state_dict()) for part in parts]
 
     def spoil():
@@ -109,7 +88,7 @@ class LateBranch(nn.Module):
         return self.trunk(x) + (self.branch(x) if self.open else 0.0)
 
 
-@pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER)
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw, fused", "sgd"])
 def test_a_first_gradient_in_an_undone_step_leaves_no_state_behind(optimizer):
     model = LateBranch()
     optimizer = EVERY_OPTIMIZER[optimizer](list(model.parameters()))
@@ -146,8 +125,7 @@ class Flaky(torch.optim.AdamW):
         return super().step(closure)
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["left", "made again"])
-@pytest.mark.parametrize("factor", [1.0, NAN])
+@pytest.mark.parametrize(("factor", "again"), [(1.0, False), (NAN, True)])
 def test_an_update_that_raises_leaves_weights_and_gradients_as_they_were(factor, again):
     bench = Bench(None)
     bench.optimizer = Flaky(bench.model.parameters(), lr=0.01)
@@ -205,7 +183,7 @@ def test_a_step_is_not_left_after_its_update():
     assert bench.engine.after_step().verdict is Verdict.STANDS
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_precisions_train_and_undo_alike(dtype):
     model = net(4, 6, 6, 1).to(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-4)

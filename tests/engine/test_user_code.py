@@ -8,7 +8,7 @@ from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine
 
-STEPS = 80
+STEPS = 40
 BASIS = normal(99, 8, 8)
 MASK = (torch.arange(24 * 24).reshape(24, 24) % 5 > 0).float()
 
@@ -59,8 +59,7 @@ class Edited(nn.Linear):
         return super().forward(x)
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["before the forward pass", "in it"])
-@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize(("edit", "inside"), [("normalised columns", True), ("clamped", False)])
 def test_weights_edited_before_the_update_train_as_in_plain_training(edit, inside, monkeypatch):
     monkeypatch.setattr(Edited, "edit", staticmethod(EDITS[edit]))
 
@@ -82,8 +81,7 @@ def test_weights_edited_before_the_update_train_as_in_plain_training(edit, insid
     assert ends[1] < 2.5 * ends[0]
 
 
-@pytest.mark.parametrize("hook", [False, True], ids=["after the update", "in a hook after it"])
-@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize(("edit", "hook"), [("masked", False), ("clamped", True)])
 def test_weights_edited_after_the_update_stay_edited(edit, hook):
     model = autoencoder()
     optimizer = adamw(model.parameters())
@@ -105,29 +103,7 @@ def test_weights_edited_after_the_update_stay_edited(edit, hook):
             assert float(model[2].weight.detach().abs().max()) <= 0.1 + 1e-7
 
 
-class Tied(nn.Module):
-    """An autoencoder whose decoder reads the memory of its encoder, transposed."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem, self.encoder = nn.Linear(8, 16), nn.Linear(16, 12)
-        self.decoder, self.head = nn.Linear(12, 16), nn.Linear(16, 8)
-        self.decoder.weight.data = self.encoder.weight.data.t()
-
-    def forward(self, x):
-        return self.head(self.decoder(self.encoder(self.stem(x).tanh()).tanh()).tanh())
-
-
-def test_parameters_that_share_memory_are_left_to_the_optimizer():
-    ends = []
-    for plugged in (False, True):
-        torch.manual_seed(0)
-        run = run_of(Tied(), plugged=plugged, kinds={"stem*": "vector"}, total_steps=160)
-        ends.append(weights(run.train(STEPS).model))
-    assert same_bits(*ends)
-
-
-PLACES = ("before the engine", "after the engine", "in the first step", "around the closure")
+PLACES = ("before the engine", "in the first step", "around the closure")
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -157,9 +133,8 @@ def test_gradients_are_read_as_the_optimizer_sees_them(place):
     if place == "before the engine":
         optimizer.register_step_pre_hook(masking)
     engine = HybridEngine(model, optimizer, HybridConfig(total_steps=30, predictors=UNGATED))
-    if place in ("after the engine", "around the closure"):
-        late = masking_later if place == "around the closure" else masking
-        optimizer.register_step_pre_hook(late)
+    if place == "around the closure":
+        optimizer.register_step_pre_hook(masking_later)
     while not engine.done:
         engine.before_step()
         if place == "around the closure":
@@ -189,20 +164,10 @@ class Freeing(torch.optim.Optimizer):
                 p.grad = None
 
 
-class FreeingToo(torch.optim.SGD):
-    """The same by way of its base class, whose hooks are called inside those of its own."""
-
-    def step(self, closure=None):
-        super().step(closure)
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.grad = None
-
-
 def test_an_optimizer_that_frees_its_gradients_trains_alike():
     runs = [
         run_of(autoencoder(), lambda ps, cls=cls: cls(ps, lr=0.01)).train(STEPS)
-        for cls in (torch.optim.SGD, Freeing, FreeingToo)
+        for cls in (torch.optim.SGD, Freeing)
     ]
     assert all(same_bits(run.inside, runs[0].inside) for run in runs)
     assert all(moved["2.weight"].any() for moved in runs[0].inside)

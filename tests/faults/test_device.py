@@ -72,7 +72,6 @@ def from_host(original):
     [
         ("mlp", {"speedup": 1}),
         ("conv", {"warmup_steps": 50}),
-        ("partly-trained", {"warmup_steps": 50}),
     ],
 )
 def test_a_step_that_verifies_nothing_neither_reads_the_device_nor_copies_to_it(
@@ -135,10 +134,9 @@ def test_measurements_on_a_device_are_read_together(reads):
     assert reads == [MOST_UNREAD] * 3
 
 
-@pytest.mark.parametrize("model", ["mlp", "conv"])
-def test_training_is_the_same_whenever_measurements_are_read(model, request):
+def test_training_is_the_same_whenever_measurements_are_read(request):
     def train():
-        bench, records = Bench(make_config(total_steps=90), model), []
+        bench, records = Bench(make_config(total_steps=90)), []
         while not bench.engine.done:
             spoil = SPOILERS["one-gradient"] if bench.taken == 20 else None
             records.append(bench.step(spoil))
@@ -152,11 +150,10 @@ def test_training_is_the_same_whenever_measurements_are_read(model, request):
     assert same_bits(train(), wanted)
 
 
-@pytest.mark.parametrize("at", [5, 9, 24])
-def test_a_run_with_unread_measurements_resumes_bit_for_bit(at, reads):
-    config = make_config(total_steps=60, speedup=1.5)
+def test_a_run_with_unread_measurements_resumes_bit_for_bit(reads):
+    config = make_config(total_steps=40, speedup=1.5)
     bench = Bench(config)
-    bench.train(at)
+    bench.train(9)
     saved = save(bench)
     bench.finish()
     again = load(saved, config)

@@ -16,12 +16,14 @@ SLOW = ("`kill -9` at any moment",)
 INTERRUPT = "test_an_interrupt_leaves_nothing_unverified_and_a_save_goes_on_from_there"
 REACHES = "test_an_interrupt_reaches_the_caller_wherever_failures_are_kept_inside"
 
+DAMAGED = "faults/test_damaged_states.py::test"
+
 ELSEWHERE = {
     "The handler of a signal": f"faults/test_interrupts.py::{REACHES}",
     "Ctrl-C in a Trainer": f"integrations/test_lightning_interrupts.py::{INTERRUPT}",
     "The server is down": "integrations/test_logging.py::test_mlflow_gets_metrics_tags",
-    "Truncated": "faults/test_damaged_states.py::test_an_engine_loads_a_whole_state_or_nothing",
-    "The callback's entries": "faults/test_damaged_states.py::test_the_callback_loads_a_whole",
+    "Truncated": f"{DAMAGED}_an_engine_loads_a_whole_state_or_nothing",
+    "The callback's entries": f"{DAMAGED}_the_callback_loads_a_whole_state_or_nothing",
     "`hybrid_predict.pt`": "integrations/test_huggingface.py::test_a_torn_or_foreign_file",
 }
 """Tests of other files that prove an entry, by the first words of both."""

@@ -77,7 +77,7 @@ RUNS = st.fixed_dictionaries(
 
 
 @pytest.mark.filterwarnings("ignore:.*only .* fit between")
-@settings(anywhere, max_examples=20)
+@settings(anywhere, max_examples=12)
 @given(
     changes=RUNS,
     model=st.sampled_from(sorted(MODELS)),

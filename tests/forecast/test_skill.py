@@ -13,7 +13,7 @@ LENGTH = 20
 def test_skill_is_that_of_a_replay_in_64_bits():
     """The trajectory is saved at every full step; a predicted step moves nothing at coefficient 0,
     but it has a direction, so the replay measures the drift's."""
-    model, decay = net(16, 300, 300, 300, 1), 0.9
+    model, decay = net(16, 200, 200, 200, 1), 0.9
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     predictor = MomentumPredictor(decay=decay, coefficient=1e-6, gated=False)
     config = HybridConfig(
@@ -53,7 +53,7 @@ def test_skill_is_that_of_a_replay_in_64_bits():
     assert run.records[-1].skill == ledger.skill
 
 
-@pytest.mark.parametrize("at", [5, 10, 20, 22, 83])
+@pytest.mark.parametrize("at", [10, 22])
 def test_a_gated_run_resumes_bit_for_bit_inside_a_window(at):
     predictors = {"hidden": "fitted", "head": "momentum"}
     config = make_config(total_steps=140, speedup=1.3, predictors=predictors)

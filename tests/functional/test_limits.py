@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from functional_loops import KINDS, in_functions, in_the_engine, same_runs, weights
+from functional_loops import KINDS, in_functions, in_the_engine, same_runs
 
-from hybrid_predict import HybridConfig, MomentumPredictor, SpectralUpdate
+from hybrid_predict import HybridConfig, MomentumPredictor
 from hybrid_predict.functional import correct, init
 from hybrid_predict.functional.plan import make_plans
 from hybrid_predict.policy import budget
@@ -23,38 +23,12 @@ def every_operation_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "SMALLEST_STEP", 0.0)
 
 
-@pytest.mark.parametrize(
-    ("limit", "period"), [(0.1, None), (0.14, 6), (0.27, 3), (0.4, 2), (0.6, 1), (1e9, 1)]
-)
+@pytest.mark.parametrize(("limit", "period"), [(0.1, None), (0.27, 3), (0.6, 1)])
 def test_matrices_are_corrected_as_often_as_in_the_engine(limit: float, period: int | None) -> None:
     settings = HybridConfig(total_steps=40, kinds=KINDS, max_overhead=limit, predictors=UNGATED)
     theirs = in_the_engine(settings)
     assert theirs.operations and theirs.period == period
     same_runs(in_functions(settings, step_operations=theirs.operations), theirs)
-
-
-@pytest.mark.parametrize(
-    ("limit", "update", "levels"),
-    [
-        (3.0, SpectralUpdate(), []),
-        (0.3, SpectralUpdate(), ["INFO"]),
-        (0.15, SpectralUpdate(longest=0), ["INFO"]),
-    ],
-    ids=["in every step", "limited", "limited, no root"],
-)
-def test_limits_are_told_as_in_the_engine(
-    limit: float, update: SpectralUpdate, levels: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = HybridConfig(
-        speedup=1, total_steps=40, kinds=KINDS, max_overhead=limit, updates={"hidden": update}
-    )
-    with caplog.at_level(logging.INFO):
-        theirs = in_the_engine(settings, stop=2)
-        said = [text.partition(": ")[2] for text in caplog.messages if "max_overhead" in text]
-        caplog.clear()
-        init(weights(), settings, step_operations=theirs.operations)
-    assert [text.lower() for text in caplog.messages] == said
-    assert [record.levelname for record in caplog.records] == levels
 
 
 def wide() -> dict[str, np.ndarray]:
@@ -63,28 +37,22 @@ def wide() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("limit", "words"),
-    [(0.0, "max_overhead=0 allows no corrected updates"), (1e-9, "batches are too small")],
-)
-@pytest.mark.parametrize(
     ("settings", "arrays", "warned"),
     [
         ({"total_steps": 90}, set(), True),
         ({"total_steps": 90, "predictors": UNGATED}, {"hidden"}, False),
-        ({"speedup": 1}, set(), True),
     ],
-    ids=["gated", "not gated", "corrected only"],
+    ids=["gated", "not gated"],
 )
 def test_without_corrections_no_predicted_step_is_made_that_needs_skill(
-    settings: dict[str, Any], arrays: set[str], warned: bool, limit: float, words: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    w, config = wide(), HybridConfig(kinds={"head": "head"}, max_overhead=limit, **settings)
+    settings: dict[str, Any], arrays: set[str], warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    w, config = wide(), HybridConfig(kinds={"head": "head"}, max_overhead=1e-9, **settings)
     with caplog.at_level(logging.INFO):
         state = init(w, config, step_operations=1e6)
     assert set(state.tensors) == arrays
-    assert ("plain training" in caplog.text, words in caplog.text) == (warned, warned)
-    assert ("for these set" in caplog.text) is not warned
+    assert ("plain training" in caplog.text) is warned
+    assert ("batches are too small" in caplog.text) is warned
     assert not any(tensor.memory for tensor in state.tensors.values())
     after = {name: 0.99 * x for name, x in w.items()}
     new, _ = correct(state, w, w, after, 0.1, config=config, step_operations=1e6)

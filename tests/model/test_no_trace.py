@@ -101,7 +101,7 @@ def test_a_shadowed_run_of_such_an_optimizer_is_the_plain_one(monkeypatch):
     ends = []
     for config in (None, make_config(shadow=True)):
         bench = Bench(config, optimizer="busy")
-        bench.train(20)
+        bench.train(8)
         ends.append([bench.optimizer.trace(), generators()])
     assert same_bits(*ends)
 

@@ -13,26 +13,16 @@ def named_optimizer(name):
     return type(name, (torch.optim.SGD,), {})
 
 
-REFUSED = {
-    "LBFGS": torch.optim.LBFGS,
-    **{
-        name: named_optimizer(name)
-        for name in (
-            "AdamWScheduleFree",
-            "SGDScheduleFree",
-            "Lookahead",
-            "SAM",
-            "ASAM",
-            "OnebitAdam",
-        )
-    },
-    "subclass": type("Mine", (named_optimizer("SAM"),), {}),
-}
+REFUSED = [
+    torch.optim.LBFGS,
+    type("Mine", (named_optimizer("SAM"),), {}),
+    *map(named_optimizer, ("AdamWScheduleFree", "Lookahead", "OnebitAdam")),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_optimizers_that_cannot_be_followed_are_refused(name):
-    optimizer = REFUSED[name](nn.Linear(2, 2).parameters(), lr=0.1)
+@pytest.mark.parametrize("make", REFUSED)
+def test_optimizers_that_cannot_be_followed_are_refused(make):
+    optimizer = make(nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(UnsupportedSetupError, match=r"optimizer: expected .*because it .*use SGD"):
         OptimizerWrapper(optimizer)
 
@@ -123,14 +113,13 @@ def test_an_optimizer_may_hold_its_scheduler_and_itself():
     assert not any(rule.unknown for rule in OptimizerWrapper(optimizer).rules().values())
 
 
-@pytest.mark.parametrize("options", [{"lr": None}, {"learning_rate": 0.1}], ids=str)
-def test_an_optimizer_without_a_learning_rate_is_refused(options):
+def test_an_optimizer_without_a_learning_rate_is_refused():
     class Without(torch.optim.Optimizer):
         def step(self, closure=None):
             pass
 
     with pytest.raises(UnsupportedSetupError, match=r"expected a learning rate 'lr'.*Set lr to"):
-        OptimizerWrapper(Without(nn.Linear(2, 2).parameters(), options))
+        OptimizerWrapper(Without(nn.Linear(2, 2).parameters(), {"learning_rate": 0.1}))
 
 
 class Scaled(torch.optim.SGD):
@@ -151,7 +140,6 @@ class Unclosed(torch.optim.SGD):
 
 STEPS = {
     "by place": (Scaled, lambda o, f: o.step(f, 2.0), 3.0),
-    "mixed": (Scaled, lambda o, f: o.step(f, scale=2.0), 3.0),
     "by name": (Scaled, lambda o, f: o.step(scale=2.0, closure=f), 3.0),
     "no closure": (Unclosed, lambda o, f: o.step(2.0), None),
 }
@@ -230,10 +218,8 @@ ZeroOptimizer = type("Zero", (Wrapper,), {"__module__": "deepspeed.runtime.zero.
         (OwnOptimizer(), r"OptimWrapper, opt=torch\.optim\.AdamW.*pass learn\.opt\.opt"),
         (Wrapper(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "that it wraps, its attribute 'opt'"),
         (ZeroOptimizer(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "divides weights.*fully_shard"),
-        (3, "got 3"),
         (None, r"optimizer: expected a torch\.optim.Optimizer"),
         ([], "a non-empty list"),
-        ([1], "got"),
     ],
 )
 def test_what_is_no_torch_optimizer_is_refused_with_the_place_of_one(other, remedy):
@@ -245,7 +231,7 @@ class DeepSpeedEngine(nn.Linear):
     """As the engine of DeepSpeed, of which its other engines are subclasses."""
 
 
-@pytest.mark.parametrize("mark", ["ds_id", "_hp_mapping", ""])
+@pytest.mark.parametrize("mark", ["ds_id", ""])
 def test_models_of_deepspeed_are_refused_with_the_nearest_that_works(mark):
     net = nn.Linear(2, 2) if mark else type("PipelineEngine", (DeepSpeedEngine,), {})(2, 2)
     setattr(net.weight, mark or "own", 0)

