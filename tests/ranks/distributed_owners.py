@@ -118,7 +118,6 @@ def corrected(
             "shapes": [tuple(shards.form(p).shape) for p in kept.parameters],
             "parts": [shards.local(p).numel() for p in kept.parameters],
             "arrays": {name: [not x.is_meta for x in each] for name, each in owned.items()},
-            "bytes": kept.held_bytes,
         }
 
     return check
