@@ -6,11 +6,9 @@ import torch
 from lightning.pytorch.callbacks import (
     EarlyStopping,
     LearningRateMonitor,
-    ModelCheckpoint,
     RichModelSummary,
     TQDMProgressBar,
 )
-from lightning.pytorch.loggers import CSVLogger
 from lightning_models import Net, loader
 
 from hybrid_predict import HybridPredict
@@ -21,7 +19,7 @@ from hybrid_predict.audit.meter import Meter
 from hybrid_predict.audit.store import cell
 from hybrid_predict.audit.training import train_arm
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
@@ -37,20 +35,14 @@ def trained(make_run, name, folder, **options):
     return train_arm(make_run, config, cell(config, name, 0), folder, Observer())
 
 
-def keys(value):
-    """A test's name that is the same in every process: objects print their address."""
-    return "+".join(value) if isinstance(value, dict) else str(value)
-
-
 @pytest.mark.parametrize(
     ("options", "short", "plain"),
     [
         ({"max_steps": 50}, (34, None), (50, None)),
         ({"max_epochs": 10}, (-1, 7), (-1, 10)),
-        ({"max_epochs": -1, "max_steps": 30}, (20, -1), (30, -1)),
         ({"max_epochs": 4, "max_steps": 90}, (60, 3), (90, 4)),
     ],
-    ids=keys,
+    ids=str,
 )
 @pytest.mark.parametrize("name", ARMS)
 def test_trainer_has_the_length_of_its_arm(tmp_path, name, options, short, plain):
@@ -64,19 +56,11 @@ def test_trainer_has_the_length_of_its_arm(tmp_path, name, options, short, plain
     assert str(tmp_path) == trainer.default_root_dir
 
 
-@pytest.mark.parametrize(
-    ("number", "speedup", "expected"), [(1800, 1.5, 1200), (33, 1.1, 30), (10, 3.0, 4), (1, 9.0, 1)]
-)
+@pytest.mark.parametrize(("number", "speedup", "expected"), [(33, 1.1, 30), (10, 3.0, 4)])
 def test_scaled_numbers_are_rounded_up_in_short_arms_only(tmp_path, number, speedup, expected):
     for name in ARMS:
         scaled = arm(name, tmp_path, speedup=speedup).scaled(number)
         assert scaled == (expected if name in SHORTENED else number)
-
-
-@pytest.mark.parametrize("number", [0, 2.5, True, "30"])
-def test_only_positive_integers_can_be_scaled(tmp_path, number):
-    with pytest.raises(ConfigError, match="scaled: expected a positive integer"):
-        arm(SHORT, tmp_path).scaled(number)
 
 
 def test_the_callback_comes_first_and_what_draws_on_the_terminal_is_left_out(tmp_path):
@@ -88,27 +72,14 @@ def test_the_callback_comes_first_and_what_draws_on_the_terminal_is_left_out(tmp
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
-    [({}, False), ({"enable_checkpointing": True}, True), ({"callbacks": ModelCheckpoint()}, True)],
-    ids=keys,
-)
-def test_checkpoints_are_saved_only_if_asked_for(tmp_path, options, expected):
-    trainer = arm(FULL, tmp_path).trainer(max_steps=9, **options)
-    assert bool(trainer.checkpoint_callbacks) == expected
-
-
-@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({}, "max_steps or max_epochs"),
-        ({"max_steps": -1, "max_epochs": -1}, "max_steps or max_epochs"),
-        ({"max_steps": 0}, "max_steps: expected a positive integer"),
         ({"max_epochs": 2.5}, "max_epochs: expected a positive integer"),
         ({"max_steps": 9, "max_time": "00:01:00:00"}, "max_time: expected nothing"),
-        ({"max_steps": 9, "fast_dev_run": True}, "fast_dev_run: expected nothing"),
         ({"max_steps": 9, "callbacks": [HybridPredict()]}, "callbacks: expected no HybridPredict"),
     ],
-    ids=keys,
+    ids=str,
 )
 def test_trainers_that_cannot_be_audited_are_refused(tmp_path, options, words):
     with pytest.raises(ConfigError, match=words):
@@ -184,12 +155,8 @@ class Stopping(Net):
         return EarlyStopping("val_loss", min_delta=1e9, patience=1)
 
 
-@pytest.mark.filterwarnings("ignore:The following callbacks returned in")
-@pytest.mark.parametrize("by_model", [True, False])
-def test_early_stopping_is_left_out_and_that_is_told(tmp_path, by_model):
-    stopping = [] if by_model else [EarlyStopping("val_loss", min_delta=1e9, patience=1)]
-    kind = Stopping if by_model else Net
-    made = run(lambda: kind("none"), max_steps=30, callbacks=stopping, val_check_interval=2)
+def test_early_stopping_is_left_out_and_that_is_told(tmp_path):
+    made = run(lambda: Stopping("none"), max_steps=30, val_check_interval=2)
     config = AuditConfig(mlflow=False, seeds=1)
     assert "EarlyStopping" in str(plan_audit(made, config))
     results = audit(made, config, tmp_path).results
@@ -198,25 +165,12 @@ def test_early_stopping_is_left_out_and_that_is_told(tmp_path, by_model):
     assert note in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize("given", [True, None, [], "own"])
-def test_loggers_are_replaced(tmp_path, monkeypatch, given):
-    """A callback that needs a logger finds one, whatever the Trainer is given."""
-    monkeypatch.chdir(tmp_path)
-    logger = [CSVLogger(given)] if given == "own" else given
-    trained(run(Net, logger=logger, callbacks=[LearningRateMonitor()]), FULL, tmp_path)
-    assert not (tmp_path / "own").exists()
-
-
-@pytest.mark.parametrize("sanity", [2, 0])
-def test_missing_metric_is_told_with_those_that_are_logged(tmp_path, sanity):
-    """Before training if Lightning's sanity check runs, else after it."""
-    make_run = run(Spy if sanity else Net, num_sanity_val_steps=sanity)
+def test_missing_metric_is_told_before_training_with_those_that_are_logged(tmp_path):
     with pytest.raises(ConfigError, match=r"got 'val_los'. The validation logs val_loss\."):
-        trained(make_run, FULL, tmp_path, metric="val_los")
+        trained(run(Spy), FULL, tmp_path, metric="val_los")
 
 
-@pytest.mark.parametrize("name", ARMS)
-def test_run_that_ends_early_is_refused(tmp_path, name):
+def test_run_that_ends_early_is_refused(tmp_path):
     """A hybrid run that a callback ends would be taken for a saving."""
 
     class Tired(Net):
@@ -224,18 +178,8 @@ def test_run_that_ends_early_is_refused(tmp_path, name):
             self.trainer.should_stop |= self.batches == 6
 
     make_run = run(lambda: Tired("none"), max_steps=30)
-    due = 20 if name in SHORTENED else 30
-    with pytest.raises(UnsupportedSetupError, match=f"a run of {due} steps, got"):
-        trained(make_run, name, tmp_path)
-
-
-@pytest.mark.filterwarnings("ignore:Total length of")
-@pytest.mark.parametrize("call", [audit, plan_audit])
-def test_run_without_batches_is_refused(tmp_path, call):
-    empty = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(0, 8)))
-    for made in (run(data=(empty, loader(2))), run(limit_train_batches=0)):
-        with pytest.raises(UnsupportedSetupError, match="expected batches to train on, got 'none'"):
-            call(made, AuditConfig(mlflow=False), tmp_path)
+    with pytest.raises(UnsupportedSetupError, match="a run of 30 steps, got"):
+        trained(make_run, HYBRID, tmp_path)
 
 
 class Several(Net):

@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-import yaml
 from audit_task import STEPS, Task, config, keep, kept
 from lightning_models import Net, loader
 
 from hybrid_predict.audit import audit, plan_audit
-from hybrid_predict.audit.store import RunStore, cell
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import locked
@@ -15,13 +13,12 @@ from hybrid_predict.runs.runtime import locked
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
-@pytest.mark.parametrize("call", [audit, plan_audit])
 @pytest.mark.parametrize(
-    ("options", "source", "words"),
+    ("call", "options", "source", "words"),
     [
-        ({"hybrid": {"warmup_steps": 5}}, None, "other hybrid. Choose another folder"),
-        ({"metric": "train_loss"}, None, "other metric"),
-        ({}, {"file": "b"}, "other file"),
+        (audit, {"hybrid": {"warmup_steps": 5}}, None, "other hybrid. Choose another folder"),
+        (plan_audit, {"metric": "train_loss"}, None, "other metric"),
+        (audit, {}, {"file": "b"}, "other file"),
     ],
 )
 def test_arms_of_another_audit_are_refused(audited, call, options, source, words):
@@ -78,7 +75,6 @@ class Wide(Net):
     ("other", "words"),
     [
         ({"max_steps": 24}, "number of steps"),
-        ({"max_steps": STEPS, "max_epochs": 9}, "max_steps or max_epochs"),
         ({"model": Wide}, "names or shapes of parameters"),
     ],
     ids=str,
@@ -109,24 +105,3 @@ def test_two_audits_in_one_folder_are_refused(audited):
     with locked(audited), refused:
         audit(Task(), config(), audited)
     assert not audit(Task(), config(), audited).partial
-
-
-def test_runs_depend_on_what_yaml_may_hold(tmp_path):
-    text = "{when: 2020-01-02, 1: one, two: [{3: 4}], none: .nan, raw: !!binary aGk=}"
-    source = {"file": yaml.safe_load(text)}
-    store = RunStore(tmp_path, config(), source)
-    run = {"arm": FULL, "seed": 0, "speedup": None, "shapes": "", "weights": "", "changes": {},
-           "total_steps": STEPS, "lengths": {"max_steps": STEPS}, "scale": 1.0}  # fmt: skip
-    store.save(run)
-    assert len(RunStore(tmp_path, config(), source).runs) == 1
-    with pytest.raises(ConfigError, match="other file"):
-        RunStore(tmp_path, config(), {"file": {**source["file"], 1: "two"}})
-
-
-def test_runs_with_other_updates_have_folders_of_their_own(tmp_path):
-    from hybrid_predict import SpectralUpdate
-
-    updates = ({}, {"hidden": "spectral"}, {"hidden": SpectralUpdate(longest=0)})
-    configs = [config(hybrid={"updates": each}) for each in updates]
-    store = RunStore(tmp_path, configs[0])
-    assert len({store.place(cell(each, "corrected", 0)) for each in configs}) == 3

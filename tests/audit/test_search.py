@@ -18,7 +18,6 @@ from hybrid_predict.audit import (
 from hybrid_predict.audit.plan import most_runs
 from hybrid_predict.audit.search import WAYS, bisect, number_of_tests, search_runs
 from hybrid_predict.audit.verdict import PairedSeed
-from hybrid_predict.errors import ConfigError
 
 SPEEDUPS = (1.5, 2.0, 3.0)
 
@@ -185,14 +184,6 @@ def test_searches_and_audits_in_one_folder_share_their_runs(speedup, audited):
     assert len(task.calls) == 3
 
 
-def test_all_candidates_have_to_divide_the_epochs_before_anything_is_trained(tmp_path):
-    task = Task(max_steps=-1, max_epochs=4)
-    with pytest.raises(ConfigError, match=r"by the speedup 1\.5, got .4 shortened to 3"):
-        search(task, config(speedups=(1.5, 2.0, 4.0)), tmp_path)
-    assert task.calls == [("full", 0)]
-    assert not (tmp_path / "runs.jsonl").exists()
-
-
 def test_a_plan_adds_up_the_longest_way_through_the_candidates():
     for count, runs in ((1, 1 + 1 + 2), (3, 1 + 3 + 4), (4, 1 + 4 + 5)):
         assert most_runs(config(speedups=(1.25, 1.5, 2.0, 3.0)[:count])) == 2 * runs
@@ -206,7 +197,7 @@ def test_a_plan_adds_up_the_longest_way_through_the_candidates():
     assert "At most 14 runs, for 4 tests of candidates; 0 done" in str(plan)
 
 
-@pytest.mark.parametrize("count", range(1, 12))
+@pytest.mark.parametrize("count", [1, 4, 7])
 def test_every_border_is_found_in_as_many_tests_as_promised(count):
     longest = 0
     for border in range(count + 1):

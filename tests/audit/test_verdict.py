@@ -34,26 +34,19 @@ def scattered(short, hybrid, noise, steps=1200):
 
 
 UNMEASURED = [replace(s, unmeasured=frozenset({"full"})) for s in seeds(full=math.nan)]
-FINE = [e / 100 for e in NOISE]
 
 CASES = {
     "equal to full": (seeds(), {}, VERIFIED, "verified saving 33 % at equal quality"),
-    "better than full": (seeds(hybrid=0.9), {}, VERIFIED, "difference -0.1 ± 0.0079, n = 5"),
     "keeps 85 %": (seeds(hybrid=1.03), {}, VERIFIED, "difference +0.03"),
-    "keeps 80 %": (seeds(hybrid=1.04), {}, UNDECIDED, "tell whether"),
     "keeps 75 %": (seeds(hybrid=1.05), {}, NO_SAVING, "inferior"),
-    "keeps 75 % of 70 %": (seeds(hybrid=1.05), {"retain": 0.7}, VERIFIED, "verified"),
     "within the margin": (seeds(hybrid=1.05), {"margin": 0.1}, VERIFIED, "verified"),
     "beyond the margin": (seeds(hybrid=1.05), {"margin": 0.03}, NO_SAVING, "inferior"),
-    "at the margin": (seeds(hybrid=1.05), {"margin": 0.05}, UNDECIDED, "tell whether"),
-    "short within the margin": (seeds(), {"margin": 0.3}, NO_SAVING, "simply be shortened"),
     "short better than full": (seeds(short=0.9), {}, NO_SAVING, "simply be shortened"),
     "no gain over short": (
         scattered(1.06, 1.05, (10, 1)), {"margin": 0.1}, UNDECIDED, "no saving is credited"
     ),
     "short and full alike": (scattered(1.01, 1.0, (5, -5)), {}, UNDECIDED, "be told apart"),
     "nothing saved": (seeds(steps=1790.0), {}, NO_SAVING, "no saving: predicted steps were not"),
-    "a hundredth saved": (seeds(steps=1782.0, noise=FINE), {}, VERIFIED, "saving 1 %"),
     "a plain run of 95 %": (plain(1710.0), {}, NO_SAVING, "inferior"),
     "a plain run of 95 % within the margin": (
         plain(1710.0), {"margin": 0.1}, NO_SAVING, "as many full steps is as good as the full arm"
@@ -62,15 +55,10 @@ CASES = {
         scattered(1.12, 1.05, (10, 1), 1440), {"margin": 0.1}, UNDECIDED,
         "better than plain training of as many full steps",
     ),
-    "equal to full at 80 %": (seeds(steps=1440.0), {}, VERIFIED, "verified saving 20 %"),
-    "more steps than full": (seeds(steps=1900.0), {}, NO_SAVING, "no saving: predicted steps"),
     "hybrid diverged": (seeds(hybrid=math.nan), {}, NO_SAVING, "hybrid arm diverged on 5 of 5"),
-    "hybrid infinite": (seeds(hybrid=math.inf), {}, NO_SAVING, "hybrid arm diverged"),
     "full diverged": (seeds(full=math.nan, hybrid=math.nan), {}, UNDECIDED, "full arm diverged"),
-    "short diverged": (seeds(short=math.nan), {}, UNDECIDED, "short arm diverged"),
     "full unmeasured": (UNMEASURED, {}, UNDECIDED, "full arm's metric is not finite on 5 of 5"),
     "4 seeds": (seeds(noise=NOISE[:4]), {}, UNDECIDED, "4 seeds of at least 5"),
-    "1 seed": (seeds(noise=NOISE[:1]), {}, UNDECIDED, "1 seed of at least 5"),
     "no seed": ([], {}, UNDECIDED, "nothing to compare yet"),
     "no variance": (seeds(noise=[0.0] * 5), {}, VERIFIED, "difference +0 ± 0, n = 5"),
 }  # fmt: skip
@@ -93,16 +81,7 @@ def test_reported_difference_has_the_sign_of_the_metric():
     assert "difference +0.01 ±" in verdict.headline
 
 
-@pytest.mark.parametrize("paired", [seeds(noise=NOISE[:3]), seeds(hybrid=math.nan, noise=(0, 0))])
-def test_few_seeds_are_a_hint_that_says_what_was_seen(paired):
-    verdict = judge_audit(paired, AuditConfig())
-    assert verdict.outcome is UNDECIDED
-    assert verdict.text.startswith(f"A hint from {len(paired)} seeds")
-    assert ("diverged" if math.isnan(paired[0].hybrid) else "saving 33 %") in verdict.text
-
-
-@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.3])
-@pytest.mark.parametrize("margin", [None, 0.03])
+@pytest.mark.parametrize(("alpha", "margin"), [(0.05, None), (0.3, 0.03)])
 def test_tests_are_those_of_scipy(alpha, margin):
     """Bounds and decision agree with scipy's one-sided t tests, written as ratios of effects."""
     rng = np.random.default_rng(0)

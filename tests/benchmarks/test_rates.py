@@ -9,7 +9,6 @@ from benchmarks.plan import Selection, as_cell
 from benchmarks.rates import plan as study
 from benchmarks.rates import table
 from benchmarks.rates.gains import COMPARED, Ratio, mean, points, worst
-from benchmarks.rates.plot import MEAN, plot
 from benchmarks.tasks import TASKS
 
 TASK = "mlp"
@@ -69,28 +68,6 @@ def test_untuned_arms_are_compared_with_tuned_plain_training():
     assert "0.71" in lines[0]
     assert "Prodigy" in lines[2]
     assert f"≤0.50 ({TASK})" in lines[2]
-
-
-def test_the_figure_shows_every_arm():
-    axes, means = plot(ROWS).axes
-    assert (axes.get_title(), means.get_title()) == (TASK, MEAN)
-    assert len(axes.get_lines()) == len(COMPARED) + 1
-
-
-def test_a_hint_is_right_if_plain_training_gains_by_it():
-    known = [row("plain", 1, loss, share=share) for share, loss in ((1 / 3, 1.5), (1.0, 3.0))]
-    runs = [
-        row("auto", 1, 1.0, full_steps=300, predicted=500),  # 2.7 times larger: below 2.0
-        row("auto", 1, 1.0, full_steps=700, predicted=100),  # no hint
-        row("auto", 1, 1.0, full_steps=300, predicted=500, share=1 / 3),  # near 1.8, worse
-        row("auto", 1, 1.0, full_steps=300, predicted=500, share=1.0),  # beyond the study
-    ]
-    lines = table.hints([*ROWS, *known, *runs]).splitlines()[2:]
-    assert [line.split(" | ")[1:] for line in lines] == [
-        ["3", "2", "2.7 to 4.0", "2 of 2 |"],
-        ["1", "1", "2.7", "0 of 1 |"],
-        ["1", "1", "2.7", "0 of 0 |"],
-    ]
 
 
 def test_the_plan_has_every_run_once():

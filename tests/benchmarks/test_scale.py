@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import load
-from benchmarks.plan import TUNING, TUNING_SEED, Selection, as_cell
-from benchmarks.scale import plan as study
+from benchmarks.plan import Selection, as_cell
 from benchmarks.scale import table
 from benchmarks.scale.plan import PLAIN, UNBOUNDED, Case, ScalePlan, sized
 from benchmarks.scale.plot import plot
@@ -45,62 +44,6 @@ def test_every_committed_run_is_in_the_plan():
 
 def place(cell):
     return replace(cell, recipe="")
-
-
-def test_a_case_has_plain_runs_of_three_lengths_and_every_arm_with_every_seed(rows):
-    shown = [row for row in rows if row["setting"] != TUNING]
-    wanted = {(PLAIN, t) for t in (8, 12, 24)} | {(arm, 12) for arm in TOY.arms}
-    assert {(row["arm"], row["steps"]) for row in shown} == wanted
-    assert len(shown) == 2 * len(wanted)
-    assert {row["seed"] for row in shown} == {0, 1}
-    assert {row["full_steps"] for row in shown if row["arm"] != PLAIN} == {8}
-    assert {(row["width"], row["tokens"]) for row in rows} == {(32, 32)}
-
-
-def test_rates_are_the_best_ones_tried_at_the_next_shorter_length(rows):
-    trials = [row for row in rows if row["setting"] == TUNING]
-    assert {row["seed"] for row in trials} == {TUNING_SEED}
-
-    def best(arm, steps):
-        tried = [row for row in trials if (row["arm"], row["steps"]) == (arm, steps)]
-        assert 3 <= len(tried) <= study.TRIALS
-        found = min(tried, key=lambda row: row["loss"])
-        return found["rate"], found["hidden"]
-
-    def used(arm, steps):
-        return {
-            (row["rate"], row["hidden"])
-            for row in rows
-            if (row["arm"], row["steps"], row["setting"]) == (arm, steps, "tuned")
-        }
-
-    assert used(PLAIN, 8) == {best(PLAIN, 8)}
-    assert used(PLAIN, 12) == used(PLAIN, 24) == {best(PLAIN, 12)}
-    # Of 12 steps eight are full ones.
-    assert used("corrected", 12) == used(UNBOUNDED, 12) == {best("corrected", 12)}
-    assert used("muon", 12) == {best("muon", 12)}
-    assert {row["rate"] for row in trials if row["arm"] == "muon"} == {best(PLAIN, 8)[0]}
-
-
-@pytest.mark.parametrize(
-    ("losses", "best", "tried"),
-    [
-        ({0.5: 2, 1: 1, 2: 2}, 1, 3),
-        ({0.5: 3, 1: 2, 2: 1, 4: 2}, 2, 4),
-        ({0.5: 3, 1: 4, 2: 5, 0.25: 2, 0.125: 1}, 0.125, 5),
-        ({0.5: float("inf"), 1: float("inf"), 2: 1, 4: float("inf")}, 2, 4),
-    ],
-)
-def test_the_grid_moves_while_its_best_rate_is_at_an_end(losses, best, tried):
-    seen = set()
-
-    def known(factors):
-        seen.update(factors)
-        return [losses[factor] for factor in factors]
-
-    assert study.least(known) == best
-    assert seen == set(losses)
-    assert len(seen) == tried
 
 
 def row(arm, steps, seed, loss, full_steps=None, width=64):

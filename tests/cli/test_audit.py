@@ -5,18 +5,14 @@ import json
 import os
 import signal
 import sys
-from argparse import ArgumentError
 from pathlib import Path
 
 import pytest
-from audit_file import FILE, MODULE, seen, with_audit, without, write
-from lightning.pytorch.cli import LightningCLI
-from lightning_models import Net
+from audit_file import FILE, MODULE, seen, with_audit, write
 
 import hybrid_predict.audit
-from hybrid_predict import HybridPredict, SpectralUpdate, cli
+from hybrid_predict import cli
 from hybrid_predict.audit import AuditConfig, AuditOutcome, AuditResult, plan_audit
-from hybrid_predict.audit.notes import plain_finding
 from hybrid_predict.audit.verdict import AuditVerdict
 from hybrid_predict.cli.screen import Screen
 
@@ -54,14 +50,8 @@ def test_audit_of_a_file(work, capsys, refused):
     assert cli.main(["audit", write(with_audit(controls=controls))]) == 3
     assert seen()[4:] == [[18, 18, 9]]
     results = json.loads(Path("hybrid-predict-audit/results.json").read_text())
-    by_arm = {run["arm"]: run for run in results["runs"]}
-    assert list(by_arm)[-1] == "rate x2"
-    assert by_arm["rate x2"]["metric"] != by_arm["full"]["metric"]
     assert results["paired"]["hybrid - rate x2"]["n"] == 1
-    assert "rate x2" in Path("hybrid-predict-audit/report.html").read_text()
-    controls["rate x2"]["optimizer.init_args.lr"] = 0.03
-    line = refused("audit", write(with_audit(controls=controls)))
-    assert "rate x2 with other changes" in line
+    assert results["runs"][-1]["metric"] != results["runs"][0]["metric"]
     changed = {**FILE, "trainer": {"max_steps": 12, "accelerator": "cpu"}}
     assert "runs with other file" in refused("audit", write(changed))
 
@@ -99,17 +89,13 @@ def test_search_of_a_file(work, capsys):
         "hybrid-predict-audit/search.json",
     ):
         assert words in " ".join(out.split())
-    for options, words in (
-        ([], "nothing was trained"),
-        (["--plan"], "4 done, at most 0 to be trained"),
-        (["--plan", "--overwrite"], "0 done, at most 4 to be trained"),
-    ):
-        assert cli.main(["audit", file, "--search", *options]) == (0 if options else 3)
-        assert words in capsys.readouterr().out
+    assert cli.main(["audit", file, "--search", "--plan"]) == 0
+    assert "4 done, at most 0 to be trained" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("options", [[], ["--search"]], ids=str)
+@pytest.mark.parametrize(
+    ("number", "options"), [(signal.SIGINT, []), (signal.SIGTERM, ["--search"])]
+)
 def test_ctrl_c_and_sigterm_exit_with_130_and_tell_how_to_go_on(
     work, monkeypatch, capsys, number, options
 ):
@@ -144,82 +130,16 @@ def test_exit_status_tells_the_outcome(work, monkeypatch, outcome, status, capsy
     assert "headline" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("hybrid", "seeds", "outcome", "saving", "words"),
-    [
-        (0.275, 2, "undecided", 0.33, "hint: 45 % lower val_loss with 33 % fewer full steps"),
-        (0.6, 5, "undecided", 0.33, "not decided: 20 % higher val_loss with 33 %"),
-        (0.49, 5, "verified", 0.33, "verified saving: 2 % lower val_loss with 33 %"),
-        (1.915, 5, "no saving", 0.33, "no saving: 280 % higher val_loss"),
-        (0.6, 2, "undecided", None, "headline"),
-        (0.4835, 5, "no saving", 0.009, "no full steps were saved, so there is no saving to prove"),
-    ],
-)
-def test_the_finding_is_given_in_plain_words(hybrid, seeds, outcome, saving, words):
-    verdict = {"headline": "headline", "outcome": outcome, "saving": saving, "seeds": seeds}
-    runs = [
-        {"arm": arm, "seed": seed, "metric": value, "failure": None}
-        for seed in range(seeds)
-        for arm, value in (("full", 0.5), ("hybrid", hybrid))
-    ]
-    results = {"config": {"metric": "val_loss"}, "verdict": verdict, "runs": runs}
-    assert plain_finding(results).startswith(words)
-
-
-ALWAYS = """
-from hybrid_predict import MomentumPredictor
-
-class Always(MomentumPredictor):
-    def __init__(self):
-        super().__init__(gated=False)
-"""
-
 FOREIGN = {"class_path": "os.mkdir", "init_args": {"path": "called"}}
 
 
-def test_a_hint_ends_with_the_command_that_proves_it(work, capsys):
-    deep = MODULE.replace(
-        "torch.nn.Linear(4, 8), ", "torch.nn.Linear(4, 8), torch.nn.Linear(8, 8), "
-    )
-    (work / "lines.py").write_text(deep + ALWAYS)
-    hybrid = {"predictors": {"hidden": {"class_path": "lines.Always"}}, "max_overhead": 100}
-    assert cli.main(["audit", write(with_audit(hybrid=hybrid)), "--output-dir", "my results"]) == 3
-    out = capsys.readouterr().out
-    assert "Verdict: not enough seeds to tell: 1 seed of at least 5." in out
-    assert "For proof: the same command with --seeds 5" in out
-
-
-@pytest.mark.parametrize("command", [["audit", "--plan"], ["audit"], ["doctor"]], ids=" ".join)
-@pytest.mark.parametrize(("field", "base"), [("updates", "Update"), ("predictors", "Predictor")])
+@pytest.mark.parametrize(
+    ("command", "field", "base"),
+    [(["audit"], "updates", "Update"), (["doctor"], "predictors", "Predictor")],
+)
 def test_nothing_but_updates_and_predictors_is_called(work, command, field, base, refused):
     line = refused(*command, write(with_audit(hybrid={field: {"hidden": FOREIGN}})))
     assert f"audit.hybrid.{field}: expected" in line and f"a subclass of Abstract{base}" in line
-    assert not Path("called").exists()
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_lightning_cli_makes_updates_and_nothing_else(work, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["train"])
-
-    def callback(described):
-        arguments = {"updates": {"hidden": described}}
-        content = {"class_path": "hybrid_predict.HybridPredict", "init_args": arguments}
-        options = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
-        program = LightningCLI(
-            Net,
-            run=False,
-            args=["--config", write({"trainer": {"callbacks": [content]}})],
-            save_config_callback=None,
-            seed_everything_default=False,
-            parser_kwargs={"exit_on_error": False},
-            trainer_defaults={**options, "enable_model_summary": False, "accelerator": "cpu"},
-        )
-        return next(c for c in program.trainer.callbacks if isinstance(c, HybridPredict))
-
-    update = {"class_path": "hybrid_predict.SpectralUpdate", "init_args": {"share": 0.5}}
-    assert callback(update).config.updates == {"hidden": SpectralUpdate(share=0.5)}
-    with pytest.raises(ArgumentError, match=r"os\.mkdir .* not .* a subclass of AbstractUpdate"):
-        callback(FOREIGN)
     assert not Path("called").exists()
 
 
@@ -238,7 +158,7 @@ class Loud(CSVLogger):
     assert cli.main(["doctor", file]) in (0, 4)
 
 
-@pytest.mark.parametrize("command", [["audit"], ["audit", "--plan"], ["doctor"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["audit"], ["doctor"]], ids=" ".join)
 def test_failure_of_the_model_is_shown_and_is_not_taken_for_an_outcome(work, capsys, command):
     bad = MODULE.replace("return self.loss(batch)", "raise ValueError('the model is broken')")
     (work / "lines.py").write_text(bad)
@@ -247,24 +167,11 @@ def test_failure_of_the_model_is_shown_and_is_not_taken_for_an_outcome(work, cap
     assert "Traceback" in err and "the model is broken" in err
 
 
-@pytest.mark.parametrize(
-    ("place", "end"),
-    [("super().__init__()", "'bye'"), ("return self.loss(batch)", "0")],
-)
-def test_model_that_leaves_the_process_is_not_taken_for_an_outcome(work, refused, place, end):
-    bad = MODULE.replace(f"{place}\n", f"import sys; sys.exit({end})\n", 1)
+def test_model_that_leaves_the_process_is_not_taken_for_an_outcome(work, refused):
+    bad = MODULE.replace("return self.loss(batch)\n", "import sys; sys.exit(0)\n", 1)
     (work / "lines.py").write_text(bad)
-    line = f"hybrid-predict: error: the model's own code raised SystemExit({end})."
+    line = "hybrid-predict: error: the model's own code raised SystemExit(0)."
     assert refused("audit", write(FILE)) == line
-
-
-def test_modules_of_the_current_directory_can_be_imported_while_training(work):
-    (work / "helper.py").write_text("rate = 1e-2")
-    place = "    def configure_optimizers(self):\n"
-    (work / "lines.py").write_text(MODULE.replace(place, place + "        import helper\n"))
-    content = {**without("optimizer", "lr_scheduler"), "audit": {"seeds": 1, "mlflow": False}}
-    assert cli.main(["audit", write(content)]) == 3
-    sys.modules.pop("helper")
 
 
 def with_trainer(**options):
@@ -277,44 +184,30 @@ STOPPING = {"class_path": "EarlyStopping", "init_args": {"monitr": "x"}}
 BAD_FILES = {
     "no YAML": ("a: [", "file: expected YAML, got"),
     "text": ("just text", "sections model and trainer"),
-    "no trainer": (without("trainer"), "sections model and trainer"),
     "a section": ({**FILE, "trainers": {}}, "Did you mean trainer?"),
-    "a true section": ({**FILE, True: 3}, "got 'True'"),
     "trainer": ({**FILE, "trainer": [1]}, "trainer: expected names and values"),
-    "audit": ({**FILE, "audit": 3}, "audit: expected names and values"),
     "an option": (with_audit(retian=0.9), "Did you mean retain?"),
-    "seeds": (with_audit(seeds=10**12), "from 1 to 10,000, got 1000000000000."),
     "a long number": (with_audit(speedup=10**400), "… (401 characters)."),
     "speedup": (with_audit(speedup="fast"), "speedup: expected a finite number above 1, or 'auto'"),
     "auto": (with_audit(speedup="auto"), "max_steps: expected at least 40"),
-    "hybrid": (with_audit(hybrid=["shadow"]), "hybrid: expected a mapping"),
-    "a field": (with_audit(hybrid={"warmup_step": 3}), "Did you mean warmup_steps?"),
     "a kind": (with_audit(hybrid={"updates": {"hiden": "spectral"}}), "Did you mean hidden?"),
     "no updates": (with_audit(hybrid={"updates": None}), "Write {} to correct nothing."),
     "controls": (with_audit(controls={"a": {"model.init_args.size": 3}}), "a key of the file"),
-    "controls of it": (with_audit(controls={"a": {"audit.seeds": 3}}), "a key of the file"),
     "scaled": (with_audit(scaled=["model.init_args.steps"]), "audit.scaled"),
-    "scaled text": (with_audit(scaled=["model.init_args.out"]), "integer, got 'seen.txt'"),
     "a class": ({**FILE, "model": {"class_path": "lines.Lin"}}, "no attribute 'Lin'"),
-    "a module": ({**FILE, "model": {"class_path": "nowhere.Line"}}, "No module named 'nowhere'"),
     "an argument": (
         {**FILE, "model": {"class_path": "lines.Line", "init_args": {"size": 3}}},
         "model: expected what LightningCLI accepts",
     ),
     "no length": ({**FILE, "trainer": {"accelerator": "cpu"}}, "max_steps or max_epochs"),
-    "an accelerator": (with_trainer(accelerator=[1]), "trainer.accelerator"),
     "a Trainer": (with_trainer(max_stepps=3), "does not accept option 'max_stepps'"),
-    "a logger": (with_trainer(logger=LOGGER), "no attribute 'CSVLoger'"),
     "a callback": (with_trainer(callbacks=[STOPPING]), "Option 'monitr' is not accepted"),
 }
 
 
 @pytest.mark.parametrize(("content", "words"), BAD_FILES.values(), ids=BAD_FILES)
-@pytest.mark.parametrize("command", ["audit", "doctor"])
-def test_a_bad_file_is_refused_in_one_line(work, refused, command, content, words):
-    if command == "doctor" and "expected at least 40" in words:
-        pytest.skip("the doctor has no short arms")
-    assert words in refused(command, write(content))
+def test_a_bad_file_is_refused_in_one_line(work, refused, content, words):
+    assert words in refused("audit", write(content))
     assert not Path("seen.txt").exists()
 
 

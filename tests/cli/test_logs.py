@@ -10,8 +10,8 @@ import pytest
 from run_logs import NAME, ROWS, SKILLS, row, written
 
 from hybrid_predict import cli
-from hybrid_predict.runs.facts import facts, finding, lines, sparkline
-from hybrid_predict.runs.figures import MEASURED, kinds_figure, loss_figure, seconds_figure
+from hybrid_predict.runs.facts import facts, finding, lines
+from hybrid_predict.runs.figures import MEASURED, kinds_figure, loss_figure
 from hybrid_predict.runs.log import read_log
 
 pytest.importorskip("rich")
@@ -34,9 +34,6 @@ EXPENSIVE = row(140, 60, {}, full_seconds=1.0, correct_seconds=5.0, predict_seco
         (ROWS, {}, "30 % fewer full steps; by estimate 15 s on the host instead of 20 s"),
         ([], {}, "nothing was trained yet"),
         (ROWS[:1], {}, "no predicted steps: the warm-up is not over; nothing was saved"),
-        (ROWS[:2], {}, "no predicted steps were made; nothing was saved"),
-        (ROWS[:2], {"paced": True}, "no predicted steps while forecasts do not last"),
-        (ROWS[:2], {"predicted": 0}, "60 full steps; no predicted steps were planned"),
         ([EXPENSIVE], {}, "by estimate 7 s on the host instead of 1.4 s"),
         (ROWS[:2], {"event": "no predicted steps while they would be too short \x1b"},
          "while they would be too short ?; nothing was saved"),
@@ -95,34 +92,6 @@ def test_a_page_shows_where_steps_and_seconds_went(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("losses", "kind"), [((20.0, 1.0), "log"), ((20.0, -1.0), "linear")])
-def test_a_loss_that_falls_by_a_power_of_ten_is_drawn_so(tmp_path, losses, kind):
-    """Over full steps, and over the seconds that full steps and plug-in took."""
-    rows = [{**row(k * 100, 0, {}), "loss": loss} for k, loss in enumerate(losses, 1)]
-    log = read_log(write(tmp_path, rows))
-    over_steps, over_seconds = loss_figure(log).axes[0], seconds_figure(log).axes[0]
-    assert {axes.get_yscale() for axes in (over_steps, over_seconds)} == {kind}
-    assert list(over_steps.lines[0].get_xdata()) == [100, 200]
-    seconds = [each.ledger.full_seconds + each.ledger.overhead_seconds for each in log.rows]
-    assert list(over_seconds.lines[0].get_xdata()) == seconds != [100, 200]
-
-
-def test_a_run_that_no_audit_takes_gets_other_advice(tmp_path, capsys):
-    path = write(tmp_path, ROWS)
-    start, *others = map(json.loads, path.read_text().splitlines())
-    path.write_text("\n".join(map(json.dumps, [{**start, "audited": False}, *others])))
-    assert cli.main(["report", str(tmp_path)]) == 0
-    for text in (capsys.readouterr().out, path.with_suffix(".html").read_text(encoding="utf-8")):
-        assert "hybrid-predict audit" not in text
-        assert "training from a few seeds, with and without the callback" in text
-
-
-def test_a_kind_with_dollar_signs_is_drawn_as_it_is(tmp_path, caplog):
-    write(tmp_path, [row(140, 60, {"a $\\frac{$": SKILLS["hidden"]})])
-    assert cli.main(["report", str(tmp_path)]) == 0
-    assert not caplog.records
-
-
 def test_several_runs_stand_side_by_side(tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a", ROWS, "finished")
@@ -135,10 +104,9 @@ def test_several_runs_stand_side_by_side(tmp_path, monkeypatch, refused):
     assert "--output: expected a file that can be written" in line
 
 
-@pytest.mark.parametrize("width", [60, 150])
-def test_the_view_fits_the_terminal(tmp_path, width):
-    shown = lines(read_log(write(tmp_path, ROWS, end=None)), width, now=1003.0)
-    assert max(map(len, shown)) <= width
+def test_the_view_fits_the_terminal(tmp_path):
+    shown = lines(read_log(write(tmp_path, ROWS, end=None)), 60, now=1003.0)
+    assert max(map(len, shown)) <= 60
     text = " ".join(" ".join(shown).split())
     for words in (
         "running",
@@ -164,24 +132,11 @@ def test_the_view_shows_that_a_run_is_silent_or_has_failed(tmp_path, rows, end, 
     assert words in " ".join(map(str.strip, shown))
 
 
-def test_watching_prints_once_where_there_is_no_terminal(tmp_path, capsys):
-    write(tmp_path, ROWS, end=None)
-    assert cli.main(["watch", str(tmp_path)]) == 0
-    assert "hybrid-predict report" in capsys.readouterr().out
-
-
-def test_sparklines():
-    cases = (([1, 2, 3], 10, "▁▅█"), (range(100), 4, "▁▃▆█"), ([2, 2], 5, "▁▁"), ([], 5, ""))
-    assert [sparkline(values, width) for values, width, _ in cases] == [c[2] for c in cases]
-
-
 @pytest.mark.parametrize(
     ("rows", "end", "resumed", "time"),
     [
-        (ROWS, None, 0, "10 s, about 0 s to come"),
         (ROWS[:2], None, 0, "10 s, about 23 s to come"),
         (ROWS[:2], None, 20, "10 s, about 35 s to come"),  # 40 steps since it went on
-        ([], None, 0, "0 s"),
         (ROWS[:2], "finished", 0, "20 s"),
     ],
 )
@@ -225,12 +180,6 @@ def damaged(folder, *damages):
     return folder / NAME
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_damaged_lines_are_counted_and_the_others_are_read(tmp_path, damage):
-    log = read_log(damaged(tmp_path, damage))
-    assert (log.unread, len(log.rows), log.status) == (2, 3, "finished")
-
-
 def test_a_page_and_a_view_of_a_damaged_log_count_what_they_leave_out(tmp_path, capsys):
     damaged(tmp_path, *DAMAGES.values())
     assert cli.main(["report", str(tmp_path)]) == cli.main(["watch", str(tmp_path)]) == 0
@@ -243,8 +192,8 @@ def test_a_page_and_a_view_of_a_damaged_log_count_what_they_leave_out(tmp_path, 
 @pytest.mark.parametrize("command", ["watch", "report"])
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(DEEP, "It holds no run"), (b"", "It holds no run"), (None, "HybridPredict(log_dir=...)")],
-    ids=["damaged", "empty", "missing"],
+    [(DEEP, "It holds no run"), (None, "HybridPredict(log_dir=...)")],
+    ids=["damaged", "missing"],
 )
 def test_a_log_without_a_run_gets_one_line(tmp_path, refused, command, content, words):
     if content is not None:
@@ -259,24 +208,17 @@ def in_a_process(*arguments, **options):
     return subprocess.run(command, capture_output=True, timeout=120, **options)
 
 
-@pytest.mark.parametrize("what", ["pipe", "device"])
-def test_no_command_waits_for_what_is_no_file(tmp_path, what):
-    path = tmp_path / NAME
-    if what == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
-    for named in (tmp_path, path):
-        done = in_a_process("watch", str(named))
-        assert done.returncode == 2
-        assert done.stderr.count(b"\n") == 1 and b"HybridPredict(log_dir=...)" in done.stderr
+def test_no_command_waits_for_what_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / NAME)
+    done = in_a_process("watch", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1 and b"HybridPredict(log_dir=...)" in done.stderr
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x9b2J\rback\ud800 \u202e"
 
 
-@pytest.mark.parametrize("command", ["watch", "report"])
-@pytest.mark.parametrize("end", [None, HOSTILE], ids=["running", "ended"])
+@pytest.mark.parametrize(("command", "end"), [("watch", None), ("report", HOSTILE)])
 def test_nothing_in_a_log_reaches_the_terminal_as_a_command(tmp_path, capsys, command, end):
     hostile = written(ROWS, end, HOSTILE)
     hostile[0]["config"] = {HOSTILE: HOSTILE}
@@ -292,13 +234,12 @@ def test_nothing_in_a_log_reaches_the_terminal_as_a_command(tmp_path, capsys, co
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("option", [False, True])
-def test_a_page_never_goes_through_a_link(tmp_path, refused, option):
+def test_a_page_never_goes_through_a_link(tmp_path, refused):
     write(tmp_path, ROWS)
     target, page = tmp_path / "target", tmp_path / "hybrid_predict.html"
     target.write_text("mine")
     page.symlink_to(target)
-    arguments = ["report", str(tmp_path), *(["--output", str(page)] if option else [])]
+    arguments = ["report", str(tmp_path), "--output", str(page)]
     assert "a link" in refused(*arguments)
     assert target.read_text() == "mine" and page.is_symlink()
     page.unlink()
@@ -309,25 +250,9 @@ def test_a_page_never_goes_through_a_link(tmp_path, refused, option):
     assert {p.name for p in tmp_path.iterdir()} == {NAME, page.name, "target"}
 
 
-@pytest.mark.parametrize("name", ["/dev/null", "/dev/stdout"])
-def test_a_device_is_not_replaced_by_a_page(tmp_path, refused, name):
-    before = os.lstat(name)
-    write(tmp_path, ROWS)
-    assert "--output" in refused("report", str(tmp_path), "--output", name)
-    assert os.lstat(name).st_ino == before.st_ino
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["watch", "."], ["report", "é"]],
-    ids=" ".join,
-)  # fmt: skip
-def test_a_terminal_of_ascii_is_enough(tmp_path, arguments):
+def test_a_terminal_of_ascii_is_enough(tmp_path):
     write(tmp_path, ROWS, end=None, event="Größe ± 3 · 10⁻³")
     variables = {**os.environ, "LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii:strict"}
-    done = in_a_process(*arguments, cwd=tmp_path, env=variables)
-    assert b"Traceback" not in done.stderr
-    assert (done.stdout + done.stderr).isascii()
-    assert done.returncode == (2 if arguments[-1] == "é" else 0)
-    if arguments[0] == "watch":
-        assert b"?" * 20 in done.stdout and b"Gr??e ? 3 ? 10" in done.stdout
+    done = in_a_process("watch", ".", cwd=tmp_path, env=variables)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"?" * 20 in done.stdout and b"Gr??e ? 3 ? 10" in done.stdout

@@ -14,22 +14,6 @@ scvi = pytest.importorskip("scvi")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
-def test_scvi_trains_and_saves(
-    tmp_path: Path, callback: HybridPredict, quiet: dict[str, Any]
-) -> None:
-    cells = scvi.data.synthetic_iid(batch_size=200)
-    scvi.model.SCVI.setup_anndata(cells, batch_key="batch")
-    model = scvi.model.SCVI(cells, n_hidden=32, n_latent=5)
-    del quiet["enable_model_summary"]  # scvi-tools sets it
-    model.train(max_epochs=40, batch_size=64, callbacks=[callback], logger=False, **quiet)
-    assert callback.ledger.steps == model.trainer.global_step == 240
-    assert callback.ledger.predicted_steps > 40 and model.trainer.current_epoch == 40
-    found = model.get_latent_representation()
-    model.save(str(tmp_path / "scvi"))
-    again = scvi.model.SCVI.load(str(tmp_path / "scvi"), cells).get_latent_representation()
-    assert (found == again).all()
-
-
 def test_totalvi_trains_with_two_optimizers_under_manual_optimization(
     tmp_path: Path, callback: HybridPredict, quiet: dict[str, Any], monkeypatch: Any
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import schedulefree
 import torch
-from lightning_models import Recorded
 from torch import Tensor, nn, optim
 
 from compatibility.rows import row, rows
@@ -42,7 +41,6 @@ OPTIMIZERS: dict[str, Make] = {
 
 @rows({name: [make] for name, make in OPTIMIZERS.items()})
 def trains(make: Make, folder: Path) -> None:
-    train(Subject(optimizer=make)).sound()
     train(Subject(optimizer=make), plugin=every_kind()).sound()
 
 
@@ -66,10 +64,9 @@ class Anchored(optim.SGD):
     "decay could not be found out",
 )
 def left_alone(make: Make, reason: str, folder: Path) -> None:
-    for plugin in (Recorded(), every_kind()):
-        ledger = train(Subject(optimizer=make), plugin=plugin).sound().ledger
-        assert ledger.corrected_steps == 0
-        assert any(reason in event["reason"] for event in ledger.events)
+    ledger = train(Subject(optimizer=make), plugin=every_kind()).sound().ledger
+    assert ledger.corrected_steps == 0
+    assert any(reason in event["reason"] for event in ledger.events)
 
 
 @row("an optimizer that goes along gradients")

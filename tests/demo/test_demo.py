@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from hybrid_predict import cli
-from hybrid_predict.cli.screen import Screen
-from hybrid_predict.runs.evidence import ARMS, FULL, SHORT
+from hybrid_predict.runs.evidence import ARMS
 
 pytest.importorskip("lightning")
 pytest.importorskip("matplotlib")
@@ -18,7 +17,7 @@ import hybrid_predict.audit
 from hybrid_predict.audit import AuditOutcome, AuditResult
 from hybrid_predict.audit.verdict import AuditVerdict
 from hybrid_predict.demo import byte_gpt
-from hybrid_predict.demo.byte_gpt import ByteGPT, StdlibWindows, stdlib_text
+from hybrid_predict.demo.byte_gpt import StdlibWindows
 
 TINY = ["demo", "--steps", "24", "--no-mlflow"]
 
@@ -63,26 +62,6 @@ def test_a_demo_begins_with_what_it_shows_and_ends_with_three_notes(tmp_path, mo
     assert out.count("note ") == 3 and "why" not in out
 
 
-@pytest.mark.slow
-def test_a_demo_is_stopped_goes_on_and_refuses_other_recipes(tmp_path, monkeypatch, capsys):
-    arguments = [*TINY, "--output-dir", str(tmp_path)]
-
-    def stop(self, steps, loss):
-        if self._done == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Screen, "stepped", stop)
-        assert cli.main(arguments) == 130
-    assert "Stopped after 2 of 4 runs" in capsys.readouterr().out
-    first = json.loads((tmp_path / "results.json").read_text())
-    assert [run["arm"] for run in first["runs"]] == [FULL, SHORT]
-    assert cli.main(arguments) == 0
-    assert capsys.readouterr().out.count("done before") == 2
-    assert cli.main([*arguments, "--learning-rate", "0.1"]) == 2
-    assert "runs with other recipe" in capsys.readouterr().err
-
-
 def test_windows_depend_on_the_seed_and_hold_the_next_bytes():
     train, validation = torch.arange(10_000).remainder(251).to(torch.uint8).reshape(2, -1)
     first, again, other = (
@@ -93,20 +72,3 @@ def test_windows_depend_on_the_seed_and_hold_the_next_bytes():
     assert torch.equal(first[:, 1:], (first[:, :-1].int() + 1).remainder(251).to(torch.uint8))
     batches = list(StdlibWindows(train, validation, 0, 64).val_dataloader())
     assert [tuple(x.shape) for x in batches] == [(32, 65), (32, 65), (14, 65)]
-
-
-def test_the_text_is_of_every_python_and_split_by_file():
-    train, validation = stdlib_text()
-    assert len(train) + len(validation) <= 12_000_000
-    assert 5 < len(train) / len(validation) < 20
-
-
-def test_the_schedule_rises_then_falls_to_zero():
-    (optimizer,), (schedule,) = ByteGPT(100, 1.0, layers=1, width=16).configure_optimizers()
-    rates = []
-    for _ in range(101):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule["scheduler"].step()
-    assert rates[:6] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
-    assert (rates[52], rates[100]) == (pytest.approx(48 / 95), 0)

@@ -123,15 +123,6 @@ def run(*command: str, cwd: Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_what_needs_more_than_its_extras_says_so() -> None:
-    texts = {path.name: path.read_text() for path in EXAMPLES.glob("*.py")}
-    needy = re.compile(r"from sklearn\b")
-    readers = {name for name, text in texts.items() if needy.search(text)}
-    assert readers == {"jax_loop.py", "sklearn_mlp.py"}
-    silent = {name for name in readers if "scikit-learn" not in texts[name].partition("import ")[0]}
-    assert silent == set()
-
-
 NEEDS_GLOO = pytest.mark.skipif(
     not dist.is_available() or not dist.is_gloo_available(), reason="no gloo"
 )

@@ -41,15 +41,6 @@ print(sorted(checkpoint["callbacks"]))
     assert (float(total), callbacks) == (model.net[0].weight.sum().item(), "[]")
 
 
-def test_a_run_without_the_plug_in_goes_on_from_its_checkpoint(
-    trained: tuple[Any, Any], tmp_path: Path
-) -> None:
-    trained[0].save_checkpoint(tmp_path / "whole.ckpt", weights_only=False)
-    path = str(tmp_path / "whole.ckpt")
-    trainer, model = fit([], max_steps=40, train=SeededLoader(), ckpt_path=path)
-    assert (trainer.global_step, model.batches) == (40, 10)
-
-
 def test_weights_only_leave_its_state_out(tmp_path: Path) -> None:
     whole = ModelCheckpoint(tmp_path, "whole", every_n_train_steps=30)
     light = ModelCheckpoint(tmp_path, "light", save_weights_only=True, every_n_epochs=1)
@@ -73,16 +64,3 @@ def entries(value: Any) -> int:
         return value.numel()
     parts = value.values() if isinstance(value, dict) else value
     return sum(map(entries, parts)) if isinstance(value, (dict, list)) else 0
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_onnx_gives_the_same_outputs(trained: tuple[Any, Any], tmp_path: Path) -> None:
-    for needed in ("onnx", "onnxscript"):
-        pytest.importorskip(needed)
-    runtime = pytest.importorskip("onnxruntime")
-    net, x = trained[1].net.eval(), torch.randn(4, 8)
-    torch.onnx.export(net, (x,), str(tmp_path / "net.onnx"), dynamo=True)
-    session = runtime.InferenceSession(str(tmp_path / "net.onnx"))
-    (out,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(out), net(x).detach())

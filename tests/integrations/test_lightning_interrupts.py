@@ -133,19 +133,19 @@ def handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, kept)
 
 
-QUICK = (
-    "training_step", "on_train_batch_start", "on_train_batch_end", "optimizer_step", "backward",
-    "on_save_checkpoint",
-)  # fmt: skip
+QUICK = {
+    "module": ("training_step", "optimizer_step", "backward", "on_save_checkpoint"),
+    "plug-in": ("on_train_batch_start", "on_train_batch_end"),
+    "callback": ("on_train_batch_start",),
+}
 """Hooks in which every change is interrupted; the others are slow."""
 
 PLACES = [
-    pytest.param(owner, name, act, marks=() if name in QUICK else pytest.mark.slow)
+    pytest.param(owner, name, ctrl_c, marks=() if name in QUICK[owner] else pytest.mark.slow)
     for owner, (_, names) in OWNERS.items()
     for name in names
-    for act in (ctrl_c, sigterm)
-    if act is ctrl_c or name in ("training_step", "on_train_batch_start", "on_train_batch_end")
 ]
+PLACES += [("module", "training_step", sigterm), ("plug-in", "on_train_batch_end", sigterm)]
 
 
 @pytest.mark.parametrize(("owner", "name", "act"), PLACES)
@@ -176,29 +176,20 @@ def requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "told"
 
 
-SAVES_LATER = (
-    "training_step", "on_train_batch_start", "on_train_batch_end", "optimizer_step",
-    "lr_scheduler_step", "on_before_zero_grad", "backward", "on_after_backward",
-    "on_train_epoch_start", "on_train_epoch_end", "on_save_checkpoint", "on_train_end",
-)  # fmt: skip
-QUICKLY = ("training_step", "on_train_batch_end", "lr_scheduler_step")
 REQUEUED = [
-    pytest.param(owner, name, marks=() if name in QUICKLY else pytest.mark.slow)
-    for owner in ("plug-in", "module")
-    for name in SAVES_LATER
-    if name in OWNERS[owner][1]
-]
+    ("module", "training_step"), ("plug-in", "on_train_batch_end"), ("module", "lr_scheduler_step"),
+    *(pytest.param("module", name, marks=pytest.mark.slow)
+      for name in ("on_train_batch_start", "optimizer_step", "on_train_epoch_end",
+                   "on_save_checkpoint", "on_train_end")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("window", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("owner", "name"), REQUEUED)
 def test_a_signal_to_requeue_saves_after_the_full_step_what_resumes_bit_for_bit(
-    runs: tuple[Path, Run, Run], requeued: Path, tmp_path: Path, owner: str, name: str, window: int
+    runs: tuple[Path, Run, Run], requeued: Path, tmp_path: Path, owner: str, name: str
 ) -> None:
     saved, key = runs[0] / "saved" / f"step={SAVED}.ckpt", (owner, name)
     options: dict[str, Any] = {"default_root_dir": tmp_path}
-    if window > 1:
-        options |= {"accumulate_grad_batches": window, "check_val_every_n_epoch": None}
     calls = runs[2].calls[key]
     before = signal.getsignal(signal.SIGUSR1)
     run = Run(tmp_path / "first", owner, name, requeue, at=calls - calls // 3)
@@ -214,8 +205,7 @@ def test_a_signal_to_requeue_saves_after_the_full_step_what_resumes_bit_for_bit(
     counts = [(x.full_steps, x.predicted_steps, x.undone_steps, x.corrected_steps, x.events)
               for x in (run.callback.ledger, again.callback.ledger)]  # fmt: skip
     assert counts[0] == counts[1] and counts[0][1] > 3
-    if window == 1:
-        assert same(weights(run.model), weights(runs[2].model))
+    assert same(weights(run.model), weights(runs[2].model))
 
 
 def test_a_signal_to_requeue_in_a_validation_saves_at_once(requeued: Path, tmp_path: Path) -> None:

@@ -12,8 +12,12 @@ from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 from torch import Tensor, nn
 from witness import verifies
 
-HOOKS = ("training_step", "on_after_backward", "on_before_zero_grad", "on_before_optimizer_step")
-LENGTHS = [{"max_steps": 33}, {"max_epochs": 3}, {"max_steps": 33, "accumulate_grad_batches": 3}]
+PLACES = [
+    ("training_step", {"max_steps": 33}),
+    ("on_after_backward", {"max_epochs": 3}),
+    ("on_before_zero_grad", {"max_steps": 33, "accumulate_grad_batches": 3}),
+    ("on_before_optimizer_step", {"max_steps": 33}),
+]
 
 
 class Smooth(Net):
@@ -65,8 +69,7 @@ class Saver(Callback):
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a check")
-@pytest.mark.parametrize("length", LENGTHS, ids=str)
-@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize(("hook", "length"), PLACES)
 def test_a_checkpoint_inside_a_step_has_verified_weights_and_resumes_as_if_before_it(
     tmp_path: Path, hook: str, length: dict[str, int]
 ) -> None:

@@ -99,7 +99,7 @@ else:
     in_a_process(code, *PACKAGES)
 
 
-def run(package: ModuleType, folder: Path, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+def run(package: ModuleType, folder: Path, **kwargs: Any) -> dict[str, Any]:
     """A run with every check that a Trainer makes by class: weights, counters, checkpoints."""
     torch.manual_seed(0)
     net: Any = type("Net", (AnyNet, package.LightningModule), {})
@@ -112,49 +112,29 @@ def run(package: ModuleType, folder: Path, **kwargs: Any) -> tuple[Any, dict[str
     scheduler = package.callbacks.GradientAccumulationScheduler({0: 1})
     trainer, model = fit(
         [callback, averages, scheduler, saver], net("cosine"), package=package,
-        train=SeededLoader(60), max_steps=48, **kwargs
+        train=SeededLoader(40), max_steps=36, **kwargs
     )  # fmt: skip
     seconds = ("seconds", "overhead")
     ledger = {k: v for k, v in callback.ledger.summary().items()
               if not any(s in k for s in seconds)}  # fmt: skip
-    return trainer, {"weights": weights(model), "rates": model.rates, "ledger": ledger,
-                     "step": trainer.global_step,
-                     "losses": [row.loss for row in callback.history.rows]}  # fmt: skip
-
-
-def test_the_same_run_through_both_packages_is_bit_identical(tmp_path: Path) -> None:
-    runs = {name: run(package, tmp_path / name)[1] for name, package in PACKAGES.items()}
-    ends = [result.pop("weights") for result in runs.values()]
-    assert same(*ends)
-    assert runs["lightning"] == runs["pytorch_lightning"]
-    assert runs["lightning"]["ledger"]["full_steps"] == 32
-    files = [sorted(p.name for p in (tmp_path / name).glob("*.ckpt")) for name in PACKAGES]
-    assert files[0] == files[1] == sorted(f"step={k}.ckpt" for k in range(6, 49, 6))
-    for name in files[0]:
-        states = [torch.load(tmp_path / p / name, weights_only=True) for p in PACKAGES]
-        saved = [state["hybrid_predict"] for state in states]
-        assert saved[0]["clock"] == saved[1]["clock"]
-        assert torch.equal(*[part["random"][0]["torch"] for part in saved])
-        assert same(*[state["state_dict"] for state in states])
+    return {"weights": weights(model), "ledger": ledger, "step": trainer.global_step}
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_a_run_of_one_package_goes_on_in_the_other(tmp_path: Path) -> None:
-    _, whole = run(lightning.pytorch, tmp_path / "whole")
-    path = tmp_path / "whole" / "step=24.ckpt"
-    _, resumed = run(pytorch_lightning, tmp_path / "resumed", seed=9, ckpt_path=str(path))
-    assert resumed["step"] == 48
+    whole = run(lightning.pytorch, tmp_path / "whole")
+    path = tmp_path / "whole" / "step=18.ckpt"
+    resumed = run(pytorch_lightning, tmp_path / "resumed", seed=9, ckpt_path=str(path))
+    assert resumed["step"] == 36
     assert same(resumed["weights"], whole["weights"])
     assert resumed["ledger"] == whole["ledger"]
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_what_is_checked_by_class_is_checked_in_both_packages(name: str) -> None:
-    package = PACKAGES[name]
-    net: Any = type("Net", (AnyNet, package.LightningModule), {})
-    patient = package.callbacks.EarlyStopping("val_loss")
+def test_what_is_checked_by_class_is_checked_in_the_other_package_too() -> None:
+    net: Any = type("Net", (AnyNet, pytorch_lightning.LightningModule), {})
+    patient = pytorch_lightning.callbacks.EarlyStopping("val_loss")
     with pytest.warns(UserWarning, match="the patience of EarlyStopping counts"):
-        fit([Ungated(), patient], net(), package=package, max_steps=30)
+        fit([Ungated(), patient], net(), package=pytorch_lightning, max_steps=30)
 
 
 def test_other_strategies_and_trainers_of_other_packages_are_refused() -> None:

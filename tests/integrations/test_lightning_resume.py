@@ -72,10 +72,7 @@ STEPS: dict[str, Any] = {"max_steps": 42}
 GROWS: dict[str, Any] = {"model": Grows, "reload_dataloaders_every_n_epochs": 1}
 RUNS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "default": ({"cooldown_steps": 0.1}, {**STEPS, "accumulate_grad_batches": 2}, 1),
-    "pattern": ({"full_steps": 3, "predict_steps": 2}, STEPS, 1),
-    "shadow": ({"shadow": True}, {**STEPS, "accumulate_grad_batches": 2}, 1),
-    "every kind": ({"predictors": EVERY_KIND.predictors}, STEPS, 1),
-    "skipped multiples": ({"speedup": 2.0}, STEPS, 7),
+    "skipped multiples": ({"full_steps": 3, "predict_steps": 2}, STEPS, 7),
     "auto": (
         {"speedup": "auto", "predictors": EVERY_KIND.predictors},
         {**STEPS, "accumulate_grad_batches": 2}, 1,
@@ -104,8 +101,8 @@ def test_resume_is_bit_exact(tmp_path: Path, name: str) -> None:
     callback, model = run(save_every(tmp_path, every))
     resumable = [path for path in saved(tmp_path) if mid_epoch(path)]
     assert len(resumable) > 3
-    assert (callback.ledger.predicted_steps > 5) is ("shadow" not in options)
-    for path in resumable[:: 1 + len(resumable) // 4]:
+    assert callback.ledger.predicted_steps > 5
+    for path in resumable[1 :: 1 + len(resumable) // 3]:
         resumed, again = run(ckpt_path=str(path), seed=99)
         assert again.trainer.global_step == model.trainer.global_step == resumed.ledger.steps
         assert same(weights(again), weights(model)), path.name
@@ -168,10 +165,10 @@ def test_a_run_that_went_on_without_the_plug_in_is_taken_up_where_the_trainer_is
     assert "the run went on without the plug-in before" in reasons
 
 
-@pytest.mark.parametrize(("batches", "window"), [(16, 4), (7, 1)])
 def test_a_run_bounded_by_steps_goes_on_bounded_by_epochs_to_the_end_of_the_plain_run(
-    tmp_path: Path, batches: int, window: int
+    tmp_path: Path,
 ) -> None:
+    batches, window = 8, 2
     options = {"accumulate_grad_batches": window, "val_check_interval": 0.5}
 
     def run(*callbacks: Any, **limit: Any) -> Any:
@@ -181,7 +178,7 @@ def test_a_run_bounded_by_steps_goes_on_bounded_by_epochs_to_the_end_of_the_plai
     run(Ungated(), save_every(tmp_path, 9), max_steps=56)
     paths = saved(tmp_path)
     assert len(paths) == 6
-    for path in paths:
+    for path in paths[::3]:
         callback = Ungated()
         trainer = run(callback, max_epochs=56 * window // batches, ckpt_path=str(path))
         assert trainer.global_step == callback.ledger.steps == 56, path.name
@@ -219,8 +216,7 @@ class SavesFirst(Callback):
         trainer.save_checkpoint(self.folder / f"{trainer.current_epoch}.ckpt")
 
 
-@pytest.mark.parametrize("first", [False, True], ids=["saved last", "saved first"])
-@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(("first", "shuffle"), [(False, True), (True, False)])
 def test_resume_from_the_end_of_an_epoch_is_bit_exact(
     tmp_path: Path, shuffle: bool, first: bool
 ) -> None:
@@ -228,7 +224,7 @@ def test_resume_from_the_end_of_an_epoch_is_bit_exact(
         saver = ModelCheckpoint(tmp_path / folder, "{epoch}", every_n_epochs=1, save_top_k=-1)
         data = TensorDataset(torch.randn(160, 8, generator=torch.Generator().manual_seed(3)))
         savers = [SavesFirst(tmp_path / folder), Ungated()] if first else [Ungated(), saver]
-        _, model = fit(savers, Net("cosine", "epoch"), max_epochs=5,
+        _, model = fit(savers, Net("cosine", "epoch"), max_epochs=3,
                        train=DataLoader(data, 16, shuffle=shuffle), **more)  # fmt: skip
         return model
 

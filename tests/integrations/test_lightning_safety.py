@@ -13,26 +13,17 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
 from lightning_models import Net, Recorded, Ungated, fit, same, weights
 from torch import Tensor
-from witness import Witness, verifies
+from witness import verifies
 
 from hybrid_predict import HybridPredict, Verdict
-
-
-@pytest.mark.parametrize("window", [1, 4])
-def test_weights_move_between_updates_only_where_steps_were_predicted(window: int) -> None:
-    callback, witness = Recorded(), Witness()
-    fit([callback, witness], max_steps=45, accumulate_grad_batches=window)
-    expected = [r.predicted > 0 for r in callback.records for _ in range(window)]
-    assert witness.moved == expected
-    assert sum(expected) == 15 * window
-
 
 MORE = {"precision": "bf16-mixed", "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
 
 
-@pytest.mark.parametrize("options", [{}, MORE], ids=["plain", "more"])
 @pytest.mark.parametrize(
-    "mode", [{"enabled": False}, {"shadow": True}, {"updates": {}, "speedup": 1}], ids=str
+    ("mode", "options"),
+    [({"enabled": False}, {}), ({"shadow": True}, MORE), ({"updates": {}, "speedup": 1}, MORE)],
+    ids=str,
 )
 def test_switched_off_or_in_shadow_training_is_bit_identical(
     tmp_path: Path, mode: dict[str, Any], options: dict[str, Any]
@@ -69,10 +60,8 @@ class AtPredicted:
 
 
 UNDONE: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "window": {"accumulate_grad_batches": 2},
-    "fused, clipped": {"gradient_clip_val": 0.5},
-    "fused, bf16-mixed": {"precision": "bf16-mixed"},
+    "window": {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5},
+    "fused": {"precision": "bf16-mixed"},
 }
 
 

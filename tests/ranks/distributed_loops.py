@@ -224,13 +224,6 @@ def wide(net: Net) -> Net:
     return fully_shard(net, shard_placement_fn=lambda p: Shard(1) if p.shape == (15, 16) else None)
 
 
-def hybrid_sharded(net: Net) -> Net:
-    """Sharded over half of the ranks, and the same on both halves."""
-    shape = (2, dist.get_world_size() // 2)
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copies", "parts"))
-    return fully_shard(net, mesh=mesh)
-
-
 def tensor_parallel(net: Net) -> Net:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     plan = {"first": ColwiseParallel(), "middle": RowwiseParallel()}
@@ -333,27 +326,17 @@ def logged(folder: Path) -> dict[str, Any]:
 
 
 SETUPS: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
-    "ddp": (ddp(), {}),
-    "ddp, static graph": (ddp(static_graph=True), {}),
-    "ddp, unused parameters": (
-        ddp(find_unused_parameters=True), {"skips": lambda step: step % 3 == 2},
-    ),
+    "ddp": (ddp(static_graph=True), {}),
     "ddp, accumulation": (ddp(), {"window": 2}),
+    "ddp, unused parameters, in turns": (
+        ddp(find_unused_parameters=True), {"skips": lambda step: step % 3 == 2, "period": 3},
+    ),
     "fsdp2": (sharded, {}),
-    "fsdp2, fused": (sharded, {"fused": True}),
-    "fsdp2, shadow": (sharded, {"config": make_config(shadow=True)}),
     "fsdp2, bfloat16": (sharded, {"config": make_config(history_dtype="bfloat16")}),
-    "fsdp2, two in a row": (sharded, {"config": make_config(predict_steps=2)}),
     "fsdp2, columns": (wide, {}),
-    "fsdp2, in turns": (sharded, {"period": 3}),
-    "hsdp": (hybrid_sharded, {}),
-    "ddp, in turns": (ddp(), {"period": 3}),
-    "ddp, regrouped": (ddp(find_unused_parameters=True), {"frozen": 9}),
-    "fsdp2, regrouped": (sharded, {"frozen": 9}),
-    "fsdp2, own update": (sharded, {"config": make_config(updates=OWN)}),
+    "fsdp2, own update, regrouped": (sharded, {"config": make_config(updates=OWN), "frozen": 9}),
+    "fsdp2, auto": (sharded, {"config": AUTO, "steps": 50}),
     "tensor parallelism": (tensor_parallel, {"shared": True}),
-    "ddp, auto": (ddp(), {"config": AUTO, "steps": 70}),
-    "fsdp2, auto": (sharded, {"config": AUTO, "steps": 70}),
 }  # fmt: skip
 """How a model is made parallel, and the loop around it; a single process takes the same loop."""
 
@@ -362,8 +345,6 @@ LOSS, SPIKE = Spoil(offset=float("nan")), Spoil(offset=1e4)
 
 GRADIENTS = {
     "ddp, spoiled gradient": spoiled(ddp(), GRADIENT),
-    "ddp, fused, spoiled gradient": spoiled(ddp(), GRADIENT, fused=True),
-    "fsdp2, spoiled shard": spoiled(sharded, SHARD),
     "fsdp2, fused, spoiled shard": spoiled(sharded, SHARD, fused=True),
     "tensor parallelism, spoiled shard": spoiled(tensor_parallel, SHARD, shared=True),
 }

@@ -154,16 +154,12 @@ def other(saved: dict[str, Any], wrap: Callable[[Net], Any] = sharded) -> dict[s
     return {"groups": [saved["engine"]["tensors"]["groups"], again], "heard": log.lines, **found}
 
 
-def one_rank(name: str, wrap: Callable[[Net], Any] = sharded) -> Callable[[Path], dict[str, Any]]:
+def one_rank(folder: Path) -> dict[str, Any]:
     """The last check, as it takes the group apart: a saved run goes on with one rank."""
-
-    def check(folder: Path) -> dict[str, Any]:
-        own = folder / f"alone-{name}-{dist.get_rank()}"
-        dist.destroy_process_group()
-        dist.init_process_group("gloo", init_method=f"file://{own}", rank=0, world_size=1)
-        return other(torch.load(folder / f"{name}-0.pt"), wrap)
-
-    return check
+    own = folder / f"alone-{dist.get_rank()}"
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{own}", rank=0, world_size=1)
+    return other(torch.load(folder / "fsdp2-0.pt"))
 
 
 def save_single(folder: Path) -> None:
@@ -176,15 +172,15 @@ def save_single(folder: Path) -> None:
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, resumed": resumed("fsdp2", sharded),
-    "fsdp2, bfloat16, resumed": resumed("bfloat16", sharded, history_dtype="bfloat16"),
     "fsdp2, half, resumed": resumed("half", halved),
-    "fsdp2, in turns, resumed": resumed("turns", sharded, max_overhead=FEW),
+    "fsdp2, bfloat16, in turns, resumed": resumed(
+        "turns", sharded, max_overhead=FEW, history_dtype="bfloat16"
+    ),
     "ddp, read inside a step": read_inside(DistributedDataParallel),
     "fsdp2, half, read inside a step": read_inside(halved),
     "tensor parallelism, read inside a step": read_inside(tensor_parallel),
     "ddp, read on one rank": read_on_one_rank,
     "fsdp2, uneven": uneven,
     "more": lambda folder: other(torch.load(folder / "single.pt")),
-    "more, ddp": lambda folder: other(torch.load(folder / "single.pt"), DistributedDataParallel),
-    "alone": one_rank("fsdp2"),
+    "alone": one_rank,
 }

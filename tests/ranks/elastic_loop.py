@@ -85,12 +85,8 @@ class Elastic(Loop):
                     value.zero_()
         elif dropped == "optimizer":
             self.optimizer.state.clear()
-        elif dropped == "scheduler":
-            self.scheduler.last_epoch = 0
         elif dropped == "limits":
             self.engine._policy.limits = Limits.of(1)
-        elif dropped == "ledger":
-            self.engine.ledger.corrected_steps = 0
 
     def save(self) -> None:
         model, optimizer = get_state_dict(

