@@ -67,19 +67,12 @@ class Odd(Own):
 DECAY = "decay could not be found out"
 UNEXPLAINED = {
     "a pull to the start": (own(anchored, mu=0.1), DECAY),
-    "a weak pull to the start": (own(anchored, mu=1e-4), DECAY),
-    "a pull to the start, Adam": (own(anchored, mu=0.1, adam=True), DECAY),
+    "a weak pull to the start, Adam": (own(anchored, mu=1e-4, adam=True), DECAY),
     "a pull to a centre, now and then": (own(None, finish=elastic), DECAY),
-    "proximal": (near(mu=1.0, weight_decay=0.0), DECAY),
     "proximal, with decay": (near(mu=0.1, weight_decay=0.1), DECAY),
     "a push from the last weights": (own(following), DECAY),
-    "lasso": (own(lambda p, *_: p.grad + 0.1 * p.sign()), DECAY),
     "decay by the square of the rate": (
         own(lambda p, _, group: p.grad + group["lr"] * p, adam=True),
-        DECAY,
-    ),
-    "coupled decay that no option tells": (
-        own(lambda p, *_: p.grad + 0.05 * p, adam=True),
         DECAY,
     ),
     "noise": (
@@ -98,24 +91,11 @@ def test_matrices_of_such_an_optimizer_are_not_corrected_and_it_is_said(name):
     for plugged in (False, True):
         model = net()
         torch.manual_seed(1)
-        engine = run(model, make(list(model.parameters())), 20, plugged, speedup=1)
+        engine = run(model, make(list(model.parameters())), 10, plugged, speedup=1)
         ends.append([p.detach() for p in model.parameters()])
     assert same_bits(*ends)
     assert engine.ledger.corrected_steps == 0
     assert [reason in event["reason"] for event in engine.ledger.events] == [True]
-
-
-def test_a_pull_keeps_the_weights_where_it_keeps_them_in_plain_training():
-    distances = []
-    for plugged in (False, True):
-        model = net()
-        before = model[2].weight.detach().clone()
-        optimizer = own(anchored, lr=3e-2, mu=5.0)(model.parameters())
-        predictors = {"hidden": MomentumPredictor(gated=False)}
-        run(model, optimizer, 120, plugged, speedup=1.5, predictors=predictors)
-        distances.append((model[2].weight.detach() - before).norm().item())
-    plain, ours = distances
-    assert ours < 4 * plain
 
 
 def test_an_option_that_makes_updates_unexplained_in_mid_run_ends_corrections():
@@ -191,7 +171,6 @@ def test_a_state_that_looks_like_the_weights_is_no_second_copy_if_they_do_not_re
 @pytest.mark.parametrize(
     ("keep", "dtype"),
     [
-        (partial(returning, 5), torch.float32),
         (partial(returning, 60), torch.float32),
         (master, torch.bfloat16),
     ],
@@ -199,3 +178,16 @@ def test_a_state_that_looks_like_the_weights_is_no_second_copy_if_they_do_not_re
 def test_an_optimizer_with_a_second_copy_of_the_weights_is_refused(keep, dtype):
     with pytest.raises(UnsupportedSetupError, match=r"as with a second copy .*use SGD"):
         one_update(keep, dtype)
+
+
+def test_a_pull_keeps_the_weights_where_it_keeps_them_in_plain_training():
+    distances = []
+    for plugged in (False, True):
+        model = net()
+        before = model[2].weight.detach().clone()
+        optimizer = own(anchored, lr=3e-2, mu=5.0)(model.parameters())
+        predictors = {"hidden": MomentumPredictor(gated=False)}
+        run(model, optimizer, 60, plugged, speedup=1.5, predictors=predictors)
+        distances.append((model[2].weight.detach() - before).norm().item())
+    plain, ours = distances
+    assert ours < 4 * plain
