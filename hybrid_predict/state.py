@@ -238,7 +238,7 @@ class State:
             held=measured.held,
             slopes=measured.slopes,
             ends=self.groups.by_key(measured.ends) if measured.slopes else {},
-            windows=measured.windows,
+            windows=self.groups.joint(measured.windows),
         )
         for event in self.policy.learn(seen):
             final = event in (ENDED, EXHAUSTED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor
@@ -15,6 +15,7 @@ from hybrid_predict.groups.memory import Treatment
 from hybrid_predict.model.parameters import ParameterMapper, overlapping
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.budget import shortest_period, turns
+from hybrid_predict.policy.confidence import Window
 from hybrid_predict.policy.policy import NO_BUDGET, TOO_EXPENSIVE, Key, Part, Policy
 from hybrid_predict.ranks import shards
 from hybrid_predict.tensors.deltas import WeightDelta
@@ -299,6 +300,18 @@ class Groups:
         for group, part in self._parts():
             sums[part.key] += sum(numbers.get(name, 0.0) for name in group.names)
         return sums
+
+    def joint(self, windows: Sequence[tuple[Key, Window]]) -> list[tuple[Key, Window]]:
+        """Take the steps from windows that do not close with all groups of their key.
+
+        They still show skill and length, but are not those after the forecasts of the latest.
+        """
+        groups = Counter(part.key for part in self._policy.parts)
+        closed = Counter(key for key, _ in windows)
+        return [
+            (key, each if closed[key] == groups[key] else each._replace(steps=0, late=0.0))
+            for key, each in windows
+        ]
 
     def check(self, index: int, options: Mapping[int, Options]) -> None:
         """Check the form of one optimizer's forecasts before the first predicted step.

@@ -436,19 +436,12 @@ class Policy:
         """Learn from windows that were closed together."""
         parts = {part.key: part for part in sorted(self.parts, key=lambda part: part.decay)}
         for key in dict.fromkeys(key for key, _ in windows):  # alike on every rank
-            closed = [each for other, each in windows if other == key]
             part = parts.get(key)
             if part is None:  # it has lost its predictor since
                 continue
             confidence = self.confidences.setdefault(key, Confidence(fits=part.fits))
-            # Windows that do not close together are not those after the forecasts of the latest.
-            whole = len(closed) == sum(part.key == key for part in self.parts)
-            window = Window.summed(closed)
-            if not whole:
-                window = window._replace(late=0.0)
+            window = Window.summed([each for other, each in windows if other == key])
             confidence.add(window, decay=part.decay, planned=not self._paced)
-            if not whole:
-                confidence.latest = window._replace(steps=0)
             if not self._config.adaptive:
                 confidence.advance = 0.0
         known = [each for key, each in self.confidences.items() if key in parts]

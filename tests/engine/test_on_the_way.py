@@ -116,3 +116,16 @@ def test_memory_of_weights_is_not_kept_by_a_detached_engine():
     bench.train(6)
     bench.engine.detach()
     assert not any(group._local for group in bench.engine._groups)
+
+
+def test_windows_of_one_kind_that_close_apart_do_not_measure_persistence():
+    config = make_config(total_steps=200, speedup="auto", kinds={"0.bias": "hidden"})
+    bench = Bench(config)
+    bench.model[0].bias.requires_grad_(False)
+    bench.train(33)
+    bench.model[0].bias.requires_grad_(True)
+    before = bench.engine._policy.confidences["hidden", 0]
+    measured, windows = before.measured, before.skill.windows
+    bench.train(60)
+    after = bench.engine._policy.confidences["hidden", 0]
+    assert after.measured == measured and after.skill.windows > windows
