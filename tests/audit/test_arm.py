@@ -182,38 +182,6 @@ def test_run_that_ends_early_is_refused(tmp_path):
         trained(make_run, HYBRID, tmp_path)
 
 
-class Several(Net):
-    """Logs by loader, so that Lightning's sanity check ends without any metric."""
-
-    def validation_step(self, batch, batch_idx, dataloader_idx=0):
-        self.log("val_loss", self.loss(batch))
-
-
-class Silent(Net):
-    """Logs nothing in the sanity check."""
-
-    def validation_step(self, batch, batch_idx):
-        if not self.trainer.sanity_checking:
-            super().validation_step(batch, batch_idx)
-
-
-@pytest.mark.parametrize(
-    ("kind", "metric", "validations"),
-    [
-        (Several, "val_loss/dataloader_idx_1", [loader(2), loader(2)]),
-        (Silent, "val_loss", loader(2)),
-    ],
-)
-def test_metric_that_the_sanity_check_does_not_log_is_waited_for(
-    tmp_path, kind, metric, validations
-):
-    make_run = run(lambda: kind("none"), (loader(), validations))
-    entry = trained(make_run, FULL, tmp_path, metric=metric)
-    assert entry["metric"] > 0
-    with pytest.raises(ConfigError, match="The validation logs val_loss"):
-        trained(make_run, FULL, tmp_path, metric="val")
-
-
 class Split(L.LightningDataModule):
     """Draws anew in every setup what is validated on."""
 
@@ -266,10 +234,3 @@ def test_metric_that_is_not_finite_is_told_from_weights_that_are_not(tmp_path, b
     entry = trained(make_run, FULL, tmp_path)
     assert entry["metric"] is None
     assert entry["failure"] == ("metric not finite" if broken == "metric" else "diverged")
-
-
-@pytest.mark.parametrize(("schedule", "rate"), [("cosine", 0.0), ("none", 1.0), ("plateau", None)])
-def test_last_learning_rate_is_recorded_unless_it_follows_a_metric(tmp_path, schedule, rate):
-    make_run = run(lambda: Net(schedule))
-    entry = trained(make_run, FULL, tmp_path)
-    assert entry["rates"] == ([] if rate is None else [pytest.approx(rate, abs=1e-6)])

@@ -283,10 +283,3 @@ def test_predicted_steps_that_were_not_made_earn_nothing():
     page = audit_page(results, None)
     assert "none was made, so there is no gain from them" in page
     assert "predicted steps: corrected → hybrid" in page
-
-
-def test_seeds_that_miss_an_arm_are_left_out():
-    results, verdict = make_results(config(seeds=5), {}, made_up(1.0, 5)[0]["runs"][:-1])
-    assert (results["partial"], verdict.seeds) == (True, 4)
-    assert results["summary"][FULL]["metric"]["n"] == 5
-    assert results["paired"]["hybrid - full"]["n"] == 4

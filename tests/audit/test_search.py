@@ -94,23 +94,6 @@ def test_each_arm_is_bisected_and_the_largest_saving_wins(corrected, hybrid, lin
     assert result.outcome is expected
 
 
-@pytest.mark.parametrize("passes", [True, False])
-def test_auto_is_a_candidate_after_the_numbers(passes, tmp_path):
-    numbered = metric({"corrected": 1.5, "hybrid": 2.0})
-
-    def value(name, speedup, seed):
-        if speedup != "auto":
-            return numbered(name, speedup, seed)
-        return numbered(name, 1.5 if passes and name == "hybrid" else 4.0, seed)
-
-    result, _, _ = searched(value, tmp_path, speedups=(*SPEEDUPS, "auto"))
-    assert [t.speedup for t in result.tried if t.arm == "hybrid"] == [2.0, 3.0, "auto"]
-    auto = pytest.approx(2.5) if passes else None
-    assert result.best == {"corrected": 1.5, "hybrid": 2.0, "auto": auto}
-    assert f"HybridPredict(speedup={chr(39)}auto{chr(39)})" in result.line or not passes
-    assert result.results["level"] == pytest.approx(0.05 / 5)
-
-
 @pytest.mark.parametrize(("seeds", "outcome"), [(5, "no saving"), (4, "undecided")])
 def test_a_candidate_that_cannot_pass_is_given_up_and_called_so(seeds, outcome, tmp_path):
     good = metric({"corrected": 0.0, "hybrid": 3.0})
@@ -123,29 +106,6 @@ def test_a_candidate_that_cannot_pass_is_given_up_and_called_so(seeds, outcome, 
     assert ("corrected", 2.0, 3) not in asked
     assert result.results["tried"][0]["finding"] == first.finding
     assert result.line.endswith("fewer than 5 seeds show none") == (seeds == 4)
-
-
-@pytest.mark.parametrize(
-    ("arm", "seed", "failure", "outcome", "tried"),
-    [
-        ("full", 1, "diverged", AuditOutcome.UNDECIDED, 1),
-        ("corrected", 4, "metric not finite", AuditOutcome.NO_SAVING, 4),
-    ],
-)
-def test_a_run_without_a_metric_ends_its_candidate(arm, seed, failure, outcome, tried, tmp_path):
-    good = metric({})
-
-    def value(name, speedup, number):
-        return None if (name, number) == (arm, seed) else good(name, speedup, number)
-
-    result, asked, _ = searched(value, tmp_path, failure)
-    first = result.tried[0]
-    assert first.finding == f"given up: {arm} {failure}"
-    assert (first.verdict.outcome, first.verdict.seeds) == (outcome, seed)
-    assert len(result.tried) == tried
-    after = [(name, number) for name, _, number in asked]
-    after = after[after.index((arm, seed)) + 1 :]
-    assert after[:1] == ([] if arm == "full" else [("full", 0)])
 
 
 def test_a_search_goes_on_where_it_was_stopped(tmp_path):

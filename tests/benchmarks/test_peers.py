@@ -96,18 +96,6 @@ def test_peers_from_a_library_need_it(name, package, monkeypatch):
         trained(partial(getattr(libraries, name), lr=RATE))
 
 
-@pytest.mark.parametrize("name", ["prodigy", "d_adapt_adam", "mechanic"])
-def test_a_peer_without_a_learning_rate_finds_one(name):
-    start = 10.0
-    weight = torch.full((4, 4), start, requires_grad=True)
-    optimizer = getattr(libraries, name)([weight], lr=1.0)
-    for _ in range(300):
-        optimizer.zero_grad()
-        (weight**2).sum().backward()
-        optimizer.step()
-    assert weight.abs().max() < 0.2 * start
-
-
 def test_dowg_follows_its_formulas():
     weights = first = start()
     squared, weighted = 1e-4, 0.0

@@ -11,7 +11,7 @@ from benchmarks.arms import ARMS, PLAIN
 from benchmarks.digests import code_digest, recipe_digest
 from benchmarks.figures import Summary
 from benchmarks.optimizers import Rates
-from benchmarks.plan import TUNING, TUNING_SEED, Selection, to_row
+from benchmarks.plan import TUNING, Selection, to_row
 from benchmarks.step_cost import WAYS
 from benchmarks.suites import SETTINGS, SUITES, SuitePlan, select
 from benchmarks.table import blocks
@@ -63,18 +63,6 @@ def test_tuned_settings_take_the_best_of_their_grid(core):
     found = {s: plan.rates("gpt-0.2m", s, "hybrid", done) for s in SETTINGS}
     assert found["tuned"] == Rates(BEST_RATE)
     assert found["default-decay"] == Rates(TASKS["gpt-0.2m"].recipe.learning_rate)
-
-
-def test_grids_use_no_seed_of_a_comparison(core):
-    plan, done = core
-    tuning = [cell for cell in done if cell.setting == TUNING]
-    assert {cell.seed for cell in tuning} == {TUNING_SEED}
-    for arm in PLAIN:
-        grid = [c for c in tuning if c.task == "cnn" and c.arm == arm]
-        assert len(grid) == len(TASKS["cnn"].recipe.rates)
-        assert {c.budget for c in grid} == {round(TASKS["cnn"].steps * ARMS[arm].share)}
-    results = compiled(plan, done)
-    assert all(TUNING_SEED not in Summary(results).runs("cnn", s, "muon") for s in SETTINGS)
 
 
 @pytest.mark.parametrize(

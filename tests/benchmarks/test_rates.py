@@ -8,7 +8,7 @@ from benchmarks import load
 from benchmarks.plan import Selection, as_cell
 from benchmarks.rates import plan as study
 from benchmarks.rates import table
-from benchmarks.rates.gains import COMPARED, Ratio, mean, points, worst
+from benchmarks.rates.gains import COMPARED, Ratio, points
 from benchmarks.tasks import TASKS
 
 TASK = "mlp"
@@ -45,14 +45,6 @@ def test_gain_is_the_plain_steps_for_the_same_loss_over_the_full_steps():
     assert (auto.arm, auto.full_steps, auto.predicted_steps) == ("auto", 200, 600)
     assert auto.gain.value == pytest.approx(2 * steps / 200)
     assert auto.beside_corrected.value == auto.beside_tuned.value == pytest.approx(steps / 200)
-
-
-def test_a_mean_over_bounds_is_marked():
-    bounds = [Ratio(2.0, "≥"), Ratio(8.0)]
-    assert (mean([Ratio(2.0), Ratio(8.0)]), mean(bounds)) == ("4.00", "≥4.00")
-    assert mean([*bounds, Ratio(4.0, "≤")]) == "≈4.00"
-    assert mean([Ratio(float("nan"))]) == "n/a"
-    assert worst({"a": Ratio(8.0), "b": Ratio(2.0, "≤")}) == "≤2.00 (b)"
 
 
 def test_untuned_arms_are_compared_with_tuned_plain_training():

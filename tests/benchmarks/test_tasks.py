@@ -1,6 +1,5 @@
 """What every benchmark task promises, and what is special to some of them."""
 
-import dataclasses
 import math
 from itertools import islice
 
@@ -9,11 +8,9 @@ import torch
 from kind_cases import resolved
 from torch.utils import _pytree as pytree
 
-from benchmarks.tasks import TASKS, Recipe
+from benchmarks.tasks import TASKS
 from benchmarks.tasks.burgers import burgers_residual
-from benchmarks.tasks.control import advantages, pushed
-from benchmarks.tasks.digits import CNN, load_digits
-from hybrid_predict.errors import ConfigError
+from benchmarks.tasks.digits import load_digits
 from hybrid_predict.model.kinds import classify
 
 
@@ -112,45 +109,3 @@ def test_names_and_shapes_say_what_the_loss_shows(task):
     named = {n: kinds[id(p)] for n, p in model.named_parameters() if p.requires_grad}
     matrices = {name: kind for name, kind in named.items() if kind != "vector"}
     assert resolved(model, lambda net: task.loss(net, batch)) == (matrices, [])
-
-
-def test_a_cart_follows_its_equations():
-    """Of two rigid bodies: forces on the cart and torques on the pole are in balance."""
-    state = torch.tensor([[0.1, -0.3, 0.15, 0.7], [0.0, 0.2, -0.1, -0.4]], dtype=torch.float64)
-    right = torch.tensor([True, False])
-    wind = torch.tensor([0.5, -1.0], dtype=torch.float64)
-    change = (pushed(state, right, wind) - state) / 0.02
-    torch.testing.assert_close(change[:, ::2], state[:, 1::2])
-    x, turn = change[:, 1], change[:, 3]
-    angle, spin = state[:, 2], state[:, 3]
-    force = torch.tensor([10.0 + 6.0, -10.0 - 12.0], dtype=torch.float64)
-    cart = 1.1 * x + 0.05 * (turn * angle.cos() - spin**2 * angle.sin())
-    torch.testing.assert_close(cart, force)
-    pole = 4 / 3 * 0.5 * turn + x * angle.cos() - 9.8 * angle.sin()
-    torch.testing.assert_close(pole, torch.zeros_like(pole), rtol=0, atol=1e-12)
-
-
-def test_advantages_end_with_the_episode():
-    """By the definition: a sum of what surprised, up to the end of each episode."""
-    generator = torch.Generator().manual_seed(0)
-    rewards, values, after = torch.rand(3, 6, 2, generator=generator, dtype=torch.float64)
-    fell, ended = torch.zeros_like(rewards), torch.zeros_like(rewards)
-    fell[2, 0] = ended[2, 0] = ended[3, 1] = 1  # one pole falls, one episode is stopped
-    found = advantages(rewards, values, after, fell, ended, 0.9, 0.8)
-    for cart in range(2):
-        for t in range(6):
-            total, weight = 0.0, 1.0
-            for k in range(t, 6):
-                bootstrap = 0.9 * (1 - fell[k, cart]) * after[k, cart]
-                total += weight * (rewards[k, cart] + bootstrap - values[k, cart])
-                weight *= 0.9 * 0.8
-                if ended[k, cart]:
-                    break
-            assert float(found[t, cart]) == pytest.approx(float(total))
-
-
-def test_too_few_steps_and_unknown_schedules_are_refused():
-    with pytest.raises(ConfigError, match="steps"):
-        dataclasses.replace(CNN, steps=5)
-    with pytest.raises(ConfigError, match=r"schedule.*warmup-stable-decay.*'cubic'"):
-        Recipe(learning_rate=1.0, rates=(1.0,), schedule="cubic")

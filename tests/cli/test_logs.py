@@ -81,17 +81,6 @@ def test_a_run_that_fell_back_says_why(tmp_path, capsys):
     assert sum("the reason" in line for line in lines(log, 150, 0.0)) == 1
 
 
-def test_a_page_shows_where_steps_and_seconds_went(tmp_path):
-    ledger = {"corrected_steps": 35, "full_seconds": 6.0, "correct_seconds": 3.0}
-    write(tmp_path, [row(140, 60, {}, **ledger, predict_seconds=1.0)])
-    assert cli.main(["report", str(tmp_path)]) == 0
-    page = (tmp_path / NAME).with_suffix(".html").read_text(encoding="utf-8")
-    bars = page.split('class="bar"')[1:]
-    assert [re.findall(r"width: ([\d.]+)%", bar) for bar in bars] == [
-        ["17.5", "52.5", "30.0"], ["15.0", "45.0", "30.0", "10.0"],
-    ]  # fmt: skip
-
-
 def test_several_runs_stand_side_by_side(tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a", ROWS, "finished")

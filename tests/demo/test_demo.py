@@ -13,9 +13,6 @@ from hybrid_predict.runs.evidence import ARMS
 pytest.importorskip("lightning")
 pytest.importorskip("matplotlib")
 
-import hybrid_predict.audit
-from hybrid_predict.audit import AuditOutcome, AuditResult
-from hybrid_predict.audit.verdict import AuditVerdict
 from hybrid_predict.demo import byte_gpt
 from hybrid_predict.demo.byte_gpt import StdlibWindows
 
@@ -45,21 +42,6 @@ def test_a_demo_is_an_audit_that_writes_below_its_folder_only(tmp_path, monkeypa
     digest = results["depends_on"]["text"]["sha256"]
     assert re.fullmatch("[0-9a-f]{64}", digest)
     assert digest in (folder / "report.html").read_text(encoding="utf-8")
-
-
-def test_a_demo_begins_with_what_it_shows_and_ends_with_three_notes(tmp_path, monkeypatch, capsys):
-    verdict = AuditVerdict(AuditOutcome.UNDECIDED, "headline", "why")
-    results = {
-        "partial": False, "summary": {}, "runs": [], "earned": {}, "verdict": verdict.to_dict(),
-        "notes": [f"note {k}" for k in range(10)],
-    }  # fmt: skip
-    result = AuditResult(verdict, results, tmp_path)
-    monkeypatch.setattr(hybrid_predict.audit, "audit", lambda *args, **options: result)
-    monkeypatch.setattr(byte_gpt, "demo_audit", lambda recipe: (None, {}))
-    assert cli.main([*TINY, "--output-dir", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("A small GPT is trained from the same weights in four ways")
-    assert out.count("note ") == 3 and "why" not in out
 
 
 def test_windows_depend_on_the_seed_and_hold_the_next_bytes():

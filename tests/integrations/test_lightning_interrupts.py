@@ -176,38 +176,6 @@ def requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "told"
 
 
-REQUEUED = [
-    ("module", "training_step"), ("plug-in", "on_train_batch_end"), ("module", "lr_scheduler_step"),
-    *(pytest.param("module", name, marks=pytest.mark.slow)
-      for name in ("on_train_batch_start", "optimizer_step", "on_train_epoch_end",
-                   "on_save_checkpoint", "on_train_end")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("owner", "name"), REQUEUED)
-def test_a_signal_to_requeue_saves_after_the_full_step_what_resumes_bit_for_bit(
-    runs: tuple[Path, Run, Run], requeued: Path, tmp_path: Path, owner: str, name: str
-) -> None:
-    saved, key = runs[0] / "saved" / f"step={SAVED}.ckpt", (owner, name)
-    options: dict[str, Any] = {"default_root_dir": tmp_path}
-    calls = runs[2].calls[key]
-    before = signal.getsignal(signal.SIGUSR1)
-    run = Run(tmp_path / "first", owner, name, requeue, at=calls - calls // 3)
-    run.fit(saved, **options)
-    assert run.calls[key] >= run.at > 0
-    assert requeued.read_text() == "requeue 4321\n"
-    assert signal.getsignal(signal.SIGUSR1) == before
-    run.check_let_go()
-    again = Run(tmp_path / "again")
-    again.fit(None, **options)  # Lightning finds the checkpoint itself
-    assert same(weights(again.model), weights(run.model))
-    assert again.trainer.global_step == run.trainer.global_step == STEPS
-    counts = [(x.full_steps, x.predicted_steps, x.undone_steps, x.corrected_steps, x.events)
-              for x in (run.callback.ledger, again.callback.ledger)]  # fmt: skip
-    assert counts[0] == counts[1] and counts[0][1] > 3
-    assert same(weights(run.model), weights(runs[2].model))
-
-
 def test_a_signal_to_requeue_in_a_validation_saves_at_once(requeued: Path, tmp_path: Path) -> None:
     seen = []
 

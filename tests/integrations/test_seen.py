@@ -126,24 +126,6 @@ def test_without_the_plug_in_nothing_is_said(lines: Any) -> None:
     assert lines() == []
 
 
-@pytest.mark.parametrize(
-    ("options", "steps", "words"),
-    [
-        ({"speedup": 10}, 300, "asks for 9 predicted steps after every full step"),
-        ({"speedup": 1.1}, 60, "A run of 60 steps is too short to gain much"),
-        ({"predictors": {"vector": "fitted"}}, 300, "There are no predicted steps: they would"),
-        ({}, 300, None),
-    ],
-)
-def test_too_much_speedup_and_too_few_steps_get_a_warning(
-    caplog: pytest.LogCaptureFixture, options: Any, steps: int, words: str | None
-) -> None:
-    fit([HybridPredict(**options), StopAt(1)], max_steps=steps)
-    messages = [r.getMessage() for r in caplog.records if "reporter" in r.name]
-    assert len(messages) == (words is not None)
-    assert words is None or words in messages[0]
-
-
 def test_a_run_that_takes_longer_than_plain_training_gets_one_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 from loops import same_bits
 
-from distributed_loops import Loop, make_config, sharded
-from faulty import FailingUpdate
+from distributed_loops import Loop, ddp, make_config, sharded
+from faulty import Failing, FailingUpdate
 from hybrid_predict.ranks import processes
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailingThere(Failing):
+    """Fails on the last rank only."""
+
+    def _fail(self, method: str, state: Any) -> None:
+        if processes.rank() == 1:
+            super()._fail(method, state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +33,23 @@ class FailingUpdateThere(FailingUpdate):
             super()._fail()
 
 
-def sharded_update(folder: Path) -> dict[str, Any]:
+def failing(wrap: Callable[[Any], Any], **changes: Any) -> Callable[[Path], dict[str, Any]]:
     """What a rank ended with, and whether it was left as it was before its last full step."""
-    loop = Loop(sharded, make_config(updates={"hidden": FailingUpdateThere(after=8)}))
-    kept: Any = None
-    with pytest.raises(Exception) as caught, loop.engine:
-        while not loop.engine.done:
-            kept = loop.state()
-            loop.step()
-    whole = same_bits(loop.state(), kept)
-    return {"type": caught.typename, "text": str(caught.value), "whole": whole, "steps": loop.taken}
+
+    def check(folder: Path) -> dict[str, Any]:
+        loop = Loop(wrap, make_config(**changes))
+        kept: Any = None
+        with pytest.raises(Exception) as caught, loop.engine:
+            while not loop.engine.done:
+                kept = loop.state()
+                loop.step()
+        whole, text = same_bits(loop.state(), kept), str(caught.value)
+        return {"type": caught.typename, "text": text, "whole": whole, "steps": loop.taken}
+
+    return check
 
 
-CHECKS: dict[str, Callable[[Path], Any]] = {"sharded": sharded_update}
+CHECKS: dict[str, Callable[[Path], Any]] = {
+    "predictor": failing(ddp(), predictors={"hidden": FailingThere(gated=False)}),
+    "sharded": failing(sharded, updates={"hidden": FailingUpdateThere(after=8)}),
+}

@@ -16,7 +16,7 @@ pytestmark = [
 
 
 def test_a_failure_on_one_rank_ends_every_rank_as_it_was(tmp_path: Path) -> None:
-    other, failed = launch(["distributed_failures"], tmp_path)["sharded"]
+    other, failed = launch(["distributed_failures:sharded"], tmp_path)["sharded"]
     assert (failed["type"], failed["text"]) == ("ZeroDivisionError", "no more")
     assert other["type"] == "RuntimeError"  # of the collective
     assert failed["whole"] and other["whole"]
