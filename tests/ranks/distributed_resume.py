@@ -134,11 +134,13 @@ def uneven(folder: Path) -> dict[str, Any]:
     dist.broadcast_object_list(shared)
     for group in shared[0]["tensors"]["groups"]:
         group["windows"][1]["shapes"][0][0] += 1
-    windows = [group.memory.forecaster._window for group in loop.engine._state.groups]
-    before = [window.state_dict()["seen"] for window in windows]
+
+    def seen() -> list[int]:
+        return [group.memory.forecaster._window._seen for group in loop.engine._state.groups]
+
+    before = seen()
     loop.engine.load_state_dict(shared[0])
-    after = [window.state_dict()["seen"] for window in windows]
-    return {"seen": [before, after], **outcome(loop, loop.train(4))}
+    return {"seen": [before, seen()], **outcome(loop, loop.train(4))}
 
 
 def other(saved: dict[str, Any], wrap: Callable[[Net], Any] = sharded) -> dict[str, Any]:
