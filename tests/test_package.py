@@ -50,6 +50,25 @@ def test_public_name_exists_and_is_documented(name):
         assert value.__doc__.strip()
 
 
+def test_a_run_without_predicted_steps_imports_nothing_about_forecasts():
+    code = (
+        "import sys, torch\n"
+        "from hybrid_predict import HybridConfig, HybridEngine\n"
+        "net = torch.nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.AdamW(net.parameters())\n"
+        "engine = HybridEngine(net, optimizer, HybridConfig(speedup=1, total_steps=3))\n"
+        "while not engine.done:\n"
+        "    engine.before_step()\n"
+        "    loss = net(torch.ones(2, 4)).square().mean()\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n"
+        "    engine.after_step(loss)\n"
+        "print(*[name for name in sys.modules if name.startswith('hybrid_predict.forecast')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
+
+
 def test_modules_of_public_names_are_found_before_they_are_imported():
     script = (
         "import hybrid_predict as h, sys\n"
