@@ -1,6 +1,6 @@
 """A loop of one's own that torchrun restarts; it kills itself where it is told.
 
-The processes run: torchrun tests/ranks/elastic_loop.py FOLDER SETUP DEATHS
+The processes run: torchrun tests/ranks/elastic_loop.py FOLDER SETUP [DEATHS] [DROPPED]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.nn.parallel import DistributedDataParallel
 
 from distributed_loops import Loop, make_config, sharded
+from hybrid_predict.policy.limits import Limits
 from hybrid_predict.ranks import processes, shards
 
 EVERY = 3
@@ -32,6 +34,7 @@ EVERY = 3
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 CONFIG = {"total_steps": 40, "warmup_steps": 5, "cooldown_steps": 5, "full_steps": 2}
 SETUPS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
+    "single": (lambda net: net, {}),
     "ddp": (DistributedDataParallel, {}),
     "fsdp2": (sharded, {}),
 }
@@ -61,21 +64,33 @@ class Deaths:
 class Elastic(Loop):
     """Takes its full steps as a loop does, saves every few of them, and resumes by itself."""
 
-    def __init__(self, folder: Path, setup: str, deaths: Deaths) -> None:
+    def __init__(self, folder: Path, setup: str, deaths: Deaths, dropped: str = "") -> None:
         wrap, changes = SETUPS[setup]
         super().__init__(wrap, make_config(**CONFIG, **changes))
         self.file, self.deaths = folder / "last.pt", deaths
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 40)
         if self.file.exists():
-            self.resume(torch.load(self.file, weights_only=True))
+            self.resume(torch.load(self.file, weights_only=True), dropped)
 
-    def resume(self, saved: dict[str, Any]) -> None:
+    def resume(self, saved: dict[str, Any], dropped: str) -> None:
         model = shards.unwrapped(self.model)
         parts = {"model_state_dict": saved["model"], "optim_state_dict": saved["optimizer"]}
         set_state_dict(model, self.optimizer, **parts, options=WHOLE)
         self.scheduler.load_state_dict(saved["scheduler"])
         self.engine.load_state_dict(saved["engine"])
         self.taken = saved["taken"]
+        if dropped == "drift":
+            for group in self.engine._groups:
+                for value in chain(*group.memory.arrays().values()):
+                    value.zero_()
+        elif dropped == "optimizer":
+            self.optimizer.state.clear()
+        elif dropped == "scheduler":
+            self.scheduler.last_epoch = 0
+        elif dropped == "limits":
+            self.engine._policy.limits = Limits.of(1)
+        elif dropped == "ledger":
+            self.engine.ledger.corrected_steps = 0
 
     def save(self) -> None:
         model, optimizer = get_state_dict(
@@ -120,11 +135,11 @@ class Elastic(Loop):
         self.save()
 
 
-def main(folder: Path, setup: str, planned: str) -> None:
+def main(folder: Path, setup: str, planned: str = "[]", dropped: str = "") -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     dist.init_process_group("gloo")
-    Elastic(folder, setup, Deaths(folder, json.loads(planned))).run()
+    Elastic(folder, setup, Deaths(folder, json.loads(planned)), dropped).run()
     dist.destroy_process_group()
 
 

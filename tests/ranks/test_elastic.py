@@ -14,13 +14,15 @@ import torch
 from loops import same_bits
 from torch import distributed as dist
 
+from elastic_loop import Deaths, Elastic
+
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo"),
 ]
 
 TESTS = Path(__file__).parents[1]
-LOOP = Path(__file__).parent / "elastic_loop.py"
+LOOP, TRAINER = (Path(__file__).parent / f"elastic_{name}.py" for name in ("loop", "trainer"))
 EXAMPLE = TESTS.parent / "examples" / "by_feature" / "elastic.py"
 
 IN_A_LOOP = [
@@ -29,9 +31,15 @@ IN_A_LOOP = [
     [1, 19, "between", "raise"], [0, 22, "forward", "exit"], [1, 27, "forward", "kill"],
     [1, 28, "backward", "exit"], [1, 29, "after update", "raise"],
 ]  # fmt: skip
+IN_A_TRAINER = [
+    [[1, 3, "on_before_backward", "SIGKILL"]], [[0, 7, "on_after_backward", "exit"]],
+    [[1, 10, "on_before_backward", "raise"]], [[0, 12, "on_before_optimizer_step", "SIGKILL"]],
+    [[1, 14, "on_before_zero_grad", "exit"]], [[1, 16, "on_train_batch_end", "raise"]],
+    [[0, 20, "on_validation_start", "SIGKILL"]], [[1, 28, "on_before_backward", "SIGKILL"]],
+]  # fmt: skip
 
 
-def torchrun(program: Path, *arguments: Any, restarts: int) -> str:
+def torchrun(program: Path, *arguments: Any, count: int = 2, restarts: int = 0) -> str:
     """What the processes of a job have printed, which has to end well after so many restarts."""
     paths = [TESTS.parent, TESTS, *(TESTS / name for name in ("helpers", "faults", "ranks"))]
     environment = {
@@ -43,7 +51,7 @@ def torchrun(program: Path, *arguments: Any, restarts: int) -> str:
     }
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        *("--nproc-per-node", 2, "--max-restarts", restarts, "--monitor-interval", 0.1),
+        *("--nproc-per-node", count, "--max-restarts", restarts, "--monitor-interval", 0.1),
         *(program, *arguments),
     ]
     done = subprocess.run(
@@ -63,6 +71,10 @@ def end(folder: Path) -> dict[str, Any]:
     return saved
 
 
+def told(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
 @pytest.mark.slow
 def test_an_example_goes_on_after_a_lost_process(tmp_path: Path) -> None:
     printed = torchrun(EXAMPLE, tmp_path, 50, restarts=1)
@@ -71,18 +83,88 @@ def test_an_example_goes_on_after_a_lost_process(tmp_path: Path) -> None:
     assert "done: 100 full + 50 predicted = 150 steps" in printed
 
 
+@pytest.mark.parametrize("dropped", ["", "drift", "optimizer", "scheduler", "limits", "ledger"])
+def test_what_is_not_resumed_changes_the_end(tmp_path: Path, dropped: str) -> None:
+    runs = [Elastic(tmp_path, "single", Deaths(tmp_path, []))]
+    for _ in range(12):
+        runs[0].step()
+    runs[0].save()
+    runs.append(Elastic(tmp_path, "single", Deaths(tmp_path, []), dropped))
+    ends = []
+    for run in runs:
+        run.run()
+        ends.append(end(tmp_path))
+    assert same_bits(*ends) is (dropped == "")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The end of a set-up's run to which nothing happens, made once."""
+    made: dict[tuple[Path, str], Path] = {}
+
+    def folder(program: Path, setup: str) -> Path:
+        key = program, setup
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("whole")
+            torchrun(program, made[key], setup)
+        return made[key]
+
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("setup", ["ddp", "fsdp2"])
 def test_a_loop_that_loses_ranks_in_every_phase_ends_with_the_same_bits(
-    tmp_path: Path, setup: str
+    tmp_path: Path, whole: Any, setup: str
 ) -> None:
-    folders = [tmp_path / name for name in ("whole", "torn")]
-    for folder, deaths in zip(folders, ([], IN_A_LOOP), strict=True):
-        folder.mkdir()
-        torchrun(LOOP, folder, setup, json.dumps(deaths), restarts=len(deaths))
-    lines = (folders[1] / "deaths.jsonl").read_text().splitlines()
-    met = [json.loads(line) for line in lines]
+    torchrun(LOOP, tmp_path, setup, json.dumps(IN_A_LOOP), restarts=len(IN_A_LOOP))
+    met = told(tmp_path, "deaths.jsonl")
     assert [[d["step"], d["place"]] for d in met] == [death[1:3] for death in IN_A_LOOP]
     phases = {d["phase"] for d in met if "phase" in d}
     assert phases == {"warmup", "full", "predict", "cooldown"}
-    assert same_bits(*map(end, folders))
+    assert same_bits(end(tmp_path), end(whole(LOOP, setup)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setup", ["ddp", "fsdp2", "fsdp2, sharded"])
+def test_a_trainer_that_loses_ranks_in_every_phase_ends_with_the_same_bits(
+    tmp_path: Path, whole: Any, setup: str
+) -> None:
+    torchrun(TRAINER, tmp_path, setup, json.dumps(IN_A_TRAINER), restarts=len(IN_A_TRAINER))
+    met = told(tmp_path, "faults.jsonl")
+    assert [fault["rank"] for fault in met] == [fault[0][0] for fault in IN_A_TRAINER]
+    assert {f["phase"] for f in met if "phase" in f} == {"warmup", "full", "predict", "cooldown"}
+    ends = [torch.load(x / "end.pt", weights_only=False) for x in (tmp_path, whole(TRAINER, setup))]
+    assert same_bits(*(e["weights"] for e in ends)) and same_bits(*(e["optimizer"] for e in ends))
+    assert repr(ends[0]["ledger"]) == repr(ends[1]["ledger"])
+    assert ends[0]["step"] == ends[1]["step"] == 40
+    assert ends[0]["ledger"]["predicted_steps"] == 10
+    logs = sorted(tmp_path.rglob("hybrid_predict.jsonl"))
+    assert len(logs) == len(list(tmp_path.rglob("hybrid_predict*"))) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize(
+    ("kind", "setup"),
+    [("loop", "ddp"), ("loop", "fsdp2"), ("trainer", "ddp"), ("trainer", "fsdp2, sharded")],
+)
+def test_a_job_goes_on_with_another_number_of_ranks(
+    tmp_path: Path, whole: Any, kind: str, setup: str, count: int
+) -> None:
+    program, file = {"loop": (LOOP, "last.pt"), "trainer": (TRAINER, "end.pt")}[kind]
+    death, fault = [1, 14, "forward", "exit"], [[1, 14, "on_before_backward", "exit"]]
+    with pytest.raises(AssertionError):
+        torchrun(program, tmp_path, setup, json.dumps([death if kind == "loop" else fault]))
+    printed = torchrun(program, tmp_path, setup, count=count)
+    assert printed.count(f"the number of ranks changed from 2 to {count}") == 1
+    places = tmp_path, whole(program, setup)
+    ends = [torch.load(place / file, weights_only=False) for place in places]
+    ledgers = [each["engine"]["ledger"] if kind == "loop" else each["ledger"] for each in ends]
+    counted = [[x[n] for n in ("steps", "full_steps", "predicted_steps")] for x in ledgers]
+    assert counted == [[40, 30, 10]] * 2
+    (event,) = ledgers[0]["events"]
+    assert event["count"] == 1
+    if kind == "loop":  # the random states of a Trainer's ranks start anew
+        for name, weight in ends[1]["model"].items():
+            torch.testing.assert_close(ends[0]["model"][name], weight, atol=1e-3, rtol=1e-3)
