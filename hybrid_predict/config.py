@@ -229,6 +229,21 @@ class HybridConfig:
             raise ConfigError("speedup", expected, self.speedup, "Leave one of them out.")
 
 
+def check_history(decay: float, history: str) -> None:
+    r"""Check that a type can store an average of this decay.
+
+    In bfloat16, an increment :math:`(1 - \gamma)(g - m)` below half the spacing is rounded away, so
+    an entry stops within :math:`2^{-8} / (1 - \gamma)` of a constant value: 8 % at 0.95.
+    """
+    if history == "bfloat16" and decay > 0.95:
+        raise ConfigError(
+            "history_dtype",
+            "'float32' for averages with a decay above 0.95",
+            history,
+            "Lower the decay, or store averages in 32 bits.",
+        )
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}

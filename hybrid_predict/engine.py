@@ -377,7 +377,7 @@ class HybridEngine(Uncopied):
             deciding = step.measure(index, self.mapper.by_id, options, loss)
             if deciding is not None:
                 self._state.read(deciding)
-                step.judge(index, self._policy.cause)
+                step.judge(index, self._policy)
             self._state.decide_kinds(step, loss, index)
             if self._operations.counting and self._operations.report():
                 self._state.apply_budget()  # before the first correction

@@ -14,7 +14,7 @@ from hybrid_predict.ledger import SavingsLedger, StepRecord
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.policy import budget
-from hybrid_predict.policy.limits import EXHAUSTED, Limits
+from hybrid_predict.policy.limits import EXHAUSTED
 from hybrid_predict.policy.policy import NOTHING, UNPREDICTED, Outcome, Policy
 from hybrid_predict.policy.schedule import OVER, Schedule
 from hybrid_predict.policy.verdict import ENDED, Verdict
@@ -182,8 +182,7 @@ class State:
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Follow other optimizers; the limits of another number of them are learned anew."""
         self.read()
-        if len(optimizer.optimizers) != len(self.policy.limits.norms):
-            self.policy.limits = Limits.of(len(optimizer.optimizers))
+        self.policy.replace_optimizers(len(optimizer.optimizers))
         self.kinds.follow(optimizer)
         self.groups.replace_optimizer(optimizer)
 

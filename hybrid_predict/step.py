@@ -5,35 +5,29 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from hybrid_predict.groups.group import Group, Learned, OpenUpdate
-from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.ledger import GradientInfo, SavingsLedger, StepRecord
 from hybrid_predict.model.buffers import BufferCopies
 from hybrid_predict.model.gradients import dense_gradients, gradient_norms
 from hybrid_predict.model.module_hooks import watch_state_dict
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
+from hybrid_predict.policy.confidence import Window
+from hybrid_predict.policy.policy import Key, Policy
 from hybrid_predict.policy.schedule import Phase
-from hybrid_predict.policy.verdict import INTERRUPTED, NO_UPDATE, READ, Verdict
-from hybrid_predict.ranks import shards
+from hybrid_predict.policy.verdict import INTERRUPTED, NO_UPDATE, READ, Slopes, Verdict
+from hybrid_predict.ranks import processes, shards
 from hybrid_predict.tensors import lists
 from hybrid_predict.tensors.deltas import Movement, WeightDelta
 
 if TYPE_CHECKING:
     from hybrid_predict.forecast.movement import Forecast
-
-
-from dataclasses import dataclass, field, replace
-
-from hybrid_predict.ledger import GradientInfo, StepRecord
-from hybrid_predict.policy.confidence import Window
-from hybrid_predict.policy.policy import Key
-from hybrid_predict.policy.verdict import Slopes
-from hybrid_predict.ranks import processes
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -375,16 +369,15 @@ class Step:
         sided = dict(zip(own, zip(gradients, signs, strict=True), strict=True))
         return self._deciding(index, dict(zip(own, norms, strict=True)), sided, scale)
 
-    def judge(self, index: int, cause: Callable[[int, float, float | None], str]) -> None:
+    def judge(self, index: int, policy: Policy) -> None:
         """Hold back an optimizer's update if it does not verify its predicted steps.
 
         Args:
             index: Number of the optimizer, whose numbers of :meth:`measure` are read.
-            cause: Says by optimizer, norm of its gradients and loss why the predicted steps are
-                undone; empty if they stand.
+            policy: Says why the predicted steps are undone.
         """
-        finite = "" if self._is_finite else "the forecast was not finite"
-        held = self._lost or cause(index, self._norm, self.measured.loss) or finite
+        finite = self._is_finite
+        held = self._lost or policy.cause(index, self._norm, self.measured.loss, finite=finite)
         if held:
             self.measured.held = held
             self._held.add(index)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from hybrid_predict.config import check_history
 from hybrid_predict.errors import ConfigError, registered
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class _DriftPredictor(AbstractPredictor, ABC):
 
     def init(self, names: Sequence[str], like: Sequence[Tensor], history: str) -> PredictorState:
         """Return a history with zero drift."""
-        from hybrid_predict.tensors.lists import check_history, zeros
+        from hybrid_predict.tensors.lists import zeros
 
         check_history(self.decay, history)
         return PredictorState(tuple(names), {"drift": zeros(like, history)})

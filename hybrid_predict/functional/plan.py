@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from hybrid_predict.config import HybridConfig
+from hybrid_predict.config import HybridConfig, check_history
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor, make_predictor
 from hybrid_predict.functional.kernels import array_library
@@ -18,6 +18,7 @@ from hybrid_predict.policy.confidence import window_length
 from hybrid_predict.policy.policy import Part
 from hybrid_predict.tensors.shapes import as_matrix, direction_operations
 from hybrid_predict.updates import SpectralUpdate, make_update
+from hybrid_predict.updates.base import moving_decay
 from hybrid_predict.updates.spectral import seen_every
 
 
@@ -81,17 +82,13 @@ class Plans(NamedTuple):
         found: dict[tuple[str, bool], Part] = {}
         for plan in self.predicted:
             assert plan.predictor is not None
-            decay, update = self.momentum, plan.update
-            if update is not None and self.period is not None:
-                alone = update.share >= 1.0 and self.period == 1
-                decay = update.decay if alone else max(update.decay, decay)
             size = math.prod(plan.shape) + (found[plan.group].size if plan.group in found else 0)
             found[plan.group] = Part(
                 plan.kind,
                 0,
                 size,
                 self.window,
-                decay,
+                moving_decay(plan.update, self.period, self.momentum),
                 plan.predictor.gated,
                 plan.predictor.fitted,
                 resting,
@@ -195,9 +192,7 @@ def _methods(config: HybridConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]
             expected = "one of " + ", ".join(each.__name__ for each in known)
             remedy = "Use HybridEngine for others."
             raise ConfigError(argument, expected, type(method).__name__, remedy)
-        if config.history_dtype == "bfloat16" and method.decay > 0.95:
-            expected = "'float32' for averages with a decay above 0.95"
-            raise ConfigError("history_dtype", expected, config.history_dtype)
+        check_history(method.decay, config.history_dtype)
     return updates, predictors
 
 

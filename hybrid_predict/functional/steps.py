@@ -22,8 +22,6 @@ from hybrid_predict.functional.transitions import Numbers, Tensor
 from hybrid_predict.policy import budget
 from hybrid_predict.policy.confidence import Window, window_bounds
 from hybrid_predict.policy.policy import (
-    NO_BUDGET,
-    TOO_EXPENSIVE,
     TOO_FEW,
     UNPREDICTED,
     Key,
@@ -130,9 +128,8 @@ def init(
 
 def _follow(policy: Policy, plans: Plans, *, resting: bool) -> None:
     """Tell a policy how arrays are."""
-    unaffordable = TOO_EXPENSIVE if plans.max_overhead else NO_BUDGET
     parts = plans.parts(resting=resting).values()
-    policy.follow(parts, plans.trained, "" if plans.period else unaffordable)
+    policy.follow(parts, plans.trained, affordable=plans.period is not None)
 
 
 def _log_limits(policy: Policy, plans: Plans) -> None:
@@ -222,8 +219,7 @@ def verify(
     value = None if loss is None else number("loss", loss)
     held = ""
     if state.predicted:
-        infinite = "" if state.step.finite else "the forecast was not finite"
-        held = state.policy.cause(0, norm, value) or infinite
+        held = state.policy.cause(0, norm, value, finite=bool(state.step.finite))
     return not held, state._replace(step=state.step._replace(norm=norm, loss=value, held=held))
 
 

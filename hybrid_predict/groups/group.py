@@ -19,7 +19,7 @@ from hybrid_predict.ranks.sums import Counts
 from hybrid_predict.tensors import lists
 from hybrid_predict.tensors.deltas import WeightDelta
 from hybrid_predict.tensors.lists import upcast
-from hybrid_predict.updates.base import AVERAGE
+from hybrid_predict.updates.base import AVERAGE, moving_decay
 from hybrid_predict.updates.correct import Correction, correction
 from hybrid_predict.updates.masks import (
     either,
@@ -145,11 +145,7 @@ class Group:
     @property
     def decay(self) -> float:
         """Decay of the average that moves the weights, in [0, 1)."""
-        update = self.treatment.update
-        if update is None or self._period is None:
-            return self._momentum
-        alone = update.share >= 1.0 and self._period == 1
-        return update.decay if alone else max(update.decay, self._momentum)
+        return moving_decay(self.treatment.update, self._period, self._momentum)
 
     def part(self) -> Part:
         """Return what the policy has to know, as it is now."""

@@ -16,7 +16,7 @@ from hybrid_predict.model.parameters import ParameterMapper, overlapping
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.budget import shortest_period, turns
 from hybrid_predict.policy.confidence import Window
-from hybrid_predict.policy.policy import NO_BUDGET, TOO_EXPENSIVE, Key, Part, Policy
+from hybrid_predict.policy.policy import Key, Part, Policy
 from hybrid_predict.ranks import shards
 from hybrid_predict.tensors.deltas import WeightDelta
 from hybrid_predict.updates import make_update
@@ -130,9 +130,9 @@ class Groups:
         return list(zip(self.predicted, self._policy.parts, strict=True))
 
     def _follow(self) -> None:
-        why = "" if self.period else TOO_EXPENSIVE if self._budget else NO_BUDGET
         parts = [group.part() for group in self.predicted]
-        self._policy.follow(parts, self._mapper.count_trained(), why)
+        affordable = self.period is not None
+        self._policy.follow(parts, self._mapper.count_trained(), affordable=affordable)
 
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Group the tensors of other optimizers from now on."""

@@ -124,7 +124,7 @@ class Memory:
                 for name in owned
             }
         # The samples of local shards differ between ranks.
-        sharded = whole and any(map(shards.is_sharded, tensors))
+        sharded = whole and shards.any_sharded(tensors)
         window = own.get("window")
         windows = processes.gather(_on_host(window)) if sharded else [window]
         collected = shards.gather_state(state, owned, tensors) if whole else {**state, **owned}

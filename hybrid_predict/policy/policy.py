@@ -174,7 +174,7 @@ class Policy:
         self.closed = False
         self.reason = ""
         self._trained = 0
-        self._unaffordable = ""
+        self._affordable = True
         self._until_skill: int | None = None
         self.schedule = schedules.schedule(config)
 
@@ -184,17 +184,17 @@ class Policy:
         longest = max((part.window for part in self.parts), default=0)
         return steps_until_known(longest, short=self._paced) if self.gated else 0
 
-    def follow(self, parts: Iterable[Part], trained: int, unaffordable: str = "") -> None:
+    def follow(self, parts: Iterable[Part], trained: int, *, affordable: bool = True) -> None:
         """Decide about other parts from now on, or about the same ones in another condition.
 
         Args:
             parts: The groups with a predictor.
             trained: Number of trained weights outside embeddings.
-            unaffordable: Why the budget allows no corrections; empty if it does.
+            affordable: Whether the budget allows corrections.
         """
         self.parts = tuple(parts)
         self._trained = trained
-        self._unaffordable = unaffordable
+        self._affordable = affordable
         self.decide()
 
     def set_length(self, steps: int) -> bool:
@@ -217,7 +217,7 @@ class Policy:
         If the others have too few weights, or nothing is corrected, all gated ones are blocked.
         """
         self.judged = self._judged()
-        opened = not self._unaffordable and self._suffice(self._ready)
+        opened = self._affordable and self._suffice(self._ready)
         unfit = {p for p in self.parts if p.gated and not (opened and self._ready(p))}
         self.closed = bool(self.parts) and unfit.issuperset(self.judged)
         self.blocked = frozenset(unfit | {part for part in self.parts if part.resting})
@@ -260,8 +260,8 @@ class Policy:
         return LEAST_MOVED * moved < self._trained
 
     def _reason(self) -> str:
-        if self._unaffordable:
-            return self._unaffordable
+        if not self._affordable:
+            return TOO_EXPENSIVE if self._config.max_overhead else NO_BUDGET
         if not self.judged:
             return NOTHING
         if self._too_few(self.parts):
@@ -287,7 +287,7 @@ class Policy:
     @property
     def locked(self) -> bool:
         """Whether nothing can be done: the budget is fixed after the first full step."""
-        return bool(self._unaffordable) and (self.closed or not self.judged)
+        return not self._affordable and (self.closed or not self.judged)
 
     @property
     def lasting(self) -> bool:
@@ -336,9 +336,12 @@ class Policy:
         """
         if not self._paced:
             return schedules.due(self.schedule, position)
-        end = self.schedule.total - self.schedule.cooldown
-        inside = self.schedule.warmup <= position < end
-        return min(math.floor(self._credit), end - position) if inside else 0
+        left = self.schedule.total - self.schedule.cooldown - position
+        return min(math.floor(self._credit), left) if self._inside(position) else 0
+
+    def _inside(self, position: int) -> bool:
+        """Whether the step at a position is neither of the warm-up nor of the cooldown."""
+        return position >= self.schedule.warmup and not schedules.cooling(self.schedule, position)
 
     def count_full_step(self) -> None:
         """Count a full step for the number of predicted steps that are due."""
@@ -350,14 +353,11 @@ class Policy:
 
         Return whether one of them did.
         """
-        known = [(self.confidences[key], rate) for key, rate in rates.items() if self._knows(key)]
-        anew = [confidence.renew(rate) for confidence, rate in known]
+        known = self.confidences.items()
+        anew = [confidence.renew(rates[key]) for key, confidence in known if key in rates]
         if any(anew):
             self.decide()
         return any(anew)
-
-    def _knows(self, key: Key) -> bool:
-        return key in self.confidences
 
     def multiples(self, part: Part) -> float:
         """Return how many forecasts each predicted step moves a part; 0 if it is blocked."""
@@ -374,18 +374,31 @@ class Policy:
             count: Number of predicted steps that are due.
             moves: Whether they move any weight.
         """
-        end = self.schedule.total - self.schedule.cooldown
-        inside = self.schedule.warmup <= position < end
-        none_due = self._paced and inside and self.parts and not self.per_full_step
+        none_due = (
+            self._paced and self._inside(position) and bool(self.parts) and not self.per_full_step
+        )
         blocked = self.closed or (bool(self.judged) and self.blocked.issuperset(self.judged))
         if not moves and blocked and (count or none_due):
             return self.reason
         return NOT_LASTING if none_due and not count else ""
 
-    def cause(self, optimizer: int, norm: float, loss: float | None) -> str:
-        """Return why predicted steps are undone, by an optimizer's gradients; empty if not."""
+    def replace_optimizers(self, count: int) -> None:
+        """Learn limits anew if there is another number of optimizers from now on."""
+        if count != len(self.limits.norms):
+            self.limits = Limits.of(count)
+
+    def cause(self, optimizer: int, norm: float, loss: float | None, *, finite: bool) -> str:
+        """Return why predicted steps are undone, by an optimizer's gradients; empty if not.
+
+        Args:
+            optimizer: Number of the optimizer.
+            norm: Norm of its gradients.
+            loss: The loss of the verifying step; None if it is not known yet.
+            finite: Whether the forecast was finite.
+        """
         limit = self.limits.largest_norms[optimizer]
-        return cause(norm, limit, loss, self._largest_loss)
+        found = cause(norm, limit, loss, self._largest_loss)
+        return found or ("" if finite else "the forecast was not finite")
 
     @property
     def _largest_loss(self) -> float:

@@ -134,7 +134,7 @@ def gather_state(
     have a local shard's shape; what is ``whole`` is added. If no parameter is sharded, every rank
     gets the state unchanged.
     """
-    if not any(is_sharded(t) for t in tensors):
+    if not any_sharded(tensors):
         return {**state, **whole}
     gathered = {name: _convert_each(value, tensors, _to_host) for name, value in state.items()}
     both = {**gathered, **whole}

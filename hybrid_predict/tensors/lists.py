@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybrid_predict.errors import ConfigError, PredictorError
+from hybrid_predict.errors import PredictorError
 
 HALF = {torch.float16, torch.bfloat16}
 """Types of 16 bits."""
@@ -63,21 +63,6 @@ def stored_as(history: str, like: Tensor) -> torch.dtype:
 def zeros(like: Sequence[Tensor], history: str = "float32") -> list[Tensor]:
     """Return zeros of the same shapes, stored as ``history``."""
     return [torch.zeros_like(x, dtype=stored_as(history, x)) for x in like]
-
-
-def check_history(decay: float, history: str) -> None:
-    r"""Check that a type can store an average of this decay.
-
-    In bfloat16, an increment :math:`(1 - \gamma)(g - m)` below half the spacing is rounded away, so
-    an entry stops within :math:`2^{-8} / (1 - \gamma)` of a constant value: 8 % at 0.95.
-    """
-    if history == "bfloat16" and decay > 0.95:
-        raise ConfigError(
-            "history_dtype",
-            "'float32' for averages with a decay above 0.95",
-            history,
-            "Lower the decay, or store averages in 32 bits.",
-        )
 
 
 def check_forms(subject: str, like: Mapping[str, Tensor], tensors: Sequence[Any]) -> None:

@@ -15,6 +15,20 @@ ROUNDING = 2.0**-22  # largest relative error of weights that only decay has mov
 COASTING = 0.5  # share of the usual movement below which an entry without a gradient is frozen
 
 
+def moving_decay(update: AbstractUpdate | None, period: int | None, momentum: float) -> float:
+    """Return the decay of the average that moves weights, in [0, 1).
+
+    Args:
+        update: The corrected update, or None.
+        period: Full steps from one correction of a tensor to the next; None for no correction.
+        momentum: That of the optimizer, which moves the weights in all other full steps.
+    """
+    if update is None or period is None:
+        return momentum
+    alone = update.share >= 1.0 and period == 1
+    return update.decay if alone else max(update.decay, momentum)
+
+
 @final
 @dataclass
 class UpdateState:

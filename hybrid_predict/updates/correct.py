@@ -64,7 +64,7 @@ class Correction:
         """
         update = self.update
         kept = [1.0 - option.shrink for option in options]
-        lengths, lost = self._lengths(values, before, kept, counts)  # times the share
+        lengths, lost = self._lengths(values, before, kept, counts)
         pairs = zip(self.directions, values, strict=True)
         new = [lists.cast(d, lists.widest([d, v])) for d, v in pairs]
         torch._foreach_mul_(new, lengths)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from hybrid_predict.config import check_history
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.tensors.shapes import as_matrix, direction_operations
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
@@ -89,7 +90,7 @@ class SpectralUpdate(AbstractUpdate):
         """Return a state with zero moments."""
         import torch
 
-        from hybrid_predict.tensors.lists import check_history, stored_as, widest
+        from hybrid_predict.tensors.lists import stored_as, widest
 
         check_history(self.decay, history)
         state: dict[str, list[Tensor]] = {"energies": [], "levels": [], "roots": [], "steps": []}

@@ -27,7 +27,7 @@ def make(parts=(), trained=0, *, advances=(), speedup=1.5, total=100, unaffordab
     policy = Policy(HybridConfig(total_steps=total, speedup=speedup, **changes))
     for part, advance in zip(parts, advances, strict=False):
         policy.confidences[part.key] = Confidence(skill=SURE, best=0.8, advance=advance)
-    policy.follow(parts, trained, unaffordable)
+    policy.follow(parts, trained, affordable=not unaffordable)
     policy.set_length(total)
     return policy
 
