@@ -56,7 +56,8 @@ def check_names(
 
 def tells_unknown_names(cls: type[T]) -> type[T]:
     """Make a class raise a `ConfigError` that suggests the nearest name for an unknown argument."""
-    made, known = cls.__init__, signature(cls).parameters
+    made = cls.__init__
+    known = signature(cls).parameters
 
     @wraps(made)
     def init(self: Any, *args: Any, **values: Any) -> None:

@@ -298,13 +298,15 @@ class HybridEngine(Uncopied):
             UsageError: If ``before_step`` was not called.
             ConfigError: If ``loss`` is not a tensor, a number or None.
         """
-        step, started = self._step, perf_counter()
+        step = self._step
+        started = perf_counter()
         if step is None:
             text = "after_step() was called without before_step(). Call each once per full step."
             raise UsageError(text)
         if not (loss is None or isinstance(loss, (Tensor, int, float))):
             raise ConfigError("loss", "a tensor, a number or None", loss)
-        counted, last = self._operations.end_step(), self.position + 1 >= self.schedule.total
+        counted = self._operations.end_step()
+        last = self.position + 1 >= self.schedule.total
         try:
             if self._watching:
                 with self._contained(step):
@@ -368,7 +370,8 @@ class HybridEngine(Uncopied):
 
     def before_update(self, index: int, loss: object) -> None:
         """Handle the hook right before optimizer number ``index`` updates its parameters."""
-        step, started = self._step, perf_counter()
+        step = self._step
+        started = perf_counter()
         if step is None or not self._watching or step.active is not None:
             return
         step.active = index
@@ -390,7 +393,8 @@ class HybridEngine(Uncopied):
 
     def after_update(self, index: int) -> None:
         """Handle the hook right after optimizer number ``index`` has updated its parameters."""
-        step, started = self._step, perf_counter()
+        step = self._step
+        started = perf_counter()
         watched = step is not None and self._watching and step.active == index
         if step is not None and watched:
             step.count_update(index)

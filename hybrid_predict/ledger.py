@@ -130,7 +130,8 @@ class SavingsLedger:
         """What :attr:`rate_factor` says, with its evidence, as an event; empty if it is None."""
         if self.rate_factor is None:
             return ""
-        number, length = self.predicted_per_full_step, self.mean_length
+        number = self.predicted_per_full_step
+        length = self.mean_length
         return (
             f"your learning rate could be about {self.rate_factor:.2g} times larger (compare "
             f"before you adopt it): forecasts lasted for {number:.2g} predicted steps per full "
@@ -305,7 +306,8 @@ def persistence(skill: Mapping[str, float]) -> str:
     """Format persistence and advance of one kind in a ledger; empty if it does not have them."""
     if not {"persistence", "advance"} <= skill.keys():
         return ""
-    lasting, advance = skill["persistence"], skill["advance"]
+    lasting = skill["persistence"]
+    advance = skill["advance"]
     return f"latest {lasting:.2f}, advance {advance:.2f} drifts per full step"
 
 

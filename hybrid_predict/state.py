@@ -130,12 +130,15 @@ class State:
         Args:
             step: Number of the full step at which to log the result; None to log nothing.
         """
-        ledger, groups, limit = self.ledger, self.groups, self._config.max_overhead
+        ledger = self.ledger
+        groups = self.groups
+        limit = self._config.max_overhead
         if limit and not ledger.flops_per_step:
             return
         full_step = (ledger.flops_per_step or 0) / processes.size()
         allowed = budget.budget(full_step, limit)
-        operations, period = groups.apply_budget(allowed), groups.period
+        operations = groups.apply_budget(allowed)
+        period = groups.period
         if operations or period is None:  # else the update does not count them
             ledger.flops_per_correction = round(operations * processes.size())
         self.remedies = ""
@@ -156,7 +159,8 @@ class State:
             index: Number of the optimizer that is about to update. None at the end of the step,
                 when kinds that no loss has shown are decided by names and shapes.
         """
-        late, kinds = index is None, self.kinds
+        late = index is None
+        kinds = self.kinds
         if kinds.logged and not kinds.pending:
             return
         kinds.observe(loss)
@@ -247,8 +251,11 @@ class State:
 
     def advance(self, step: Step) -> StepRecord:
         """Count a full step and its predicted steps, and return its record."""
-        ledger, measured, verdict = self.ledger, step.measured, step.verdict
-        before, standing = ledger.steps, 0
+        ledger = self.ledger
+        measured = step.measured
+        verdict = step.verdict
+        before = ledger.steps
+        standing = 0
         if verdict is Verdict.UNDONE:
             ledger.undone_steps += step.predicted
         elif verdict is Verdict.STANDS:
@@ -324,7 +331,8 @@ class State:
         if names and names.isdisjoint(self._mapper.names):
             text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
             raise CheckpointError(f"{text} The checkpoint belongs to another model.")
-        current, plain = self.state_dict(whole=False), self.plain
+        current = self.state_dict(whole=False)
+        plain = self.plain
 
         def restore() -> None:
             self.plain = plain
@@ -368,9 +376,11 @@ class State:
         """Continue at a number of steps counted by the caller; steps since then were full steps."""
         self.groups.forget()
         self.policy.forget()
-        ledger, reason = self.ledger, "the run went on without the plug-in before"
+        ledger = self.ledger
+        reason = "the run went on without the plug-in before"
         if steps < ledger.steps:
             ledger.load(SavingsLedger().summary())
             reason = "the run starts before the saved state, which was dropped"
-        ledger.steps, ledger.full_steps = steps, steps - ledger.predicted_steps
+        ledger.steps = steps
+        ledger.full_steps = steps - ledger.predicted_steps
         self.record_event(reason, logging.WARNING)

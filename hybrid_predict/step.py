@@ -487,7 +487,8 @@ class Step:
             use: Called with the measurement once they are read.
             stop: Whether this rank was asked to stop.
         """
-        measured, learned = self.measured, self._learned
+        measured = self.measured
+        learned = self._learned
         measured.warmup = self.phase is Phase.WARMUP
         unread = {n: g for n, g in self._gradients.items() if n not in measured.norms}
         counts = self._counts()
@@ -512,7 +513,8 @@ class Step:
 
     def add_seconds(self, ledger: SavingsLedger, closed_at: float, ended_at: float) -> None:
         """Add the host seconds of user code, corrections, and predictions to the ledger."""
-        in_hooks, around = self.hook_seconds, self.predict_seconds + ended_at - closed_at
+        in_hooks = self.hook_seconds
+        around = self.predict_seconds + ended_at - closed_at
         seconds = max(0.0, closed_at - self.opened_at - in_hooks)
         ledger.full_seconds += seconds
         if self.number == 1:
@@ -568,7 +570,8 @@ class Step:
             scale: By what a gradient scaler has multiplied them; None for 1.
         """
         assert self._movement is not None and self._forecast is not None
-        delta, forecast = self._movement.delta, self._forecast
+        delta = self._movement.delta
+        forecast = self._forecast
         own = [k for k, each in enumerate(forecast.optimizers) if each == index]
         sizes = lists.norms([delta.directions[k] for k in own])
         lengths = lists.scaled(sizes, [lists.size(delta.factors[k]) for k in own])
@@ -579,7 +582,8 @@ class Step:
         if scale is not None:
             dots = dots / scale.to(dots.device)
         signed = [sign * delta.factors[k] for k, (_, sign, _) in zip(met, sides, strict=True)]
-        counts, device = self._counts(), self._device
+        counts = self._counts()
+        device = self._device
         drifts = [forecast.drifts[k] for k in met]
         named = [*norms, *names, *(delta.names[k] for k in own)]
         flat = [*norms.values(), *drifts, *lengths]

@@ -215,9 +215,11 @@ class HybridPredictCallback(TrainerCallback):
 
     def _advance(self) -> None:
         """Tell the progress bar how many full steps the run will probably have."""
-        engine, ledger = self.engine, self.ledger
+        engine = self.engine
+        ledger = self.ledger
         assert engine is not None and self._screen is not None
-        total, planned = engine.schedule.total, engine.schedule.planned
+        total = engine.schedule.total
+        planned = engine.schedule.planned
         share = ledger.full_steps / ledger.steps if engine.config.paced else 1 - planned / total
         to_come = (total - ledger.steps) * share
         self._screen.advance(self._start + ledger.full_steps + to_come)
@@ -249,7 +251,8 @@ def refuse(args: TrainingArguments) -> None:
         got = "deepspeed" if args.deepspeed else "fsdp"
         remedy = "Leave this argument out; torchrun then trains with DistributedDataParallel."
     elif args.parallel_mode is ParallelMode.NOT_DISTRIBUTED:
-        got, remedy = "nn.DataParallel", "Start the script with torchrun, or use a single device."
+        got = "nn.DataParallel"
+        remedy = "Start the script with torchrun, or use a single device."
     elif getattr(args, "enable_jit_checkpoint", False):
         expected = "enable_jit_checkpoint=False, whose checkpoints callbacks do not see"
         got = "enable_jit_checkpoint=True"

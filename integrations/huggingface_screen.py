@@ -36,7 +36,8 @@ class TrainerScreen:
     audited = False
 
     def __init__(self, state: TrainerState, callbacks: list[Any]) -> None:
-        self._first, self._callbacks = state.is_world_process_zero, callbacks
+        self._first = state.is_world_process_zero
+        self._callbacks = callbacks
         self._values: Callable[[], dict[str, str]] = dict
 
     def show(self, values: Callable[[], dict[str, str]]) -> None:

@@ -272,7 +272,8 @@ class HybridPredict(TrainerCallback):
         self._detach(trainer)
         run.signals.finish()
         if not run.engine.done and not trainer.should_stop:
-            steps, total = run.engine.ledger.steps, run.engine.schedule.total
+            steps = run.engine.ledger.steps
+            total = run.engine.schedule.total
             warn(trainer, f"is not done: the Trainer ended the run at {steps} of {total} steps.")
         run.reporter.finish()
 

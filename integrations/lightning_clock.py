@@ -195,7 +195,8 @@ class TrainerClock:
         if not self._bounded:
             return done
         # In the last epoch batches are dropped to its end. Later ones may be as long as they say.
-        last, shorter = self._epochs_left == 1, self._batches < self._trainer.num_training_batches
+        last = self._epochs_left == 1
+        shorter = self._batches < self._trainer.num_training_batches
         if (self.drops and last) or (shorter and not last):
             return False
         return self._by_epochs <= 0 < min(self.counts.owed, self._by_steps)
@@ -309,7 +310,8 @@ class TrainerClock:
         A full step has to end where a validation begins; ``validated`` is whether one has just
         been. If the rest of the run is owed, the last epoch ends after it.
         """
-        owed, window = self.counts.owed, self._trainer.accumulate_grad_batches
+        owed = self.counts.owed
+        window = self._trainer.accumulate_grad_batches
         if not self.drops or not owed:
             return
         until = self._until_validation(validated)
@@ -357,7 +359,8 @@ class TrainerClock:
     def _until_validation(self, validated: bool) -> float:
         """Return the number of batches up to the next validation, which may come right now."""
         trainer = self._trainer
-        every, loop = trainer.val_check_batch, trainer.fit_loop.epoch_loop
+        every = trainer.val_check_batch
+        loop = trainer.fit_loop.epoch_loop
         if not (isinstance(every, int) and loop._should_check_val_epoch()):
             return math.inf
         over_epochs = trainer.check_val_every_n_epoch is None
@@ -408,7 +411,8 @@ class TrainerClock:
 
     def _follow_module(self) -> None:
         """Step the schedulers that the module steps within epochs in predicted steps too."""
-        counts, configs = self.counts, self._trainer.lr_scheduler_configs
+        counts = self.counts
+        configs = self._trainer.lr_scheduler_configs
         counts.full_steps += 1
         counts.module += [[0, -1] for _ in configs[len(counts.module) :]]
         for k, position in self._of_module():
@@ -443,8 +447,11 @@ class TrainerClock:
         stayed = bool(batches == 0 and since <= 0)
         if not stayed:
             saved.steps += max(0, batches if self._manual else since)
-            saved.global_step, saved.epochs = self._trainer.global_step, self._epoch
-            saved.origin, saved.full_steps, saved.module = saved.steps, 0, []
+            saved.global_step = self._trainer.global_step
+            saved.epochs = self._epoch
+            saved.origin = saved.steps
+            saved.full_steps = 0
+            saved.module = []
         self.counts = saved
         self._resume_epoch()
         return stayed

@@ -30,7 +30,8 @@ class TrainerScreen:
     audited = True
 
     def __init__(self, trainer: pl.Trainer) -> None:
-        self._trainer, self._bar = trainer, trainer.progress_bar_callback
+        self._trainer = trainer
+        self._bar = trainer.progress_bar_callback
 
     def show(self, values: Callable[[], dict[str, str]]) -> None:
         """Show values in the progress bar from now on, after the user's metrics."""
@@ -51,7 +52,8 @@ class TrainerScreen:
 
     def say(self, text: str, *, live: bool = False) -> None:
         """Print one line on rank 0; ``live`` above a progress bar."""
-        package, bar = package_of(self._trainer), self._bar
+        package = package_of(self._trainer)
+        bar = self._bar
         if bar is None or not self._trainer.is_global_zero:
             package.utilities.rank_zero_info(text)
             return

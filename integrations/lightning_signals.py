@@ -56,7 +56,8 @@ class HeldSignals(TrainerCallback):
 
     def agree(self, stop: bool, *, last: bool) -> None:
         """Take what all ranks have agreed on after a full step, and whether it is the last one."""
-        self._agreed, self._last = stop, last
+        self._agreed = stop
+        self._last = last
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Call the handlers after a full step, when all other callbacks have been called."""

@@ -55,7 +55,9 @@ def refuse(trainer: pl.Trainer) -> None:
     supported = (known.SingleDeviceStrategy, known.DDPStrategy, *sharding)
     strategy, callbacks = trainer.strategy, trainer.callbacks  # type: ignore[attr-defined]
     if sum(c.state_key == KEY for c in callbacks) > 1:
-        expected, got, remedy = "one HybridPredict callback", "several", "Keep one of them."
+        expected = "one HybridPredict callback"
+        got = "several"
+        remedy = "Keep one of them."
     elif not isinstance(strategy, supported) or isinstance(strategy, known.DeepSpeedStrategy):
         expected = "a single device, DDP, FSDP, or ModelParallelStrategy with fully_shard (FSDP2)"
         got = type(strategy).__name__
@@ -70,7 +72,8 @@ def run_config(trainer: pl.Trainer, length: int | None, config: HybridConfig) ->
     length = config.total_steps if length is None else length
     if length is not None:
         return config.with_length(length)
-    got, remedy = "one without max_steps or max_epochs", "Set Trainer(max_steps=...)"
+    got = "one without max_steps or max_epochs"
+    remedy = "Set Trainer(max_steps=...)"
     if trainer.max_epochs != -1:
         got = f"max_epochs={trainer.max_epochs} and a loader without length"
         remedy = "Set Trainer(limit_train_batches=...), an epoch's batches, or max_steps"

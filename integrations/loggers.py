@@ -122,7 +122,8 @@ class Loggers:
 
         def describe(target: Any, kind: str) -> None:
             if kind == "MLFlowLogger":
-                client, run = target.experiment, target.run_id
+                client = target.experiment
+                run = target.run_id
                 if _HEADING in client.get_run(run).data.tags.get(NOTE, _HEADING):
                     client.set_tag(run, NOTE, description)
                 client.log_dict(run, ledger.summary(), "hybrid_predict/ledger.json")

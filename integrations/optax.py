@@ -79,14 +79,16 @@ def corrected(
         remedy = "Call it with a learning rate first."
         raise ConfigError("optimizer", "an optax optimizer", optimizer, remedy)
     if isinstance(config, HybridConfig) and config.compression > 1:
-        expected, remedy = "1 in an optax transformation", "Use train_step for predicted steps."
+        expected = "1 in an optax transformation"
+        remedy = "Use train_step for predicted steps."
         raise ConfigError("speedup", expected, config.speedup, remedy)
     plan = partial(
         make_plans, config=config, outputs_last=outputs_last, step_operations=step_operations
     )
 
     def init(params: Any) -> CorrectedState:
-        weights, zero = named(params), jnp.zeros((), jnp.int32)
+        weights = named(params)
+        zero = jnp.zeros((), jnp.int32)
         known = transitions.start(plan(weights), weights)
         return CorrectedState(optimizer.init(params), known, zero, jnp.zeros(()))
 
@@ -94,23 +96,23 @@ def corrected(
         if params is None:
             raise ConfigError("params", "the parameters", None, "Call update(g, state, params).")
         own, inner = optimizer.update(updates, state.optimizer, params)
-        before, after = named(params), named(optax.apply_updates(params, own))
-        plans, now, count = plan(before), jnp.asarray(rate(state.count)), state.count
+        before = named(params)
+        after = named(optax.apply_updates(params, own))
+        now = jnp.asarray(rate(state.count))
         peak = jnp.maximum(state.peak, abs(now)).astype(state.peak.dtype)
         decays = numbers_by_name("weight_decay", weight_decay, before)
-        active = config.total_steps is None or ~cooling(schedule(config), count)
         numbers = transitions.Numbers(
             dict.fromkeys(before, now),
             {name: now * decay for name, decay in decays.items()},
             dict.fromkeys(before, 0.0),
             fall=jnp.where(now != 0, peak / abs(now), 0.0),
-            updates=count,
-            active=active,
+            updates=state.count,
+            active=config.total_steps is None or ~cooling(schedule(config), state.count),
         )
-        known = state.tensors
-        new, known, _ = transitions.advance(plans, known, named(updates), before, after, numbers)
+        arrays = state.tensors, named(updates), before, after
+        new, known, _ = transitions.advance(plan(before), *arrays, numbers)
         moved = jax.tree.map(lambda x, y: x - y, _tree({**after, **new}, params), params)
-        return moved, CorrectedState(inner, known, count + 1, peak)
+        return moved, CorrectedState(inner, known, state.count + 1, peak)
 
     return optax.GradientTransformation(init, update)
 
@@ -192,23 +194,24 @@ def train_step(
     def step(state: TrainState, *batch: Any) -> tuple[TrainState, Record]:
         now = float(rate(state.hybrid.clock.steps))
         moved, hybrid = functional.predict(state.hybrid, named(state.params), now, config=config)
-        params, inner, known, slopes = _tree(moved, state.params), state.optimizer, None, None
+        params = _tree(moved, state.params)
+        inner = state.optimizer
         value, gradients = differentiated(params, *batch)
         loss, aux = value if has_aux else (value, None)
-        predicted = hybrid.predicted
         stands, hybrid = functional.verify(hybrid, named(gradients), loss)
+        known = hybrid.tensors
+        slopes = None
         rates = dict.fromkeys(moved, now)
         if stands:
             decays = numbers_by_name("weight_decay", weight_decay, moved)
             numbers = steps.update_numbers(hybrid, rates, decays)
-            arrays = params, inner, hybrid.tensors, gradients
+            arrays = params, inner, known, gradients
             params, inner, known, slopes = updated(hybrid.plans, *arrays, now, numbers)
         else:
-            params, known = _tree({**moved, **hybrid.step.kept}, params), hybrid.tensors
-        hybrid = steps.settled(hybrid, known, rates, slopes)
-        clock = hybrid.clock
-        record = Record(loss, aux, predicted, stands, clock.ticks, clock.steps)
-        return TrainState(params, inner, hybrid), record
+            params = _tree({**moved, **hybrid.step.kept}, params)
+        new = steps.settled(hybrid, known, rates, slopes)
+        record = Record(loss, aux, hybrid.predicted, stands, new.clock.ticks, new.clock.steps)
+        return TrainState(params, inner, new), record
 
     return init, step
 
@@ -225,7 +228,8 @@ def _updated(
 ) -> Any:
     """Update parameters, and correct that; return what `transitions.advance` does, with states."""
     change, inner = optimizer(now).update(gradients, inner, params)
-    before, after = named(params), named(optax.apply_updates(params, change))
+    before = named(params)
+    after = named(optax.apply_updates(params, change))
     arrays = known, named(gradients), before, after
     new, known, slopes = transitions.advance(plans, *arrays, numbers)
     return _tree({**after, **new}, params), inner, known, slopes
@@ -251,7 +255,8 @@ def count_operations(function: Callable[..., Any], *arguments: Any) -> float:
     """
     count = (jax.jit(function).lower(*arguments).cost_analysis() or {}).get("flops", 0.0)
     if not count > 0.0:
-        expected, remedy = "a function that XLA counts operations of", "State the number yourself."
+        expected = "a function that XLA counts operations of"
+        remedy = "State the number yourself."
         raise ConfigError("function", expected, count, remedy)
     return float(count)
 

@@ -200,7 +200,8 @@ class Reporter:
     @property
     def _fell_back_in(self) -> int:
         """Number of the full step in which the run fell back; 0 if it did not."""
-        reason, events = self._ledger.fell_back, self._ledger.events
+        reason = self._ledger.fell_back
+        events = self._ledger.events
         return next((int(event["step"]) for event in events if event["reason"] == reason), 0)
 
     def _setback(self) -> str:

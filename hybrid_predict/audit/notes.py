@@ -99,7 +99,8 @@ def make_notes(
 
 def _lengths(config: AuditConfig, seeds: Sequence[Mapping[str, FinishedRun]]) -> Iterator[str]:
     """Tell seconds and full steps of the arms, where they are not as planned."""
-    times, steps = {}, {}
+    times = {}
+    steps = {}
     for name in (SHORT, CORRECTED, HYBRID):
         times[name] = median(arms[name]["seconds"] / arms[FULL]["seconds"] for arms in seeds)
         steps[name] = fmean(arms[name]["full_steps"] for arms in seeds)

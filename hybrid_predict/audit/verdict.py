@@ -209,7 +209,9 @@ def _decided(
     verdict: AuditVerdict, saving: float, config: AuditConfig, arm: str
 ) -> tuple[AuditOutcome, str]:
     """Return the outcome and, unless it is verified, the headline."""
-    contrast, gain, worth = verdict.contrast, verdict.gain, verdict.worth
+    contrast = verdict.contrast
+    gain = verdict.gain
+    worth = verdict.worth
     assert contrast and gain and worth
     none = AuditOutcome.NO_SAVING
     undecided = AuditOutcome.UNDECIDED

@@ -116,7 +116,8 @@ def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
     matrices = [n for n, x in weights.items() if sum(size > 1 for size in x.shape) > 1]
     for pattern in config.kinds:
         if not any(fnmatchcase(name, pattern) for name in weights):
-            expected, remedy = "patterns that match a name", f"Names are {_some(weights)}."
+            expected = "patterns that match a name"
+            remedy = f"Names are {_some(weights)}."
             raise ConfigError("kinds", expected, pattern, remedy)
     if len(matrices) > 1 and not config.kinds:
         expected = "patterns that name the head and the embeddings, which arrays do not show"

@@ -174,7 +174,9 @@ def predict(
     _check_settings(state, config=config)
     rates = numbers_by_name("learning_rates", learning_rates, weights)
     state = state._replace(step=OpenStep())
-    plans, clock, factors = state.plans, state.clock, {}
+    plans = state.plans
+    clock = state.clock
+    factors = {}
     paused = clock.plain or state.policy.pausing(clock.full_steps + 1)
     count = 0 if paused else state.policy.due(clock.steps)
     if count and state.clock.displacements:
@@ -276,7 +278,8 @@ def update_numbers(
     state: HybridState, rates: Mapping[str, float], decays: Mapping[str, float]
 ) -> Numbers:
     """Return the numbers of an update that happens."""
-    clock, largest = state.clock, _largest(state.plans, rates)
+    clock = state.clock
+    largest = _largest(state.plans, rates)
     cool = cooling(state.policy.schedule, clock.steps + state.predicted)
     names = [plan.name for plan in state.plans.arrays]
     return Numbers(
@@ -308,7 +311,10 @@ def settled(
         rates: Learning rates by name.
         slopes: See `transitions.advance`; None without predictors, and if no update happened.
     """
-    step, clock, policy, plans = state.step, state.clock, deepcopy(state.policy), state.plans
+    step = state.step
+    clock = state.clock
+    policy = deepcopy(state.policy)
+    plans = state.plans
     position = clock.steps, step.predicted
     now = phase(policy.schedule, *position, waiting=policy.awaits_skill, plain=clock.plain)
     seen = Outcome(
@@ -347,7 +353,9 @@ def _turned(
     state: HybridState, known: Mapping[str, Tensor], rate: float
 ) -> tuple[Mapping[str, Tensor], Clock, list[tuple[Key, Window]]]:
     """Count a displacement; if the window is full, measure it and open the next one."""
-    plans, clock, seen = state.plans, state.clock, state.clock.displacements + 1
+    plans = state.plans
+    clock = state.clock
+    seen = state.clock.displacements + 1
     clock = clock._replace(displacements=seen, rates=clock.rates + rate)
     if seen != window_bounds(seen, plans.window, short=state.config.paced)[0]:
         return known, clock, []
@@ -362,7 +370,8 @@ def _turned(
 
 def _summed(state: HybridState, slopes: Any) -> dict[str, Any]:
     """Sum the slopes of the arrays that predicted steps have moved."""
-    rows, ends = [], defaultdict[Key, float](float)
+    rows = []
+    ends = defaultdict[Key, float](float)
     for plan, row in zip(state.plans.predicted, np.asarray(slopes, float).tolist(), strict=True):
         if plan.name in state.step.factors:
             rows.append(row[:4])
@@ -373,7 +382,8 @@ def _summed(state: HybridState, slopes: Any) -> dict[str, Any]:
 def _check(state: Any, **trees: Mapping[str, Any]) -> None:
     """Check the forms of a call's arguments, and that arrays are those of a state."""
     if not isinstance(state, HybridState):
-        expected, remedy = "the state that init or the last call returned", "Call init first."
+        expected = "the state that init or the last call returned"
+        remedy = "Call init first."
         raise ConfigError("state", expected, type(state).__name__, remedy)
     check_arrays(**trees)
     remedy = "Give all calls the arrays, config, outputs_last and step_operations of init."

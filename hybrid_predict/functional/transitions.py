@@ -68,7 +68,9 @@ def start(plans: Plans, weights: Arrays) -> dict[str, Tensor]:
     """Return what is known before the first full step."""
 
     def tensor(plan: Plan, x: Any) -> Tensor:
-        xp, dtype, kept = array_library(x), wide_dtype(x), kernels.average_dtype(x, plans.history)
+        xp = array_library(x)
+        dtype = wide_dtype(x)
+        kept = kernels.average_dtype(x, plans.history)
         memory = history = None
         if plan.update is not None and plans.period is not None:
             side = min(plan.shape)
@@ -77,7 +79,8 @@ def start(plans: Plans, weights: Arrays) -> dict[str, Tensor]:
             memory = Memory(*moments, *(xp.zeros((side, side), dtype=kept) for _ in range(roots)))
         if plan.predictor is not None:
             moved, forecast, before = (xp.zeros_like(_sampled(x)) for _ in range(3))
-            drift, square = xp.zeros_like(x, dtype=kept), xp.zeros((), dtype=dtype)
+            drift = xp.zeros_like(x, dtype=kept)
+            square = xp.zeros((), dtype=dtype)
             history = History(drift, moved, forecast, before, square)
         return Tensor(xp.zeros_like(x, dtype=kept), memory, history)
 
@@ -117,7 +120,9 @@ def advance(
     Return weights, what is known now, and a row of numbers for each predicted array: the four
     `Slopes`, and the slope of predicted steps where they end.
     """
-    weights, new, slopes = {}, {}, []
+    weights = {}
+    new = {}
+    slopes = []
     for plan in plans.arrays:
         name = plan.name
         each = known[name], gradients[name], before[name], after[name]
@@ -138,7 +143,8 @@ def _advanced(
     average = kernels.average(known.average, newest, update.decay if update else AVERAGE)
     # Many rows of an embedding have no gradient in any batch.
     frozen = plan.kind != "embedding" and _unmoved(gradient, before, after, shrink)
-    still, weight = (average == 0) | ~usable | frozen, after
+    still = (average == 0) | ~usable | frozen
+    weight = after
     if update is not None and memory is not None and plans.period is not None:
         keep = 1.0 - update.newest * (1.0 + kernels.cosine(gradient, known.average))
         mixed = kernels.blend(average, newest, keep)
@@ -155,7 +161,8 @@ def _advanced(
     change = (wide(weight) - wide(before)) / xp.where(rate != 0, rate, 1.0)
     # A displacement by a gradient that is not finite would stay in the drift.
     change = xp.where(~still & (rate != 0), change, 0.0).astype(gradient.dtype)
-    drift, factor = history.drift, own.factors[plan.name]
+    drift = history.drift
+    factor = own.factors[plan.name]
     forecast = factor * dot(average, drift), factor**2 * dot(drift, drift)
     made = rate * dot(average, change), rate**2 * dot(change, change)
     slopes = xp.stack([*forecast, *made, factor * dot(gradient, drift)])
@@ -178,7 +185,9 @@ def _unmoved(gradient: Any, before: Any, after: Any, shrink: Any) -> Any:
 
 def _direction(plans: Plans, memory: Memory, mixed: Any, updates: Any) -> tuple[Any, Memory]:
     """The direction of length one, and what is known about the matrix afterwards."""
-    xp, last, rows = array_library(mixed), plans.outputs_last, memory.levels.shape[0]
+    xp = array_library(mixed)
+    last = plans.outputs_last
+    rows = memory.levels.shape[0]
     form = mixed.shape[-1:] + mixed.shape[:-1] if last else mixed.shape
     matrix = (xp.moveaxis(mixed, -1, 0) if last else mixed).reshape(rows, -1)
     matrix = matrix / kernels.peak(matrix)
@@ -191,7 +200,8 @@ def _direction(plans: Plans, memory: Memory, mixed: Any, updates: Any) -> tuple[
     if memory.root is not None:  # in place of the scales of the shorter side
         memory = _seen(plans, memory, matrix, updates)
         scales[tall] = xp.ones_like(scales[tall])
-    before, after = scales[0][:, None], scales[1]
+    before = scales[0][:, None]
+    after = scales[1]
     matrix = before * matrix * after
     wide_matrix = matrix.T if tall else matrix
     if memory.root is not None:
@@ -208,7 +218,8 @@ def _direction(plans: Plans, memory: Memory, mixed: Any, updates: Any) -> tuple[
 def _seen(plans: Plans, memory: Memory, matrix: Any, updates: Any) -> Memory:
     """Take a matrix into its covariance and the root of that, if it is its turn."""
     period = plans.period or 1
-    done, every = updates // period, seen_every(period)
+    done = updates // period
+    every = seen_every(period)
 
     def made() -> Memory:
         rows = kernels.unit(matrix)
@@ -232,10 +243,14 @@ def _moved(
     fall: Any,
 ) -> Any:
     """Weights after the corrected update; the optimizer's own where a length is not finite."""
-    rule, period, xp, kept = plan.update, plans.period, array_library(direction), 1.0 - shrink
+    rule = plan.update
+    period = plans.period
+    xp = array_library(direction)
+    kept = 1.0 - shrink
     assert rule is not None and period is not None
     update = wide(after) - kept * wide(before)
-    length, slope = norm(update), dot(mean, direction)
+    length = norm(update)
+    slope = dot(mean, direction)
     usable = (length > 0) & xp.isfinite(length) & xp.isfinite(slope)
     usual = length / usual_length(plan.shape[0]) * fall
     size = lengths(xp, length, usual, dot(mean, update), slope, rule.bound, period)
@@ -250,12 +265,15 @@ def turn(plans: Plans, known: Mapping[str, Tensor], steps: Any) -> tuple[Any, di
 
     Return a row of sums for each predicted array, see `policy.confidence.Window`, and histories.
     """
-    rows, opened = [], {}
+    rows = []
+    opened = {}
     for plan in plans.predicted:
         history = known[plan.name].history
         assert history is not None
         drift, moved, forecast, before, square = history
-        xp, share, mean = array_library(moved), drift.size / moved.size, moved / steps
+        xp = array_library(moved)
+        share = drift.size / moved.size
+        mean = moved / steps
         product = mean * forecast
         squares = dot(mean, mean), dot(forecast, forecast), square, share * dot(product, product)
         rows.append(share * xp.stack([product.sum(), *squares, dot(mean, before)]))
@@ -267,7 +285,8 @@ def turn(plans: Plans, known: Mapping[str, Tensor], steps: Any) -> tuple[Any, di
 
 def _sampled(array: Any) -> Any:
     """The entries of an array that are compared, in at least 32 bits."""
-    flat, places = array.reshape(-1), _places(array.size)
+    flat = array.reshape(-1)
+    places = _places(array.size)
     return wide(flat if places is None else flat[places])
 
 

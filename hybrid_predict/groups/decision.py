@@ -28,7 +28,8 @@ class KindDecision:
     """
 
     def __init__(self, mapper: ParameterMapper, optimizer: OptimizerWrapper) -> None:
-        self._mapper, self._optimizer = mapper, optimizer
+        self._mapper = mapper
+        self._optimizer = optimizer
         self._index: MatrixIndex | None = None
         self._uses: MatrixUses | None = None
         self._seen: Findings | None = None
@@ -104,7 +105,8 @@ class KindDecision:
 
     def describe(self, config: HybridConfig) -> str:
         """Describe how many parameters of each kind there are, and how they are treated."""
-        mapper, names = self._mapper, {kind: list[str]() for kind in KINDS}
+        mapper = self._mapper
+        names = {kind: list[str]() for kind in KINDS}
         for name, p, kind in zip(mapper.names, mapper.parameters, mapper.kinds, strict=True):
             if p.requires_grad:
                 names[kind].append(name)
@@ -142,7 +144,8 @@ def listed(names: Sequence[str]) -> str:
 
 def _has_compiled(loss: Tensor) -> bool:
     """Return whether a part of a loss was compiled, whose operations are not all seen."""
-    found, queue = set(), [loss.grad_fn]
+    found = set()
+    queue = [loss.grad_fn]
     for node in queue:
         if node is not None and node not in found:
             found.add(node)

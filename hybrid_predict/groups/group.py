@@ -202,20 +202,22 @@ class Group:
         members = [k for k, key in enumerate(map(id, self.parameters)) if key in held]
         if not members:
             return None
-        treatment, memory, values = self.treatment, self.memory, self._values()
+        update = self.treatment.update
+        memory = self.memory
+        values = self._values()
         chosen = [self.parameters[k] for k in members]
         settings = [options[key] for key in map(id, self.parameters)]
         own = [settings[k] for k in members]
-        gradients = optimizer.gradients(treatment.optimizer, chosen, own)
+        gradients = optimizer.gradients(self.treatment.optimizer, chosen, own)
         if self._sharded:  # FSDP1 flattens gradients
             shapes = [values[k].shape for k in members]
             gradients = [g.reshape(shape) for g, shape in zip(gradients, shapes, strict=True)]
         still: dict[int, Tensor | None] = {}
-        if treatment.kind != "embedding":  # many rows of a table have no gradient in any batch
-            found = without_gradient(chosen, gradients, own)
-            still = dict(zip(members, found, strict=True))
-        average, counts = [memory.average[k] for k in members], self._counts(chosen)
-        corrects = correct and treatment.update is not None
+        if self.treatment.kind != "embedding":  # many rows of a table have no gradient in any batch
+            still = dict(zip(members, without_gradient(chosen, gradients, own), strict=True))
+        average = [memory.average[k] for k in members]
+        counts = self._counts(chosen)
+        corrects = correct and update is not None
         turn = [at for at, k in enumerate(members) if corrects and self._due(k)]
         self._count(members, settings)
         if turn:
@@ -223,7 +225,6 @@ class Group:
         else:
             norms = sums.norms(gradients, counts)
         gradients, usable = usable_gradients(gradients, average, norms)
-        update = treatment.update
         lists.average(average, gradients, AVERAGE if update is None else update.decay)
         corrected = None
         if turn and update is not None and memory.update is not None:
@@ -239,14 +240,14 @@ class Group:
                 [lists.ratio(self._peaks[k], settings[k].rate) for k in due],
                 None if memory.owners is None else [memory.owners[k] for k in due],
             )
-        before = lists.clones(values)
-        return OpenUpdate(members, before, usable, still, corrected, corrects)
+        return OpenUpdate(members, lists.clones(values), usable, still, corrected, corrects)
 
     def _count(self, members: Sequence[int], options: Sequence[Options]) -> None:
         """Count an update of these tensors, and note the learning rate if it is the largest."""
         for k in members:
             self._seen[k] += 1
-            rate, peak = options[k].rate, self._peaks[k]
+            rate = options[k].rate
+            peak = self._peaks[k]
             if type(rate) is float and type(peak) is float:
                 self._peaks[k] = max(peak, rate, -rate)
             else:
@@ -374,7 +375,8 @@ class Group:
         Args:
             period: Full steps from one correction of a tensor to the next.
         """
-        update, forms = self.treatment.update, map(shards.form, self.parameters)
+        update = self.treatment.update
+        forms = map(shards.form, self.parameters)
         ranks_of = self._owners or [0] * len(self.names)
         operations = [update.operations([x], period) if update else 0 for x in forms]
         return list(zip(ranks_of, operations, strict=True))

@@ -136,7 +136,8 @@ class Groups:
 
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Group the tensors of other optimizers from now on."""
-        self._optimizer, self._layout = optimizer, ((), ())
+        self._optimizer = optimizer
+        self._layout = ((), ())
         self._calls.clear()
         self.refresh()
 
@@ -192,13 +193,16 @@ class Groups:
 
     def _partition(self) -> list[tuple[Treatment, list[str], list[Tensor]]]:
         """Divide the tensors that are corrected or predicted by kind, optimizer and treatment."""
-        mapper, owners, rules = self._mapper, self._optimizer.numbers(), self._optimizer.rules()
+        mapper = self._mapper
+        owners = self._optimizer.numbers()
+        rules = self._optimizer.rules()
         shared = self._shared = self._overlapping()
         parts: dict[Any, tuple[Treatment, list[str], list[Tensor]]] = {}
         columns = zip(mapper.names, mapper.parameters, mapper.kinds, strict=True)
         for position, (name, p, kind) in enumerate(columns):
             wanted = id(p) in owners and p.requires_grad and shards.form(p).numel()
-            update, predictor = self._updates.get(kind), self._predictors.get(kind)
+            update = self._updates.get(kind)
+            predictor = self._predictors.get(kind)
             if not wanted or (update is None and predictor is None):
                 continue
             if position in shared or p.is_complex():

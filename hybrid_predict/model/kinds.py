@@ -79,7 +79,8 @@ def resolve(
         for head in [m for m in members if m.key in heads]:
             siblings = {m.key for m in _sibling_heads(model, members, head)}
             heads |= siblings - set(with_gradient)
-    kinds, unseen = dict(known), []
+    kinds = dict(known)
+    unseen = []
     for key, kind in known.items():
         p = index.matrices.get(key)
         if p is None or kind == "embedding" or key in alone:
@@ -142,7 +143,8 @@ class _Matrix:
         return self.module.split(".")[0]
 
     def takes_outputs_of(self, other: _Matrix) -> bool:
-        inputs, outputs = math.prod(self.shape[1:]), other.shape[0]
+        inputs = math.prod(self.shape[1:])
+        outputs = other.shape[0]
         flattened = len(other.shape) > 2 and outputs > 0 and inputs % outputs == 0  # conv outputs
         return flattened or inputs == outputs
 
@@ -219,7 +221,8 @@ def _sibling_heads(
         }
         names = [name for name, inner in holding.items() if inner]
         at = names.index(path[depth])
-        first, cls = holding[path[depth]][0], _class(children[path[depth]])
+        first = holding[path[depth]][0]
+        cls = _class(children[path[depth]])
         for side in (reversed(names[:at]), names[at + 1 :]):
             for name in side:
                 inner = holding[name]

@@ -48,7 +48,8 @@ class ParameterMapper:
     ) -> None:
         _check_initialised(model)
         shards.check_supported(model)
-        self.model, self._overrides = model, dict(overrides or {})
+        self.model = model
+        self._overrides = dict(overrides or {})
         self._keepers = shards.keepers(model)
         fsdp1.note_ranges(model)
         self._kinds: dict[int, str] = {}

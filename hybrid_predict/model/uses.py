@@ -114,7 +114,8 @@ class MatrixUses:
 
     def __init__(self, model: nn.Module, index: MatrixIndex) -> None:
         self.findings = Findings()
-        self._model, self._trained = model, index.matrices
+        self._model = model
+        self._trained = index.matrices
         self._flows: Any = WeakTensorKeyDictionary()
         self._parameters: set[int] = set()
         self._uses: list[frozenset[int]] = []
@@ -222,7 +223,8 @@ class MatrixUses:
             return joined._replace(weight=True, mixed=NONE)
         met = joined.matrices
         if met and outputs and torch.is_grad_enabled():
-            shape, known = _sizes(outputs[0].shape), self._trained
+            shape = _sizes(outputs[0].shape)
+            known = self._trained
             changed = {key for key in met if _sizes(known[key].shape) != shape}
             self.findings.elementwise |= changed
         mixed = NONE if name in _SUMS or name in _JOINED else joined.mixed | met
@@ -237,7 +239,9 @@ class MatrixUses:
         of a backward pass show no place.
         """
         joined = _joined(flows)
-        free, behind, frozen = joined.free, joined.behind, joined.frozen
+        free = joined.free
+        behind = joined.behind
+        frozen = joined.frozen
         matrices = joined.plain or joined.multiplied
         self.findings.weights |= matrices or _joined(factors).mixed
         if derivative:
@@ -260,7 +264,8 @@ class MatrixUses:
 
     def _use(self, matrices: frozenset[int], several: bool) -> tuple[int, int]:
         """Add a use, and return its bit with those of all uses that it may follow."""
-        use, before = 1 << len(self._uses), 0
+        use = 1 << len(self._uses)
+        before = 0
         self._uses.append(matrices)
         if several and len(matrices) > 1:
             self._several |= use

@@ -135,7 +135,8 @@ class _Trials:
     """
 
     def __init__(self, optimizer: Optimizer, group: Mapping[str, Any]) -> None:
-        self._optimizer, self._group = optimizer, group
+        self._optimizer = optimizer
+        self._group = group
         self._step = getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)
         left_out = ("param_groups", "state", "step")  # a scheduler replaces ``step``
         self._held = {k: v for k, v in vars(optimizer).items() if k not in left_out}
@@ -232,8 +233,10 @@ class _Trials:
 
     def _copy(self, weights: Tensor, options: Mapping[str, Any]) -> tuple[Any, nn.Parameter]:
         """Return a copy of the optimizer, and the parameter that it updates."""
-        optimizer, twin = self._optimizer, object.__new__(type(self._optimizer))
-        p, first = nn.Parameter(weights.clone()), self._group["params"][0]
+        optimizer = self._optimizer
+        twin = object.__new__(type(self._optimizer))
+        p = nn.Parameter(weights.clone())
+        first = self._group["params"][0]
         known = optimizer.state.get(first, {}).items()
         flags = {name: value for name, value in known if isinstance(value, (bool, str))}
         state = defaultdict(dict, {p: flags} if flags else {})

@@ -44,7 +44,9 @@ class StepHooks:
     def __init__(
         self, optimizer: Optimizer, index: int, listener: Callable[[], UpdateListener | None]
     ) -> None:
-        self._optimizer, self._index, self._listener = weakref.ref(optimizer), index, listener
+        self._optimizer = weakref.ref(optimizer)
+        self._index = index
+        self._listener = listener
         self._outermost: Callable[[], _Call | None] = _no_call
         self._handled = 0
         self.handles = [
@@ -78,7 +80,8 @@ class StepHooks:
             return None
         receiver.open_update(self._index)
         call = _Call(kwargs)
-        self._outermost, self._handled = weakref.ref(call), handled
+        self._outermost = weakref.ref(call)
+        self._handled = handled
         named = "closure" in kwargs
         closure = kwargs["closure"] if named else args[1] if len(args) > 1 else None
         if not callable(closure):

@@ -54,7 +54,8 @@ def check_supported(optimizer: Optimizer) -> None:
         remedy = "pass the inner optimizer to the engine, and step the outer one as before"
         raise refusal(optimizer, "it wraps another optimizer", remedy)
     if any(group.get("lr") is None for group in optimizer.param_groups):
-        expected, got = "a learning rate 'lr' in every parameter group", type(optimizer).__name__
+        expected = "a learning rate 'lr' in every parameter group"
+        got = type(optimizer).__name__
         remedy = (
             "Set lr to a number; some optimizers also need an option that turns off their "
             "own choice of the learning rate."

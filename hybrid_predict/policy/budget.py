@@ -48,7 +48,8 @@ def remedies(
     share = needed / budget(step_operations, 1.0)
     digits = 1 - math.floor(math.log10(share))
     enough = round(math.ceil(share * 10.0**digits) / 10.0**digits, max(0, digits))
-    overhead, allowed = f"max_overhead={enough:g}", max_overhead * step_operations
+    overhead = f"max_overhead={enough:g}"
+    allowed = max_overhead * step_operations
     if not allowed:
         return overhead
     factor = needed / allowed

@@ -71,13 +71,15 @@ def schedule(config: HybridConfig, observed: int = 0) -> Schedule:
     """
     total = config.total_steps
     if total is None:
-        expected, remedy = "the run's length in steps", "Set HybridConfig(total_steps=...)."
+        expected = "the run's length in steps"
+        remedy = "Set HybridConfig(total_steps=...)."
         raise ConfigError("total_steps", expected, None, remedy)
     # The first full step yields the first displacement, and the last one verifies.
     warmup = min(total, max(1, _steps(config.warmup_steps, total), observed))
     cooldown = min(total, max(1, _steps(config.cooldown_steps, total)))
     between = max(0, total - warmup - cooldown)
-    full, group = config.full_steps or 0, config.predict_steps or 0
+    full = config.full_steps or 0
+    group = config.predict_steps or 0
     speedup = Fraction(config.compression).limit_denominator(1000)
     if speedup == 1:
         wanted = planned = 0

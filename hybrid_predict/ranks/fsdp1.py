@@ -40,11 +40,14 @@ def check_supported(model: nn.Module) -> None:
     for module, flat in _flat_parameters(model):
         got = remedy = ""
         if not module._use_orig_params:
-            got, remedy = "use_orig_params=False", "Set use_orig_params=True, as Lightning does."
+            got = "use_orig_params=False"
+            remedy = "Set use_orig_params=True, as Lightning does."
         elif module.cpu_offload.offload_params:
-            got, remedy = "CPUOffload(offload_params=True)", "Leave cpu_offload out."
+            got = "CPUOffload(offload_params=True)"
+            remedy = "Leave cpu_offload out."
         elif any(extension is not None for extension in flat._param_extensions):
-            got, remedy = "tensor parallelism", "Use one of both, or fully_shard (FSDP2)."
+            got = "tensor parallelism"
+            remedy = "Use one of both, or fully_shard (FSDP2)."
         elif not all(flat._contiguities):
             got = "parameters that are not contiguous"
             remedy = "Make them contiguous before the model is wrapped."

@@ -157,7 +157,8 @@ def layout(tensor: Any) -> Layout:
 
 def assembled(part: Tensor, place: Layout) -> Tensor:
     """Return the whole tensor from the parts of a team, of which every rank has to call it."""
-    members, me = range(len(place.team)), place.team.index(processes.rank())
+    members = range(len(place.team))
+    me = place.team.index(processes.rank())
     whole = part.new_empty(place.shape)
     targets = [place.part(whole, j) if place.gives(j, me) else part.new_empty(0) for j in members]
     sent = [[part] if place.gives(me, j) else [] for j in members]
@@ -186,7 +187,8 @@ def _box(
     shape: Sequence[int], sizes: Sequence[int], place: Sequence[int], placements: Sequence[Any]
 ) -> _Box:
     """Return the part of one rank: along each dimension all parts but the last are equally long."""
-    starts, lengths = [0] * len(shape), list(shape)
+    starts = [0] * len(shape)
+    lengths = list(shape)
     for count, number, placement in zip(sizes, place, placements, strict=True):
         if placement.is_shard():
             d = placement.dim

@@ -83,8 +83,11 @@ class Exchange:
     def __init__(
         self, positions: list[int], layouts: list[Layout], owners: list[int], like: Tensor
     ) -> None:
-        self.positions, self._layouts, self._like = positions, layouts, like
-        self._team, self._group = layouts[0].team, layouts[0].group
+        self.positions = positions
+        self._layouts = layouts
+        self._like = like
+        self._team = layouts[0].team
+        self._group = layouts[0].group
         self._sharded = layouts[0].boxes is not None
         self._me = self._team.index(processes.rank())
         self._of: dict[int, list[int]] = {rank: [] for rank in self._team}
@@ -101,7 +104,8 @@ class Exchange:
         """Return the tensors that this rank owns from the parts of all ranks, by position."""
         if not self._sharded:
             return [part(k) for k in self.own]
-        places, members = self._layouts, range(len(self._team))
+        places = self._layouts
+        members = range(len(self._team))
         sent = [
             [
                 lists.cast(part(self.positions[k]), self._like.dtype)
@@ -168,7 +172,8 @@ def exchanges(
     found = []
     for (_, replicated, dtype, device), members in together.items():
         sizes = [math.prod(layouts[k].shape) for k in members]
-        most, own = sum(sizes) if replicated else MOST_TOGETHER, [owners[k] for k in members]
+        most = sum(sizes) if replicated else MOST_TOGETHER
+        own = [owners[k] for k in members]
         for part in rounds(sizes, own, most):
             chosen = [members[k] for k in part]
             found.append(
@@ -209,7 +214,8 @@ def rounds(sizes: Sequence[int], owners: Sequence[int], most: int) -> list[list[
         most: Most elements of one owner in a round.
     """
     parts: list[list[int]] = []
-    number, filled = Counter[int](), Counter[int]()
+    number = Counter[int]()
+    filled = Counter[int]()
     for k, (size, owner) in enumerate(zip(sizes, owners, strict=True)):
         if filled[owner] and filled[owner] + size > most:
             number[owner] += 1

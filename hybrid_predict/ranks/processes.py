@@ -112,7 +112,8 @@ def share(
         sizes: Number of elements of each rank.
         like: A tensor of their type and device.
     """
-    most, sent = max(sizes), _packed(own, like)
+    most = max(sizes)
+    sent = _packed(own, like)
     if len(sizes) * most <= 2 * sum(sizes):
         sent = _reducible(torch.cat([sent, like.new_zeros(most - len(sent))]))
         received = sent.new_empty(len(sizes) * most)

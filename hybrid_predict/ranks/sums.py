@@ -66,7 +66,8 @@ def angles(
 
     Both have shape (K,) and at least 32 bits; a cosine is 0 if either tensor is zero.
     """
-    lengths, products = lists.norms([*left, *right]), lists.dots(left, right)
+    lengths = lists.norms([*left, *right])
+    products = lists.dots(left, right)
     if counts is not None:
         lengths, products = processes.combine(
             _counted(lengths, counts, 1), _counted(products, counts, 2)

@@ -52,7 +52,8 @@ class WeightDelta:
         """Return the part of the movement that concerns these parameters."""
         if self.names == tuple(names):
             return self
-        chosen, rows = set(names), zip(self.names, self.directions, self.factors, strict=True)
+        chosen = set(names)
+        rows = zip(self.names, self.directions, self.factors, strict=True)
         kept = [row for row in rows if row[0] in chosen]
         return WeightDelta(*zip(*kept, strict=True)) if kept else WeightDelta((), (), ())
 
@@ -120,7 +121,8 @@ class Movement:
         for k in members:
             # User code may have moved the weights to other memory.
             self._local(self._parameters[k]).data.copy_(self._copies[k])
-            carry, kept = self._carries[k], self._kept[k]
+            carry = self._carries[k]
+            kept = self._kept[k]
             if carry is not None and kept is not None:
                 carry.copy_(kept)
         self._written()

@@ -35,7 +35,8 @@ def direction_operations(
             continue
         short, long = sorted(as_matrix(shape))
         rooted = short <= longest
-        product, cube = 2 * short**2 * long, short**3
+        product = 2 * short**2 * long
+        cube = short**3
         if products:
             total += (2 if rooted else 3) * (2 * product + 2 * cube)
         else:

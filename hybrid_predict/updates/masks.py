@@ -106,7 +106,8 @@ def unmoved(
         off = (value - rest).abs_().sub_(rest.abs().mul_(ROUNDING)).relu_()
     else:
         off = value - before
-    off, moved = upcast(off).square_(), ~still
+    off = upcast(off).square_()
+    moved = ~still
     mask = still & (off <= COASTING**2 * (off * moved).sum() / moved.sum().clamp(min=1))
     return _unless_empty(mask)
 

@@ -98,7 +98,8 @@ class SpectralUpdate(AbstractUpdate):
             rows, columns = as_matrix(x.shape)
             short = min(rows, columns)
             side = short if x.dim() > 1 and short <= self.longest else 0
-            kind, device = widest([x]), x.device
+            kind = widest([x])
+            device = x.device
             state["energies"].append(torch.zeros(rows + columns, dtype=kind, device=device))
             state["levels"].append(torch.zeros(rows, dtype=kind, device=device))
             roots = torch.zeros(side * (side + 1), dtype=stored_as(history, x), device=device)
@@ -118,7 +119,8 @@ class SpectralUpdate(AbstractUpdate):
 
         from hybrid_predict.tensors.matrices import Moments, flatten, observe
 
-        arrays, every = state.arrays, seen_every(state.period)
+        arrays = state.arrays
+        every = seen_every(state.period)
         steps = [arrays["steps"][k] for k in members]
         known = enumerate(torch.stack(steps).tolist())
         due = [position for position, step in known if step < EARLY or step % every == 0]
