@@ -150,7 +150,7 @@ def train_step(
         weight_decay: See :func:`corrected`.
         momentum: Decay of the slowest average of gradients that the optimizer follows, in [0, 1):
             its ``b1`` or momentum, or Lion's ``b2``.
-        outputs_last: See :func:`corrected`.
+        outputs_last: Whether matrices are of shape (inputs, outputs).
         step_operations: See :func:`hybrid_predict.functional.init`.
 
     Returns:

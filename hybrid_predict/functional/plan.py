@@ -119,12 +119,12 @@ def _check_arrays(weights: Any) -> None:
     libraries = {isinstance(array, np.ndarray) for array in weights.values()}
     for name, array in weights.items():
         known = isinstance(array, np.ndarray) or (jax and isinstance(array, jax.Array))
-        real = known and array_library(array).issubdtype(array.dtype, np.floating)
+        real = known and array.size and array_library(array).issubdtype(array.dtype, np.floating)
         if not real or len(libraries) > 1:
             got = f"{type(array).__name__} of {getattr(array, 'dtype', 'no dtype')}"
             raise ConfigError(
                 f"weights[{name!r}]",
-                "a floating-point array, all of NumPy or all of JAX",
+                "a floating-point array, not empty, all of NumPy or all of JAX",
                 got,
                 "Name nested arrays by their paths, and use HybridEngine for torch.",
             )

@@ -243,10 +243,7 @@ def shrinks(names: Iterable[str], rate: Any, weight_decay: Any) -> dict[str, Any
 
 
 def settled(state: HybridState, rate: float, known: Any = None, slopes: Any = None) -> HybridState:
-    """Return the state after a full step, from which the policy has learned.
-
-    ``known`` and ``slopes`` are those of `transitions.advance`; None if no update happened.
-    """
+    """Return the state after a full step; None for what `advance` returns if it was not called."""
     known = state.tensors if known is None else known
     step = state.step
     clock = state.clock

@@ -73,18 +73,6 @@ def test_every_library_has_the_engine_s_numbers(
     assert ours.evidence.wealth == pytest.approx(theirs.evidence.wealth, rel=1e-9)
 
 
-def test_advances_begin_anew_where_the_rate_rises_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rises(step: int, total: int) -> float:
-        return 1e-4 if step < 0.7 * total else 1e-2
-
-    monkeypatch.setattr(functional_loops, "rate", rises)
-    settings = config(**AUTO)
-    ours, theirs = in_functions(settings), in_the_engine(settings)
-    same_runs(ours, theirs, atol=1e-9)
-    measured = [each.measured for each in ours.state.policy.confidences.values()]
-    assert max(measured) < 4, measured
-
-
 @pytest.mark.parametrize("library", ["numpy", "jax"])
 def test_what_cannot_stand_is_undone_as_in_the_engine(tools: dict[str, Any]) -> None:
     run = config(60, predictors=UNGATED)
