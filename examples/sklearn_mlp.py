@@ -38,15 +38,15 @@ def copied(model):
     return {name: x.copy() for name, x in named(model).items()}
 
 
-def full_step(model, state, config, batch):
+def full_step(model, state, batch):
     """Take one full step: partial_fit between predict and correct."""
-    before, state = predict(state, copied(model), RATE, config=config)
+    before, state = predict(state, copied(model), RATE)
     write(model, before)
     model.partial_fit(*batch)
     after = copied(model)
     gradients = {name: (before[name] - after[name]) / RATE for name in after}
     stands, state = verify(state, gradients, model.loss_)
-    new, state = correct(state, gradients, before, after, RATE, config=config, outputs_last=True)
+    new, state = correct(state, gradients, before, after, RATE)
     write(model, new)
     return state, stands
 
@@ -66,7 +66,7 @@ def main(speedup=1.5, updates=None):
     state = init(named(model), config, outputs_last=True)
     while state.clock.steps < TOTAL_STEPS:
         at = generator.integers(0, 1400, BATCH)
-        state, _ = full_step(model, state, config, (images[at], labels[at]))
+        state, _ = full_step(model, state, (images[at], labels[at]))
     full_steps, steps = state.clock.full_steps, state.clock.steps
     score = model.score(images[1400:], labels[1400:])
     print(f"{full_steps} full steps of {steps}: {score:.1%} of the test images are right")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import numpy as np
@@ -23,20 +23,18 @@ def array_library(*values: Any) -> Any:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that JAX compiles once for each first argument, and NumPy calls.
+    """Return a function of `Plans` and arrays, compiled once for each plans if these are JAX's."""
 
-    The first argument is a `Plans`, which says whose arrays the others are.
-    """
-    jitted: Any = None
+    @cache
+    def jitted() -> Any:
+        import jax
+
+        return jax.jit(function, static_argnums=0)
 
     @wraps(function)
     def call(plans: Any, *arrays: Any) -> Any:
-        nonlocal jitted
         if plans.library == "jax":
-            import jax
-
-            jitted = jitted or jax.jit(function, static_argnums=0)
-            return jitted(plans, *arrays)
+            return jitted()(plans, *arrays)
         with np.errstate(all="ignore"):  # numbers that are not finite are masked
             return function(plans, *arrays)
 
@@ -59,7 +57,7 @@ def wide_dtype(array: Any) -> Any:
 
 
 def wide(array: Any) -> Any:
-    """Return an array in at least 32 bits, as do all functions here but for stored averages."""
+    """Return an array in at least 32 bits, as do all functions here."""
     return array_library(array).asarray(array, dtype=wide_dtype(array))
 
 
@@ -80,18 +78,7 @@ def cosine(left: Any, right: Any) -> Any:
     return xp.where(xp.isfinite(value), value, 0.0)
 
 
-def average_dtype(like: Any, history: str) -> Any:
-    """Return the dtype of stored averages; NumPy has no 16 bits with the range of 32."""
-    sixteen = history == "bfloat16" and array_library(like) is not np
-    return array_library(like).bfloat16 if sixteen else wide_dtype(like)
-
-
 def average(mean: Any, value: Any, decay: Any) -> Any:
-    """Return decay * mean + (1 - decay) * value, rounded to the dtype of the mean."""
-    return blend(mean, value, decay).astype(mean.dtype)
-
-
-def blend(mean: Any, value: Any, decay: Any) -> Any:
     """Return decay * mean + (1 - decay) * value; exact if both are equal."""
     return wide(mean) + (1.0 - decay) * (wide(value) - wide(mean))
 
@@ -123,16 +110,11 @@ def inverse_root(covariance: Any) -> Any:
     r"""Return about :math:`C^{-1/2}` of a covariance, but for its scale.
 
     Eigenvalues far below the largest get a smaller root than their own; the root of zero is a
-    multiple of the identity. Covariances in 16 bits are not quite positive, so
-    :math:`2^{-7} \|C\|_F` is added to their diagonals first.
+    multiple of the identity.
     """
-    square = wide(covariance)
-    square = square / positive(norm(square))
-    xp = array_library(square)
-    if covariance.dtype.itemsize == 2:
-        square = square + polynomials.ROOT_FLOOR * xp.eye(square.shape[0], dtype=square.dtype)
-    square = square / (polynomials.CUSHION * xp.sqrt(positive(norm(square @ square))))
-    return _inverse_root(square, polynomials.ROOT).astype(covariance.dtype)
+    square = covariance / positive(norm(covariance))
+    size = array_library(square).sqrt(positive(norm(square @ square)))
+    return _inverse_root(square / (polynomials.CUSHION * size), polynomials.ROOT)
 
 
 def _inverse_root(square: Any, step: polynomials.Halley) -> Any:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
+from fnmatch import filter as filter_names
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from hybrid_predict.config import HybridConfig, check_history
+from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor, make_predictor
 from hybrid_predict.functional.kernels import array_library
-from hybrid_predict.policy.budget import budget, shortest_period, turns
+from hybrid_predict.policy.budget import LONGEST_PERIOD, budget, remedies, shortest_period, turns
 from hybrid_predict.policy.confidence import window_length
 from hybrid_predict.policy.policy import Part
 from hybrid_predict.tensors.shapes import as_matrix, direction_operations
@@ -33,11 +34,6 @@ class Plan(NamedTuple):
     update: SpectralUpdate | None
     predictor: FittedPredictor | MomentumPredictor | None
     turn: int = 0  # full step of a period in which it is corrected
-
-    @property
-    def group(self) -> tuple[str, bool]:
-        """What it has in common with the arrays that are treated alike."""
-        return self.kind, self.update is not None
 
     @property
     def length(self) -> float:
@@ -60,75 +56,26 @@ class Plans(NamedTuple):
     arrays: tuple[Plan, ...]  # sorted by name, as a jitted function sees dicts
     trained: int  # number of weights outside embeddings
     library: str  # of the arrays, "numpy" or "jax"
-    history: str  # type in which averages are stored
     momentum: float
     outputs_last: bool  # whether matrices are of shape (inputs, outputs)
-    step_operations: float | None
-    max_overhead: float
-    period: int | None = 1  # full steps from one correction of an array to the next; None for none
+    period: int = 1  # full steps from one correction of an array to the next
 
     @property
     def predicted(self) -> list[Plan]:
         """The arrays that have a predictor."""
         return [plan for plan in self.arrays if plan.predictor is not None]
 
-    @property
-    def window(self) -> int:
-        """Number of displacements in a window."""
-        return window_length(self.momentum)
-
-    def parts(self, *, resting: bool) -> dict[tuple[str, bool], Part]:
-        """Return the predicted arrays as the policy sees them, by `Plan.group`."""
-        found: dict[tuple[str, bool], Part] = {}
-        for plan in self.predicted:
-            assert plan.predictor is not None
-            size = math.prod(plan.shape) + (found[plan.group].size if plan.group in found else 0)
-            found[plan.group] = Part(
-                plan.kind,
-                0,
-                size,
-                self.window,
-                moving_decay(plan.update, self.period, self.momentum),
-                plan.predictor.gated,
-                plan.predictor.fitted,
-                resting,
-            )
+    def parts(self, *, resting: bool) -> list[Part]:
+        """Return the predicted arrays as the policy sees them, one part for each kind."""
+        found = []
+        for kind in dict.fromkeys(plan.kind for plan in self.predicted):
+            own = [plan for plan in self.predicted if plan.kind == kind]
+            size = sum(math.prod(plan.shape) for plan in own)
+            window = window_length(self.momentum)
+            decay = max(moving_decay(plan.update, self.period, self.momentum) for plan in own)
+            rule: Any = own[0].predictor
+            found.append(Part(kind, 0, size, window, decay, rule.gated, rule.fitted, resting))
         return found
-
-    def operations(self, period: int) -> float:
-        """Return the operations that correcting adds to an average full step, by the period."""
-        return sum(plan.work(period) for plan in self.arrays) / period
-
-
-def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
-    """Return the kind of every array.
-
-    Arrays show neither modules nor a graph. An array with fewer than two dimensions above size 1 is
-    a vector; others are hidden matrices unless a pattern of ``config.kinds`` says otherwise.
-
-    Args:
-        weights: Arrays by name.
-        config: Its ``kinds`` count; the first pattern that matches wins.
-
-    Raises:
-        ConfigError: If there are several matrices and no pattern, or a pattern matches nothing.
-    """
-    matrices = [n for n, x in weights.items() if sum(size > 1 for size in x.shape) > 1]
-    for pattern in config.kinds:
-        if not any(fnmatchcase(name, pattern) for name in weights):
-            expected = "patterns that match a name"
-            remedy = f"Names are {_some(weights)}."
-            raise ConfigError("kinds", expected, pattern, remedy)
-    if len(matrices) > 1 and not config.kinds:
-        expected = "patterns that name the head and the embeddings, which arrays do not show"
-        remedy = f"Matrices are {_some(matrices)}: write kinds={{{matrices[-1]!r}: 'head'}}."
-        raise ConfigError("kinds", expected, {}, remedy)
-
-    def kind(name: str) -> str:
-        matching = (k for pattern, k in config.kinds.items() if fnmatchcase(name, pattern))
-        return next(matching, "hidden" if name in matrices else "vector")
-
-    return {name: kind(name) for name in weights}
 
 
 def make_plans(
@@ -139,64 +86,96 @@ def make_plans(
     step_operations: float | None = None,
 ) -> Plans:
     """Return which arrays are corrected and predicted, with corrections within their budget."""
+    _check_arrays(weights)
     if not isinstance(config, HybridConfig):
         raise ConfigError("config", "a HybridConfig", type(config).__name__)
-    if not (isinstance(momentum, (int, float)) and 0.0 <= momentum < 1.0):
+    if not 0.0 <= momentum < 1.0:
         raise ConfigError("momentum", "a number in [0, 1)", momentum)
-    if not isinstance(outputs_last, bool):
-        raise ConfigError("outputs_last", "True or False", outputs_last)
-    number = isinstance(step_operations, (int, float)) and 0.0 < step_operations < math.inf
-    if step_operations is not None and not number:
-        raise ConfigError("step_operations", "a finite number above 0, or None", step_operations)
     updates, predictors = _methods(config)
-    found = kinds(weights, config) if updates or predictors else {}
+    kinds = _kinds(weights, config) if updates or predictors else {}
     arrays = []
-    for name, kind in sorted(found.items()):
+    for name, kind in sorted(kinds.items()):
         form = tuple(weights[name].shape)
         shape = as_matrix((*form[-1:], *form[:-1]) if outputs_last else form)
         update = updates.get(kind) if len(form) > 1 else None
-        update = update if update is not None and update.share > 0 else None
-        if (update or kind in predictors) and 0 not in form:
+        if update or kind in predictors:
             arrays.append(Plan(name, kind, form, shape, update, predictors.get(kind)))
-    trained = sum(math.prod(weights[n].shape) for n, kind in found.items() if kind != "embedding")
-    library = "numpy" if array_library(*weights.values()) is np else "jax"
-    plans = Plans(
-        tuple(arrays),
-        trained,
-        library,
-        config.history_dtype,
-        float(momentum),
-        outputs_last,
-        step_operations,
-        config.max_overhead,
-    )
-    if step_operations is None:
-        return plans
-    allowed = budget(step_operations, config.max_overhead)
-    period = shortest_period(plans.operations, allowed)
-    dealt = turns([(0, plan.work(period or 1)) for plan in arrays], period or 1)
-    turned = [plan._replace(turn=turn) for plan, turn in zip(arrays, dealt, strict=True)]
-    return plans._replace(arrays=tuple(turned), period=period)
+    period = 1
+    if step_operations is not None:
+        period = _period(arrays, step_operations, config.max_overhead)
+        dealt = turns([(0, plan.work(period)) for plan in arrays], period)
+        arrays = [plan._replace(turn=turn) for plan, turn in zip(arrays, dealt, strict=True)]
+    trained = sum(math.prod(weights[n].shape) for n, kind in kinds.items() if kind != "embedding")
+    library = "numpy" if isinstance(next(iter(weights.values())), np.ndarray) else "jax"
+    return Plans(tuple(arrays), trained, library, float(momentum), outputs_last, period)
 
 
-def _methods(config: HybridConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _check_arrays(weights: Any) -> None:
+    """Check that weights are floating-point arrays by name, all of NumPy or all of JAX."""
+    if not isinstance(weights, Mapping) or not weights:
+        expected = "a mapping of names to arrays, not empty"
+        raise ConfigError("weights", expected, type(weights).__name__)
+    jax = sys.modules.get("jax")
+    libraries = {isinstance(array, np.ndarray) for array in weights.values()}
+    for name, array in weights.items():
+        known = isinstance(array, np.ndarray) or (jax and isinstance(array, jax.Array))
+        real = known and array.size and array_library(array).issubdtype(array.dtype, np.floating)
+        if not real or len(libraries) > 1:
+            got = f"{type(array).__name__} of {getattr(array, 'dtype', 'no dtype')}"
+            raise ConfigError(
+                f"weights[{name!r}]",
+                "a floating-point array, not empty, all of NumPy or all of JAX",
+                got,
+                "Name nested arrays by their paths, and use HybridEngine for torch.",
+            )
+
+
+def _period(arrays: list[Plan], step_operations: float, max_overhead: float) -> int:
+    """The shortest period within the budget."""
+
+    def operations(period: int) -> float:
+        return sum(plan.work(period) for plan in arrays) / period
+
+    period = shortest_period(operations, budget(step_operations, max_overhead))
+    if period is None:
+        advice = remedies(operations(LONGEST_PERIOD), step_operations, max_overhead, None)
+        expected = "a share of a full step that allows corrected updates"
+        raise ConfigError("max_overhead", expected, max_overhead, f"Set {advice}, or updates={{}}.")
+    return period
+
+
+def _kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
+    """Return the kind of every array, by the first pattern of ``config.kinds`` that matches.
+
+    Arrays show neither modules nor a graph. An array with fewer than two dimensions above size 1 is
+    a vector; others are hidden matrices.
+    """
+    matrices = [n for n, x in weights.items() if sum(size > 1 for size in x.shape) > 1]
+    unmatched = [pattern for pattern in config.kinds if not filter_names(weights, pattern)]
+    if unmatched or (len(matrices) > 1 and not config.kinds):
+        expected = "patterns that name the head and the embeddings, which arrays do not show"
+        names = ", ".join(matrices[:6])
+        remedy = f"Matrices are {names}; write kinds={{{matrices[-1]!r}: 'head'}} for the last."
+        raise ConfigError("kinds", expected, unmatched or {}, remedy)
+    found = {name: "hidden" if name in matrices else "vector" for name in weights}
+    for pattern, kind in reversed(list(config.kinds.items())):
+        found.update(dict.fromkeys(filter_names(weights, pattern), kind))
+    return found
+
+
+def _methods(config: HybridConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """The updates and predictors by kind."""
-    if config.shadow:
-        remedy = "Use HybridEngine to shadow a run."
-        raise ConfigError("shadow", "False in the functional form", True, remedy)
+    for argument, only in (("shadow", False), ("history_dtype", "float32")):
+        if (given := getattr(config, argument)) != only:
+            expected = f"{only!r} in the functional form"
+            raise ConfigError(argument, expected, given, "Use HybridEngine for others.")
     updates: dict[str, Any] = {k: make_update(u) for k, u in config.active_updates.items()}
     predictors: dict[str, Any] = {k: make_predictor(p) for k, p in config.active_predictors.items()}
-    known = SpectralUpdate, FittedPredictor, MomentumPredictor
-    methods = ("updates", updates), ("predictors", predictors)
-    for argument, method in ((each, x) for each, found in methods for x in found.values()):
-        if type(method) not in known:
-            expected = "one of " + ", ".join(each.__name__ for each in known)
-            remedy = "Use HybridEngine for others."
-            raise ConfigError(argument, expected, type(method).__name__, remedy)
-        check_history(method.decay, config.history_dtype)
+    methods = [("updates", x) for x in updates.values()]
+    methods += [("predictors", x) for x in predictors.values()]
+    for argument, method in methods:
+        if type(method) not in (SpectralUpdate, FittedPredictor, MomentumPredictor):
+            expected = "the package's own classes"
+            got = type(method).__name__
+            raise ConfigError(argument, expected, got, "Use HybridEngine for others.")
     return updates, predictors
-
-
-def _some(names: Any) -> str:
-    listed = [repr(name) for name in names]
-    return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")

@@ -31,31 +31,25 @@ class Memory(NamedTuple):
 
 
 @final
-class History(NamedTuple):
-    """What forecasts are made of, and the window that compares them."""
-
-    drift: Any  # average of displacements per unit of the learning rate
-    # On a sample of at most 65,536 entries:
-    moved: Any  # sum of the displacements since the window was opened
-    forecast: Any  # the forecast of length 1 then
-    before: Any  # that of the window before
-    square: Any  # squared length of the drift then, 0-dim
-
-
-@final
 class Tensor(NamedTuple):
     """What is known of one array."""
 
     average: Any  # of its gradients
-    memory: Memory | None  # None if it is not corrected
-    history: History | None  # None if it is not predicted
+    memory: Memory | None = None  # None if it is not corrected
+    # None if it is not predicted:
+    drift: Any = None  # average of displacements per unit of the learning rate
+    # On a sample of at most 65,536 entries:
+    moved: Any = None  # sum of the displacements since the window was opened
+    forecast: Any = None  # the forecast of length 1 then
+    before: Any = None  # that of the window before
+    square: Any = None  # squared length of the drift then, 0-dim
 
 
 @final
 class Numbers(NamedTuple):
     """Numbers of a full step."""
 
-    rates: Arrays  # learning rates, by name
+    rate: Any  # learning rate, at least 0
     shrinks: Arrays  # fractions that decoupled weight decay has removed, by name
     factors: Arrays  # drifts by which predicted steps have moved arrays, by name
     fall: Any  # largest learning rate so far over the present one
@@ -66,37 +60,30 @@ class Numbers(NamedTuple):
 
 def start(plans: Plans, weights: Arrays) -> dict[str, Tensor]:
     """Return what is known before the first full step."""
+    return {plan.name: _started(plan, weights[plan.name]) for plan in plans.arrays}
 
-    def tensor(plan: Plan, x: Any) -> Tensor:
-        xp = array_library(x)
-        dtype = wide_dtype(x)
-        kept = kernels.average_dtype(x, plans.history)
-        memory = history = None
-        if plan.update is not None and plans.period is not None:
-            side = min(plan.shape)
-            roots = 2 if side <= plan.update.longest else 0
-            moments = [xp.zeros(size, dtype=dtype) for size in (sum(plan.shape), plan.shape[0])]
-            memory = Memory(*moments, *(xp.zeros((side, side), dtype=kept) for _ in range(roots)))
-        if plan.predictor is not None:
-            moved, forecast, before = (xp.zeros_like(_sampled(x)) for _ in range(3))
-            drift = xp.zeros_like(x, dtype=kept)
-            square = xp.zeros((), dtype=dtype)
-            history = History(drift, moved, forecast, before, square)
-        return Tensor(xp.zeros_like(x, dtype=kept), memory, history)
 
-    return {plan.name: tensor(plan, weights[plan.name]) for plan in plans.arrays}
+def _started(plan: Plan, x: Any) -> Tensor:
+    xp = array_library(x)
+    dtype = wide_dtype(x)
+    found = Tensor(xp.zeros_like(x, dtype=dtype))
+    if plan.update is not None:
+        side = min(plan.shape)
+        forms: list[tuple[int, ...]] = [(sum(plan.shape),), (plan.shape[0],)]
+        forms += [(side, side)] * 2 if side <= plan.update.longest else []
+        found = found._replace(memory=Memory(*(xp.zeros(form, dtype=dtype) for form in forms)))
+    if plan.predictor is not None:
+        samples = {name: xp.zeros_like(_sampled(x)) for name in ("moved", "forecast", "before")}
+        drift = xp.zeros_like(x, dtype=dtype)
+        found = found._replace(drift=drift, square=xp.zeros((), dtype=dtype), **samples)
+    return found
 
 
 @compiled
-def move(plans: Plans, weights: Arrays, drifts: Arrays, factors: Arrays) -> tuple[Any, Any]:
-    """Move weights by multiples of their drifts; return them, and whether these were finite."""
-    moved: dict[str, Any] = {}
-    finite: Any = True
-    for name, drift in drifts.items():
-        change = factors[name] * wide(drift)
-        finite = finite & array_library(change).isfinite(change).all()
-        moved[name] = (wide(weights[name]) + change).astype(weights[name].dtype)
-    return moved, finite
+def move(plans: Plans, weights: Arrays, drifts: Arrays, factors: Arrays) -> dict[str, Any]:
+    """Move weights by multiples of their drifts."""
+    moved = {name: wide(x) + factors[name] * wide(drifts[name]) for name, x in weights.items()}
+    return {name: x.astype(weights[name].dtype) for name, x in moved.items()}
 
 
 @compiled
@@ -134,34 +121,37 @@ def advance(
 def _advanced(
     plans: Plans, plan: Plan, known: Tensor, gradient: Any, before: Any, after: Any, own: Numbers
 ) -> tuple[Any, Tensor, Any]:
-    """Advance one array."""
-    xp, update, (_, memory, history) = array_library(gradient), plan.update, known
-    rate, shrink = (xp.asarray(x[plan.name], wide_dtype(gradient)) for x in own[:2])
-    gradient = xp.where(rate < 0, -gradient, gradient)  # an update goes against it
+    xp = array_library(gradient)
+    rule = plan.update
+    rate = xp.asarray(own.rate, wide_dtype(gradient))
+    shrink = xp.asarray(own.shrinks[plan.name], wide_dtype(gradient))
+    rest = (1.0 - shrink) * wide(before)
     usable = xp.isfinite(norm(gradient))
     newest = xp.where(usable, gradient, known.average.astype(gradient.dtype))
-    average = kernels.average(known.average, newest, update.decay if update else AVERAGE)
+    average = kernels.average(known.average, newest, rule.decay if rule else AVERAGE)
     # Many rows of an embedding have no gradient in any batch.
-    frozen = plan.kind != "embedding" and _unmoved(gradient, before, after, shrink)
+    frozen = plan.kind != "embedding" and _unmoved(gradient, rest, after, shrink)
     still = (average == 0) | ~usable | frozen
     weight = after
-    if update is not None and memory is not None and plans.period is not None:
-        keep = 1.0 - update.newest * (1.0 + kernels.cosine(gradient, known.average))
-        mixed = kernels.blend(average, newest, keep)
+    memory = known.memory
+    if rule is not None:
+        share = rule.newest * (1.0 + kernels.cosine(gradient, known.average))
 
-        def corrected(memory: Memory = memory) -> tuple[Any, Memory]:
-            direction, new = _direction(plans, memory, mixed, own.updates)
-            moved = _moved(plans, plan, direction, average, before, after, shrink, own.fall)
+        def corrected() -> tuple[Any, Any]:
+            mixed = kernels.average(average, newest, 1.0 - share)
+            direction, new = _direction(plans, known.memory, mixed, own.updates)
+            moved = _moved(plans, plan, direction, average, rest, after, own.fall)
             return xp.where(still, after, moved), new
 
         due = own.active & (own.updates % plans.period == plan.turn)
         weight, memory = kernels.when(due, corrected, (after, memory))
-    if plan.predictor is None or history is None:
-        return weight, Tensor(average, memory, None), None
-    change = (wide(weight) - wide(before)) / xp.where(rate != 0, rate, 1.0)
+    known = known._replace(average=average, memory=memory)
+    if plan.predictor is None:
+        return weight, known, None
+    change = (wide(weight) - wide(before)) / xp.where(rate > 0, rate, 1.0)
     # A displacement by a gradient that is not finite would stay in the drift.
-    change = xp.where(~still & (rate != 0), change, 0.0).astype(gradient.dtype)
-    drift = history.drift
+    change = xp.where(~still & (rate > 0), change, 0.0).astype(gradient.dtype)
+    drift = known.drift
     factor = own.factors[plan.name]
     forecast = factor * dot(average, drift), factor**2 * dot(drift, drift)
     made = rate * dot(average, change), rate**2 * dot(change, change)
@@ -169,62 +159,57 @@ def _advanced(
     share = xp.maximum(own.newest, (own.newest > 0) * (1.0 - plan.predictor.decay))
     drift = kernels.average(drift, change, 1.0 - share)
     # Otherwise forecasts would continue to move entries that are frozen now.
-    drift = xp.where(frozen & (share > 0), xp.zeros_like(drift), drift)
-    history = history._replace(drift=drift, moved=history.moved + _sampled(change))
-    return weight, Tensor(average, memory, history), slopes
+    drift = xp.where(frozen & (share > 0), 0.0, drift)
+    return weight, known._replace(drift=drift, moved=known.moved + _sampled(change)), slopes
 
 
-def _unmoved(gradient: Any, before: Any, after: Any, shrink: Any) -> Any:
+def _unmoved(gradient: Any, rest: Any, after: Any, shrink: Any) -> Any:
     """Mask of the entries without a gradient that have not moved, but for weight decay."""
-    rest = (before * (1.0 - shrink)).astype(after.dtype)
-    rounding = array_library(after).where(shrink > 0, ROUNDING, 0.0) * abs(wide(rest))
-    off = (abs(wide(after) - wide(rest)) - rounding).clip(0.0) ** 2
+    rest = wide(rest.astype(after.dtype))
+    rounding = array_library(after).where(shrink > 0, ROUNDING, 0.0) * abs(rest)
+    off = (abs(wide(after) - rest) - rounding).clip(0.0) ** 2
     moved = gradient != 0
     return ~moved & (off <= COASTING**2 * (off * moved).sum() / moved.sum().clip(1))
 
 
-def _direction(plans: Plans, memory: Memory, mixed: Any, updates: Any) -> tuple[Any, Memory]:
+def _direction(plans: Plans, memory: Any, mixed: Any, updates: Any) -> tuple[Any, Memory]:
     """The direction of length one, and what is known about the matrix afterwards."""
     xp = array_library(mixed)
-    last = plans.outputs_last
     rows = memory.levels.shape[0]
-    form = mixed.shape[-1:] + mixed.shape[:-1] if last else mixed.shape
-    matrix = (xp.moveaxis(mixed, -1, 0) if last else mixed).reshape(rows, -1)
+    outputs_first = xp.moveaxis(mixed, -1, 0) if plans.outputs_last else mixed
+    matrix = outputs_first.reshape(rows, -1)
     matrix = matrix / kernels.peak(matrix)
     squares = matrix * matrix
     shares = xp.concatenate((squares.sum(1), squares.sum(0))) / kernels.positive(squares.sum())
-    energies = kernels.blend(memory.energies, shares, MOMENT_DECAY)
+    energies = kernels.average(memory.energies, shares, MOMENT_DECAY)
     sides = [side / kernels.positive(side.mean()) for side in (energies[:rows], energies[rows:])]
     scales = [side.clip(1.0 / MOST_ENERGY, MOST_ENERGY) ** -0.25 for side in sides]
     tall = matrix.shape[0] > matrix.shape[1]
     if memory.root is not None:  # in place of the scales of the shorter side
         memory = _seen(plans, memory, matrix, updates)
         scales[tall] = xp.ones_like(scales[tall])
-    before = scales[0][:, None]
-    after = scales[1]
-    matrix = before * matrix * after
-    wide_matrix = matrix.T if tall else matrix
-    if memory.root is not None:
-        wide_matrix = memory.root.astype(matrix.dtype) @ wide_matrix
-    factor = kernels.orthogonal(wide_matrix)
+    height = scales[0][:, None]
+    width = scales[1]
+    matrix = height * matrix * width
+    matrix = matrix.T if tall else matrix
+    factor = kernels.orthogonal(matrix if memory.root is None else memory.root @ matrix)
     factor = factor.T if tall else factor
-    levels = kernels.blend(memory.levels, (factor * factor).mean(1), MOMENT_DECAY)
+    levels = kernels.average(memory.levels, (factor * factor).mean(1), MOMENT_DECAY)
     levelled = kernels.unit(factor / xp.sqrt(kernels.positive(levels))[:, None])
-    found = -kernels.unit(before * levelled * after).reshape(form)
+    found = -kernels.unit(height * levelled * width).reshape(outputs_first.shape)
     new = memory._replace(energies=energies, levels=levels)
-    return xp.moveaxis(found, 0, -1) if last else found, new
+    return xp.moveaxis(found, 0, -1) if plans.outputs_last else found, new
 
 
 def _seen(plans: Plans, memory: Memory, matrix: Any, updates: Any) -> Memory:
     """Take a matrix into its covariance and the root of that, if it is its turn."""
-    period = plans.period or 1
-    done = updates // period
-    every = seen_every(period)
+    done = updates // plans.period
+    every = seen_every(plans.period)
 
     def made() -> Memory:
         rows = kernels.unit(matrix)
         rows = rows.T if rows.shape[0] > rows.shape[1] else rows
-        decay = COVARIANCE_DECAY ** (every * period)
+        decay = COVARIANCE_DECAY ** (every * plans.period)
         covariance = kernels.average(memory.covariance, rows @ rows.T, decay)
         return memory._replace(covariance=covariance, root=kernels.inverse_root(covariance))
 
@@ -233,64 +218,58 @@ def _seen(plans: Plans, memory: Memory, matrix: Any, updates: Any) -> Memory:
 
 
 def _moved(
-    plans: Plans,
-    plan: Plan,
-    direction: Any,
-    mean: Any,
-    before: Any,
-    after: Any,
-    shrink: Any,
-    fall: Any,
+    plans: Plans, plan: Plan, direction: Any, mean: Any, rest: Any, after: Any, fall: Any
 ) -> Any:
     """Weights after the corrected update; the optimizer's own where a length is not finite."""
-    rule = plan.update
-    period = plans.period
+    rule: Any = plan.update
     xp = array_library(direction)
-    kept = 1.0 - shrink
-    assert rule is not None and period is not None
-    update = wide(after) - kept * wide(before)
+    update = wide(after) - rest
     length = norm(update)
     slope = dot(mean, direction)
     usable = (length > 0) & xp.isfinite(length) & xp.isfinite(slope)
     usual = length / usual_length(plan.shape[0]) * fall
-    size = lengths(xp, length, usual, dot(mean, update), slope, rule.bound, period)
-    mixed = rule.share * size * direction + rule.share * kept * before
+    size = lengths(xp, length, usual, dot(mean, update), slope, rule.bound, plans.period)
+    mixed = rule.share * (size * direction + rest)
     mixed = mixed + (1.0 - rule.share) * after if rule.share < 1.0 else mixed
     return xp.where(usable, mixed.astype(after.dtype), after)
 
 
 @compiled
-def turn(plans: Plans, known: Mapping[str, Tensor], steps: Any) -> tuple[Any, dict[str, History]]:
+def turn(plans: Plans, known: Mapping[str, Tensor], steps: Any) -> tuple[Any, dict[str, Tensor]]:
     """Close windows of so many displacements, and open the next ones.
 
-    Return a row of sums for each predicted array, see `policy.confidence.Window`, and histories.
+    Return a row of sums for each predicted array, see `policy.confidence.Window`, and what is known
+    of all arrays now.
     """
     rows = []
-    opened = {}
+    opened = dict(known)
     for plan in plans.predicted:
-        history = known[plan.name].history
-        assert history is not None
-        drift, moved, forecast, before, square = history
-        xp = array_library(moved)
-        share = drift.size / moved.size
-        mean = moved / steps
-        product = mean * forecast
-        squares = dot(mean, mean), dot(forecast, forecast), square, share * dot(product, product)
-        rows.append(share * xp.stack([product.sum(), *squares, dot(mean, before)]))
-        sample = _sampled(drift)
-        now = plan.length * sample
-        opened[plan.name] = History(drift, xp.zeros_like(moved), now, forecast, dot(sample, sample))
+        own = known[plan.name]
+        xp = array_library(own.moved)
+        share = own.drift.size / own.moved.size
+        mean = own.moved / steps
+        product = mean * own.forecast
+        squares = dot(mean, mean), dot(own.forecast, own.forecast), own.square
+        chance = share * dot(product, product)
+        rows.append(share * xp.stack([product.sum(), *squares, chance, dot(mean, own.before)]))
+        sample = _sampled(own.drift)
+        opened[plan.name] = own._replace(
+            moved=xp.zeros_like(own.moved),
+            forecast=plan.length * sample,
+            before=own.forecast,
+            square=dot(sample, sample),
+        )
     return array_library(*rows).stack(rows), opened
 
 
 def _sampled(array: Any) -> Any:
     """The entries of an array that are compared, in at least 32 bits."""
-    flat = array.reshape(-1)
-    places = _places(array.size)
-    return wide(flat if places is None else flat[places])
+    return wide(array.reshape(-1)[_places(array.size)])
 
 
 @lru_cache(maxsize=256)
 def _places(size: int) -> Any:
-    """Places of the sampled entries, the same for all arrays of a size; None for all entries."""
-    return None if size <= SAMPLE else np.random.default_rng(size).integers(size, size=SAMPLE)
+    """Places of the sampled entries, the same for all arrays of a size."""
+    if size <= SAMPLE:
+        return slice(None)
+    return np.random.default_rng(size).integers(size, size=SAMPLE)

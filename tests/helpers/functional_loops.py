@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,16 +132,17 @@ def in_functions(
     load: Callable[[np.ndarray], Any] = lambda array: array,
     spoiled: int | None = None,
     step_operations: float | None = None,
+    pickled: bool = False,
 ) -> Run:
-    limited: dict[str, Any] = {"config": config, "step_operations": step_operations}
     w = {name: load(array) for name, array in weights().items()}
-    state = init(w, momentum=0.9, **limited)
+    state = init(w, config, momentum=0.9, step_operations=step_operations)
     zeros = {name: 0.0 * x for name, x in w.items()}
     moments, predicted = (zeros, zeros, 0), []
     assert config.total_steps is not None
     while state.clock.steps < config.total_steps:
         eta = rate(state.clock.steps, config.total_steps)
-        w, state = predict(state, w, eta, config=config)
+        state = pickle.loads(pickle.dumps(state)) if pickled else state
+        w, state = predict(state, w, eta)
         x, y = map(load, batch(state.clock.full_steps))
         loss, gradients = loss_and_gradients(w, x, y)
         if len(predicted) == spoiled:
@@ -149,7 +151,7 @@ def in_functions(
         stands, state = verify(state, gradients, loss)
         after, updated = adamw(w, gradients, moments, eta)
         moments = updated if stands else moments
-        w, state = correct(state, gradients, w, after, eta, weight_decay=DECAY, **limited)
+        w, state = correct(state, gradients, w, after, eta, weight_decay=DECAY)
     named = {name: np.asarray(array) for name, array in w.items()}
     clock, evidence = state.clock, state.policy.evidence
     return Run(named, clock.steps, predicted, clock.undone_steps, state, evidence=evidence)

@@ -56,7 +56,7 @@ def main() -> None:
            for n, x in whole.params.items()}  # fmt: skip
     known = split.hybrid.tensors.items()
     averages = {n: tensor.average for n, tensor in known}
-    drifts = {n: tensor.history.drift for n, tensor in known}
+    drifts = {n: tensor.drift for n, tensor in known}
     kept = all(x.sharding.is_equivalent_to(parts[n], x.ndim)
                for each in (split.params, averages, drifts)
                for n, x in each.items() if n != "bias")  # fmt: skip
