@@ -71,7 +71,7 @@ def show(engine, mean=0.5, length=0.5, kinds=("hidden",)):
     """Make it believe that its forecasts have this skill and length."""
     policy = engine._policy
     for kind in kinds:
-        skill = Skill(windows=16, mean=mean)
+        skill = Skill(count=16, mean=mean)
         policy.confidences[kind, 0] = Confidence(skill=skill, best=length)
     policy.decide()
 

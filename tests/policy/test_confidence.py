@@ -12,7 +12,6 @@ from hybrid_predict.policy.confidence import (
     FAR,
     FIRST_ADVANCE,
     LEAST_ADVANCE,
-    LONGEST,
     MEMORY,
     MOST,
     NEAR,
@@ -80,7 +79,7 @@ def test_the_bound_is_two_standard_errors_below_the_mean():
 def test_old_windows_are_forgotten():
     skill = read(*[window(0.9)] * 50, *[window(-0.9)] * 50)
     assert skill.mean < -0.6
-    assert skill.windows == 100
+    assert skill.count == 100
 
 
 NOTHING = {
@@ -312,16 +311,3 @@ def test_momentum_alone_is_no_persistence(decay):
     assert abs(persistence(momentum(gradients, decay), decay)) < NEAR.rising
     drift = momentum(np.ones((1500, 4)), decay)
     assert persistence(drift, decay) == pytest.approx(1.0, rel=1e-3)
-
-
-@given(advance=advances, number=st.floats(0.02, 4.0), unit=st.floats(0.1, 2.0))
-def test_an_advance_is_divided_among_the_predicted_steps_of_a_full_step(advance, number, unit):
-    one = Confidence(advance=advance, unit=unit, best=0.5)
-    assert one.multiples(number, least=0.0) * unit == pytest.approx(min(advance / number, LONGEST))
-    assert one.multiples(number, least=1.0) >= 0.5
-    assert one.multiples(0.0, least=0.0) == 0.0
-
-
-def test_what_was_saved_goes_on_where_it_was():
-    one = closed(window(0.4), window(0.5, late=0.2), decay=0.9)
-    assert Confidence.from_state(one.state_dict()) == one
