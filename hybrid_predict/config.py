@@ -66,12 +66,11 @@ class HybridConfig:
     """The configuration: which updates are corrected, which weights are predicted, and how often.
 
     Args:
-        speedup: Steps of the run per full step, a number of at least 1. A run of N steps plans
-            N - round(N / speedup) predicted steps. A planned step is only taken if forecasts have
-            skill; otherwise a full step is taken. 1 plans none. With ``"auto"`` the run decides
-            after every window of full steps how many predicted steps follow each full step, up to
-            4, and how long they are: none where forecasts do not last, as on most tasks at good
-            learning rates.
+        speedup: Steps of the run per full step, a number of at least 1, which plans none. A run of
+            N steps plans N - round(N / speedup) predicted steps; where forecasts lack skill, full
+            steps are taken instead. With ``"auto"`` the run decides after every window of full
+            steps how many follow each full step, up to 4, and how long they are: none where
+            forecasts do not last, as on most tasks at good learning rates.
         full_steps: Number of full steps before each group of predicted steps, at least 1. Set it
             together with ``predict_steps``, instead of ``speedup``.
         predict_steps: Number of predicted steps in each group, at least 1.
@@ -96,12 +95,12 @@ class HybridConfig:
         watch_loss: Whether a high training loss undoes predicted steps, as large gradients do, and
             whether a rising loss ends them. ``False`` is for non-stationary objectives, as in
             reinforcement or adversarial learning: the loss then only has to be finite.
-        max_overhead: Largest number of operations that corrected updates may add, as a share of the
-            operations of a full step; at least 0. A full step counts as at least 1e8 operations. On
-            several ranks it is the share of the rank that has most to correct. If correcting every
-            matrix in every full step costs more, each is corrected in one of several, and moves
-            further; if one in six is too much, nothing is corrected, and predicted steps that need
-            skill are not taken. 1e9 means no limit.
+        max_overhead: Largest number of operations that corrected updates may add, as a share of
+            those of a full step, which count as at least 1e8; at least 0. On several ranks it is
+            the share of the rank that has most to correct. If it is too little to correct every
+            matrix in every full step, each is corrected in one of several, and moves further; if
+            one in six is too much, nothing is corrected, and predicted steps that need skill are
+            not taken. 1e9 means no limit.
         history_dtype: Dtype in which averages are stored: ``float32``, or ``bfloat16`` in half the
             memory, for averages with a decay of at most 0.95. Arithmetic is in 32 bits.
 
@@ -139,8 +138,7 @@ class HybridConfig:
             remedy = "Set both or neither."
             raise ConfigError(missing[0], "an integer, because the other is set", None, remedy)
         if not missing and self.speedup != HybridConfig.speedup:
-            expected = "no value if full_steps and predict_steps are set"
-            raise ConfigError("speedup", expected, self.speedup, "Leave one of them out.")
+            raise ConfigError("speedup", "none beside full_steps and predict_steps", self.speedup)
 
     @property
     def paced(self) -> bool:
@@ -175,16 +173,8 @@ class HybridConfig:
         return dict.fromkeys(KINDS, "fitted")
 
     @property
-    def adaptive(self) -> bool:
-        """Whether the run decides how far predicted steps lead; else one forecast, as chosen."""
-        return self.paced or self.predictors is None
-
-    @property
     def always_predicted(self) -> frozenset[str]:
-        """Kinds that predicted steps move even while forecasts do not last, if these have skill.
-
-        None with ``speedup="auto"``, else those named in ``predictors``, by default hidden.
-        """
+        """Kinds that predicted steps move even while forecasts do not last, if these have skill."""
         named = ("hidden",) if self.predictors is None else self.predictors
         return frozenset(() if self.paced else named)
 
@@ -257,16 +247,8 @@ def _is_bool(value: object) -> bool:
 _RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("speedup",), _is_speedup, 'a finite number, at least 1, or "auto"'),
     (("max_overhead",), _is_share, "a finite number, at least 0"),
-    (
-        ("full_steps", "predict_steps", "total_steps"),
-        _is_count,
-        "an integer, at least 1 and below 2**63, or None",
-    ),
-    (
-        ("warmup_steps", "cooldown_steps"),
-        _is_length,
-        "a number of steps (an integer, at least 0) or a share of the run in [0, 1)",
-    ),
+    (("full_steps", "predict_steps", "total_steps"), _is_count, "an integer, at least 1, or None"),
+    (("warmup_steps", "cooldown_steps"), _is_length, "steps, at least 0, or a share in [0, 1)"),
     (("enabled", "shadow", "watch_loss"), _is_bool, "True or False"),
     (("history_dtype",), HISTORY_DTYPES.__contains__, f"one of {', '.join(HISTORY_DTYPES)}"),
 )

@@ -69,12 +69,9 @@ class SavingsLedger:
         return "; ".join(parts)
 
     def count_predicted(self, number: int, length: float | None, share: float) -> None:
-        """Count predicted steps that stand.
+        """Count predicted steps that stand, each of a length in drifts; None is the mean one.
 
-        Args:
-            number: Number of predicted steps.
-            length: Length of each in drifts; None counts as the mean one.
-            share: Share of the trained weights that they moved because the run chose so, or 0.
+        ``share`` is that of the trained weights that they moved because the run chose so, or 0.
         """
         if length is None:
             length = self.mean_length or 0.0
@@ -98,9 +95,9 @@ class SavingsLedger:
 
         .. math:: F = 1 + \frac{1}{\text{full steps}} \sum_k \lambda_k \, w_k
 
-        with the lengths :math:`\lambda_k` of the predicted steps that the run chose and that stand,
-        in lengths of the drift, and the share :math:`w_k` of the trained weights that they moved:
-        a full step and its predicted steps together move as far as F full steps.
+        with the lengths :math:`\lambda_k`, in drifts, of predicted steps that the run chose, and
+        the share :math:`w_k` of the weights that they moved: a full step and its predicted steps
+        together move as far as F full steps.
         """
         factor = 1.0 + self.advanced / self.full_steps if self.full_steps else 1.0
         return factor if factor >= LEAST_FACTOR else None
@@ -138,7 +135,7 @@ class SavingsLedger:
 
     @property
     def overhead(self) -> str:
-        """Overhead in seconds, with its unit; ``max_overhead`` limits operations instead."""
+        """The same with its unit; ``max_overhead`` limits operations instead."""
         return f"{percent(self.overhead_fraction)} of the host seconds of full steps"
 
     @property
@@ -230,11 +227,8 @@ def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
 
 def persistence(skill: Mapping[str, float]) -> str:
     """Format persistence and advance of one kind in a ledger; empty if it does not have them."""
-    if not {"persistence", "advance"} <= skill.keys():
-        return ""
-    lasting = skill["persistence"]
-    advance = skill["advance"]
-    return f"latest {lasting:.2f}, advance {advance:.2f} drifts per full step"
+    text = "latest {persistence:.2f}, advance {advance:.2f} drifts per full step"
+    return text.format(**skill) if "advance" in skill else ""
 
 
 def percent(share: float) -> str:
@@ -254,21 +248,18 @@ def duration(seconds: float) -> str:
 @final
 @dataclass(frozen=True)
 class GradientInfo:
-    r"""Loss and gradients of one full step, by parameter name.
-
-    Args:
-        loss: Training loss; nan if it is unknown.
-        total_norm: Euclidean norm of all gradients together, as the optimizer applies them.
-        norms: Euclidean norm of each gradient.
-        alignments: :math:`-\langle g, \hat\Delta \rangle / (\|g\| \|\hat\Delta\|)` of each
-            parameter that predicted steps moved right before; positive if they moved downhill.
+    """Loss and gradients of one full step, by parameter name.
 
     All values are floats, or 0-dim tensors on the device if they have not been read yet.
     """
 
-    loss: float | Tensor
+    loss: float | Tensor  #: Training loss; nan if it is unknown.
+    #: Euclidean norm of all gradients together, as the optimizer applies them.
     total_norm: float | Tensor
+    #: Euclidean norm of each gradient.
     norms: Mapping[str, float | Tensor] = field(default_factory=dict)
+    #: :math:`-\langle g, \hat\Delta \rangle / (\|g\| \|\hat\Delta\|)` of each parameter that
+    #: predicted steps moved right before; positive if they moved downhill.
     alignments: Mapping[str, float | Tensor] = field(default_factory=dict)
 
 

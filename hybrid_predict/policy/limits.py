@@ -139,8 +139,8 @@ class Limits:
         self.calm = 0
         self.idle = 0
 
-    def learn(self, loss: float, norms: list[float], *, warmup: bool) -> None:
-        """Add loss and gradient norms of a full step without an alarm; nan where not measured."""
+    def learn(self, loss: float | None, norms: list[float], *, warmup: bool) -> None:
+        """Add loss and gradient norms of a full step without an alarm, as far as they are known."""
         self.calm += 1
         if self.calm >= CALM and not self.exhausted:
             self.calm = 0
@@ -148,7 +148,7 @@ class Limits:
         for baseline, norm in zip(self.norms, norms, strict=True):
             if 0.0 < norm < math.inf:  # the norm is 0 while a loss is switched off
                 baseline.add(math.log(norm), NORM)
-        if not math.isfinite(loss):
+        if loss is None or not math.isfinite(loss):
             return
         deviation = self.loss.deviation(LOSS)
         clipped = self.loss.add(loss, LOSS)

@@ -24,7 +24,7 @@ from hybrid_predict.policy.verdict import ENDED, QUIET, RESTARTED, Evidence, Slo
 NO_SKILL = "no predicted steps while forecasts have not shown enough skill"
 TOO_SHORT = (
     "no predicted steps while they would be too short: forecasts have skill, but lead less than "
-    f"{SHORTEST:g} of the way that the weights move in an average full step"
+    f"{SHORTEST:g} of an average full step"
 )
 NOT_LASTING = "no predicted steps while forecasts do not last"
 NOT_UPDATED = "no predicted steps while too many weights are not updated in every full step"
@@ -109,6 +109,8 @@ class Policy:
         self.closed = False  # whether all that are judged lack skill, or do not last
         self._config = config
         self._paced = config.paced
+        # Whether the run decides how far predicted steps lead; else one forecast, as chosen.
+        self._adaptive = config.paced or config.predictors is None
         self._always = config.always_predicted
         self._deciding = frozenset(KINDS) if config.paced else config.always_predicted
         self._credit = 0.0  # predicted steps that are due with "auto"
@@ -210,11 +212,6 @@ class Policy:
         """Whether nothing can be done: the budget is fixed after the first full step."""
         return not self._affordable and (self.closed or not self.judged)
 
-    @property
-    def lasting(self) -> bool:
-        """Whether the forecasts of any kind have lasted in the last windows."""
-        return any(confidence.advance for confidence in self.confidences.values())
-
     def pausing(self, step: int) -> bool:
         """Return whether no predicted steps are made before full step number ``step``."""
         return self.evidence.ended or self.limits.pausing(step)
@@ -228,7 +225,7 @@ class Policy:
     def summary(self) -> dict[str, dict[str, float | int]]:
         """Numbers that are shown to a user, by kind; of several optimizers, the farthest one's."""
         known = sorted(self.confidences.items(), key=lambda item: item[1].advance)
-        return {kind: each.summary(adaptive=self._config.adaptive) for (kind, _), each in known}
+        return {kind: each.summary(adaptive=self._adaptive) for (kind, _), each in known}
 
     @property
     def per_full_step(self) -> float:
@@ -268,10 +265,10 @@ class Policy:
         Return whether one of them did.
         """
         known = self.confidences.items()
-        anew = [confidence.renew(rates[key]) for key, confidence in known if key in rates]
-        if any(anew):
+        anew = any([confidence.renew(rates[key]) for key, confidence in known if key in rates])
+        if anew:
             self.decide()
-        return any(anew)
+        return anew
 
     def multiples(self, part: Part) -> float:
         """Return how many forecasts each predicted step moves a part; 0 if it is blocked."""
@@ -288,9 +285,8 @@ class Policy:
 
         ``count`` of them are due, and ``moves`` says whether they move any weight.
         """
-        paced = self._paced and self._inside(position) and bool(self.parts)
-        none_due = paced and not self.per_full_step
-        if moves or not (count or none_due):
+        paced = self._paced and self._inside(position) and self.parts
+        if moves or not (count or (paced and not self.per_full_step)):
             return ""
         if self.closed or (self.judged and self.blocked.issuperset(self.judged)):
             return self.reason
@@ -317,24 +313,25 @@ class Policy:
     def learn(self, seen: Outcome) -> list[str]:
         """Learn from a full step; return what has happened, as events for the ledger."""
         events = []
-        why = ""
+        late = ""  # what the loss says that was not known to the verdict
+        limits = self.limits
         if seen.predicted:
             if not seen.held and seen.slopes is not None:
                 events += self._weigh(seen.slopes, seen.ends or {}, seen.predicted)
-            why = self.limits.loss_cause(seen.loss)
-            self.limits.idle = self.limits.idle + 1 if seen.held in QUIET else 0
-        alarm = bool(why) or (bool(seen.held) and seen.held not in QUIET)
-        if alarm or self.limits.idle >= IDLE:
-            self.limits.alarm(seen.step)
+            late = limits.loss_cause(seen.loss)
+            limits.idle = limits.idle + 1 if seen.held in QUIET else 0
+        if late or seen.held not in ("", *QUIET) or limits.idle >= IDLE:
+            limits.alarm(seen.step)
         else:
-            loss = seen.loss if self._config.watch_loss and seen.loss is not None else math.nan
-            self.limits.learn(loss, seen.norms, warmup=seen.warmup)
+            loss = seen.loss if self._config.watch_loss else None
+            limits.learn(loss, seen.norms, warmup=seen.warmup)
         if seen.windows:
             self._close(seen.windows)
-        if reason := seen.held or why:
-            happened = "predicted steps were undone" if seen.held else "predicted steps pause"
-            events.append(f"{happened}: {reason}")
-        events += [EXHAUSTED] if self.limits.exhausted else []
+        if seen.held:
+            events.append(f"predicted steps were undone: {seen.held}")
+        elif late:
+            events.append(f"predicted steps pause: {late}")
+        events += [EXHAUSTED] if limits.exhausted else []
         events += [ENDED] if self.evidence.ended else []
         return events
 
@@ -342,12 +339,13 @@ class Policy:
         """Take in the slopes of predicted steps that stand."""
         self.evidence.weigh(slopes)
         # With "auto", and while forecasts last, a failed test begins them anew.
-        refuted = self.evidence.ended and (self._paced or self.lasting)
+        lasting = any(confidence.advance for confidence in self.confidences.values())
         for key, confidence in self.confidences.items():
-            confidence.advance = 0.0 if refuted else confidence.advance
             confidence.weigh(slopes, ends.get(key, 0.0), predicted)
-        if not refuted:
+        if not (self.evidence.ended and (self._paced or lasting)):
             return []
+        for confidence in self.confidences.values():
+            confidence.advance = 0.0
         self.evidence = Evidence()
         self.decide()
         return [RESTARTED]
@@ -362,7 +360,7 @@ class Policy:
             confidence = self.confidences.setdefault(key, Confidence(fits=part.fits))
             window = Window.summed([each for other, each in windows if other == key])
             confidence.add(window, decay=part.decay, planned=not self._paced)
-            if not self._config.adaptive:
+            if not self._adaptive:
                 confidence.advance = 0.0
         known = [each for key, each in self.confidences.items() if key in parts]
         if known:

@@ -167,7 +167,7 @@ def test_a_failed_test_ends_predicted_steps_unless_forecasts_had_lasted(advance,
     policy.evidence = Evidence(verdicts=9, wealth=1e9)
     assert event in policy.learn(shown())
     assert policy.pausing(99) is (event == ENDED)
-    assert not policy.lasting
+    assert not any(each.advance for each in policy.confidences.values())
 
 
 def test_a_window_of_a_kind_that_is_not_predicted_any_more_is_left_out():
