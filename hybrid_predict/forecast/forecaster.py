@@ -180,15 +180,10 @@ class Forecaster:
         rates: Sequence[float | Tensor],
         counts: Counts,
     ) -> list[Tensor]:
-        r"""Return inner products with the averaged gradient, and squared lengths, of two movements.
+        """Return `policy.verdict.Slopes` over these tensors, if the movement concerns them.
 
-        .. math::
-            \Bigl( \sum_k \langle m_k, \Delta_k \rangle, \; \sum_k \|\Delta_k\|^2, \;
-            \sum_k \langle m_k, D_k \rangle, \; \sum_k \|D_k\|^2 \Bigr)
-
-        with the predicted ``movement`` of these tensors, averaged gradients m, and displacements D,
-        of which ``moved`` are those per unit of the learning rate. The numbers stay on the device,
-        add up over the ranks, and are zeros where nothing was predicted.
+        ``moved`` are displacements per unit of the learning rate. The numbers, of shape (4,), stay
+        on the device, add up over the ranks, and are zeros where nothing was predicted.
         """
         own = movement.of(self._names)
         if not own.names:

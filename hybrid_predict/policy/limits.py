@@ -58,8 +58,7 @@ class Baseline(Mean):
 
     def deviation(self, smallest: tuple[float, float]) -> float:
         """Return the running standard deviation, above 0."""
-        share, least = smallest
-        return max(math.sqrt(self.square), share * abs(self.mean), least)
+        return max(math.sqrt(self.square), smallest[0] * abs(self.mean), smallest[1])
 
     def add(self, value: float, smallest: tuple[float, float]) -> float:
         """Add a reading, and return it clipped to the range that the baseline accepts."""

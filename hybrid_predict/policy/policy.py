@@ -141,9 +141,9 @@ class Policy:
             self._until_skill = self.until_skill
         elif steps == self.schedule.total:
             return False
-        before = self.schedule
+        changed = self.schedule.total != steps
         self.schedule = schedules.schedule(self._config.with_length(steps), self._until_skill)
-        return before.total != steps
+        return changed
 
     def confidence(self, part: Part) -> Confidence:
         """Return what is known of a part's forecasts."""
