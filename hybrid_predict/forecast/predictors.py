@@ -157,3 +157,13 @@ def make_predictor(choice: Any) -> AbstractPredictor:
         ConfigError: If ``choice`` is neither.
     """
     return registered("predictors", choice, PREDICTORS, AbstractPredictor)  # type: ignore[type-abstract]
+
+
+__all__ = [
+    "PREDICTORS",
+    "AbstractPredictor",
+    "FittedPredictor",
+    "MomentumPredictor",
+    "PredictorState",
+    "make_predictor",
+]

@@ -64,7 +64,7 @@ class Evidence:
     Predicted steps end once :math:`W_t \ge 1 / \alpha`, with :math:`\alpha = 0.01`. As long as
     :math:`P(x_t = 1)`, given all earlier verdicts, is at most 1/5, :math:`W_t + 1 / (t + 1)` is a
     nonnegative supermartingale that begins with 1, so by Ville's inequality the probability of this
-    in a run is at most :math:`\alpha`. W mixes tests from every start, so steps that turn bad are found.
+    in a run is at most :math:`\alpha`. W mixes tests from every start, to find late ends too.
 
     References:
         - Ville, Étude critique de la notion de collectif (1939).
@@ -78,7 +78,7 @@ class Evidence:
     ended: bool = False  # whether the wealth was ever enough to end predicted steps
 
     def weigh(self, slopes: Slopes) -> None:
-        """Add a verdict, unless nothing moved, or the full step went uphill, as with large decay."""
+        """Add a verdict, unless nothing moved, or decay turned the full step itself uphill."""
         product, square, own_product, own_square = slopes
         moved = square > 0.0 and own_square > 0.0 and own_product < 0.0
         if not (moved and all(map(math.isfinite, slopes))):
