@@ -26,41 +26,36 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0.dev0"
 
-_HOMES = {
-    "FittedPredictor": "forecast.predictors",
-    "GradientInfo": "ledger",
-    "HybridConfig": "config",
-    "HybridEngine": "engine",
-    "HybridPredict": "integrations.lightning",
-    "HybridTrainer": "trainer",
-    "MomentumPredictor": "forecast.predictors",
-    "OptimizerWrapper": "optimizers.wrapper",
-    "ParameterMapper": "model.parameters",
-    "SavingsLedger": "ledger",
-    "SpectralUpdate": "updates",
-    "StepRecord": "ledger",
-    "StepResult": "trainer",
-    "TorchModel": "trainer",
-    "TrainableModel": "trainer",
-    "Verdict": "policy.verdict",
-    "WeightDelta": "tensors.deltas",
+_PUBLIC = {
+    "config": "HybridConfig",
+    "engine": "HybridEngine",
+    "forecast.predictors": "FittedPredictor MomentumPredictor",
+    "integrations.lightning": "HybridPredict",
+    "ledger": "GradientInfo SavingsLedger StepRecord",
+    "model.parameters": "ParameterMapper",
+    "optimizers.wrapper": "OptimizerWrapper",
+    "policy.verdict": "Verdict",
+    "tensors.deltas": "WeightDelta",
+    "trainer": "HybridTrainer StepResult TorchModel TrainableModel",
+    "updates": "SpectralUpdate",
 }
-"""Public names and their modules, which are imported on first access: those of the functional form
-need no torch, and runs with ``speedup=1`` no forecasts."""
+"""Public names by module, which is imported on first access: those of the functional form need no
+torch, and runs with ``speedup=1`` no forecasts."""
 
 _FORMER = {
-    "AuditConfig": "audit",
-    "plan_audit": "audit",
-    "CheckpointError": "errors",
-    "ConfigError": "errors",
-    "HybridPredictError": "errors",
-    "MissingExtraError": "errors",
-    "PredictorError": "errors",
-    "UnsupportedSetupError": "errors",
-    "UsageError": "errors",
-    "Phase": "ledger",
+    "audit": "AuditConfig plan_audit",
+    "errors": "CheckpointError ConfigError HybridPredictError MissingExtraError PredictorError "
+    "UnsupportedSetupError UsageError",
+    "ledger": "Phase",
 }
 """Names that used to be public here; programs of earlier versions still find them."""
+
+
+def _by_name(modules: dict[str, str]) -> dict[str, str]:
+    return {name: module for module, names in modules.items() for name in names.split()}
+
+
+_HOMES = _by_name(_PUBLIC)
 
 # Without HybridPredict, for which an import of everything would need Lightning.
 __all__ = ["__version__", *(name for name in _HOMES if name != "HybridPredict")]
@@ -69,7 +64,7 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         """Import a public name, or a module that defines one, on first access."""
-        modules = _HOMES | _FORMER
+        modules = _HOMES | _by_name(_FORMER)
         if name in modules:
             return getattr(import_module(f"{__name__}.{modules[name]}"), name)
         if name in {module.partition(".")[0] for module in modules.values()}:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import wraps
 from inspect import signature
@@ -24,11 +24,8 @@ HISTORY_DTYPES = ("float32", "bfloat16")
 """Types in which averages of gradients and displacements can be stored."""
 
 Described = Mapping
-"""A mapping that may describe objects: a name and, for each of them, ``class_path``.
-
-Without types of keys and values, because LightningCLI calls any value of type ``Any`` describes,
-before its class can be checked.
-"""
+"""A mapping that may describe objects by ``class_path``; without types of keys and values, because
+LightningCLI calls any value of type ``Any`` describes, before its class can be checked."""
 
 T = TypeVar("T")
 
@@ -36,13 +33,7 @@ T = TypeVar("T")
 def check_names(
     owner: str, given: Iterable[str], known: Iterable[str], kind: str = "arguments"
 ) -> None:
-    """Check that all given names are known.
-
-    Args:
-        owner: Object that has the names, for the message.
-        given: Names to check.
-        known: Names that are allowed.
-        kind: What the names are, for the message.
+    """Check that an ``owner``, such as a class, has all names; ``kind`` says what they are.
 
     Raises:
         ConfigError: If a name is unknown; the message suggests the nearest known name.
@@ -75,12 +66,11 @@ class HybridConfig:
     """The configuration: which updates are corrected, which weights are predicted, and how often.
 
     Args:
-        speedup: Steps of the run per full step, a number of at least 1. A run of N steps plans
-            N - round(N / speedup) predicted steps. A planned step is only taken if forecasts have
-            skill; otherwise a full step is taken. 1 plans none. With ``"auto"`` the run decides
-            after every window of full steps how many predicted steps follow each full step, up to
-            4, and how long they are: none where forecasts do not last, as on most tasks at good
-            learning rates.
+        speedup: Steps of the run per full step, a number of at least 1, which plans none. A run of
+            N steps plans N - round(N / speedup) predicted steps; where forecasts lack skill, full
+            steps are taken instead. With ``"auto"`` the run decides after every window of full
+            steps how many follow each full step, up to 4, and how long they are: none where
+            forecasts do not last, as on most tasks at good learning rates.
         full_steps: Number of full steps before each group of predicted steps, at least 1. Set it
             together with ``predict_steps``, instead of ``speedup``.
         predict_steps: Number of predicted steps in each group, at least 1.
@@ -105,12 +95,12 @@ class HybridConfig:
         watch_loss: Whether a high training loss undoes predicted steps, as large gradients do, and
             whether a rising loss ends them. ``False`` is for non-stationary objectives, as in
             reinforcement or adversarial learning: the loss then only has to be finite.
-        max_overhead: Largest number of operations that corrected updates may add, as a share of the
-            operations of a full step; at least 0. A full step counts as at least 1e8 operations. On
-            several ranks it is the share of the rank that has most to correct. If correcting every
-            matrix in every full step costs more, each is corrected in one of several, and moves
-            further; if one in six is too much, nothing is corrected, and predicted steps that need
-            skill are not taken. 1e9 means no limit.
+        max_overhead: Largest number of operations that corrected updates may add, as a share of
+            those of a full step, which count as at least 1e8; at least 0. On several ranks it is
+            the share of the rank that has most to correct. If it is too little to correct every
+            matrix in every full step, each is corrected in one of several, and moves further; if
+            one in six is too much, nothing is corrected, and predicted steps that need skill are
+            not taken. 1e9 means no limit.
         history_dtype: Dtype in which averages are stored: ``float32``, or ``bfloat16`` in half the
             memory, for averages with a decay of at most 0.95. Arithmetic is in 32 bits.
 
@@ -134,28 +124,21 @@ class HybridConfig:
     history_dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if self.speedup != "auto":
-            _check_number("speedup", self.speedup, 1.0, 'Or write speedup="auto".')
-        _check_number("max_overhead", self.max_overhead, 0.0)
-        for name in ("full_steps", "predict_steps", "total_steps"):
-            if getattr(self, name) is not None:
-                _check_integer(name, getattr(self, name), 1)
-        self._check_pattern()
-        for name in ("warmup_steps", "cooldown_steps"):
-            _check_length(name, getattr(self, name))
-        for name in ("enabled", "shadow", "watch_loss"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(name, "True or False", getattr(self, name))
-        _check_mapping("updates", self.updates, "correct", keys=KINDS)
+        for names, holds, expected in _RULES:
+            for name in names:
+                if not holds(getattr(self, name)):
+                    raise ConfigError(name, expected, getattr(self, name))
+        _check_kinds("updates", self.updates, '{"hidden": "spectral"}', list)
         if self.predictors is not None:
-            _check_mapping("predictors", self.predictors, "predict", keys=KINDS)
-        _check_mapping("kinds", self.kinds, "override", values=KINDS)
-        for pattern in self.kinds:
-            if not isinstance(pattern, str):
-                raise ConfigError("kinds", "glob patterns over parameter names", pattern)
-        if self.history_dtype not in HISTORY_DTYPES:
-            expected = f"one of {', '.join(HISTORY_DTYPES)}"
-            raise ConfigError("history_dtype", expected, self.history_dtype)
+            _check_kinds("predictors", self.predictors, '{"hidden": "fitted"}', list)
+        _check_kinds("kinds", self.kinds, '{"*.out.*": "head"}', dict.values)
+        pattern = {"full_steps": self.full_steps, "predict_steps": self.predict_steps}
+        missing = [name for name, value in pattern.items() if value is None]
+        if len(missing) == 1:
+            remedy = "Set both or neither."
+            raise ConfigError(missing[0], "an integer, because the other is set", None, remedy)
+        if not missing and self.speedup != HybridConfig.speedup:
+            raise ConfigError("speedup", "none beside full_steps and predict_steps", self.speedup)
 
     @property
     def paced(self) -> bool:
@@ -190,16 +173,8 @@ class HybridConfig:
         return dict.fromkeys(KINDS, "fitted")
 
     @property
-    def adaptive(self) -> bool:
-        """Whether the run decides how far predicted steps lead; else one forecast, as chosen."""
-        return self.paced or self.predictors is None
-
-    @property
     def always_predicted(self) -> frozenset[str]:
-        """Kinds that predicted steps move even while forecasts do not last, if these have skill.
-
-        None with ``speedup="auto"``, else those named in ``predictors``, by default hidden.
-        """
+        """Kinds that predicted steps move even while forecasts do not last, if these have skill."""
         named = ("hidden",) if self.predictors is None else self.predictors
         return frozenset(() if self.paced else named)
 
@@ -217,18 +192,6 @@ class HybridConfig:
         values["predictors"] = self.chosen_predictors
         return {name: _plain(value) for name, value in values.items()}
 
-    def _check_pattern(self) -> None:
-        given = [self.full_steps is not None, self.predict_steps is not None]
-        if any(given) and not all(given):
-            missing = ("full_steps", "predict_steps")[given[0]]
-            other = ("predict_steps", "full_steps")[given[0]]
-            raise ConfigError(
-                missing, f"an integer, because {other} is set", None, "Set both or neither."
-            )
-        if all(given) and self.speedup != HybridConfig.speedup:
-            expected = "no value if full_steps and predict_steps are set"
-            raise ConfigError("speedup", expected, self.speedup, "Leave one of them out.")
-
 
 def check_history(decay: float, history: str) -> None:
     r"""Check that a type can store an average of this decay.
@@ -237,12 +200,9 @@ def check_history(decay: float, history: str) -> None:
     an entry stops within :math:`2^{-8} / (1 - \gamma)` of a constant value: 8 % at 0.95.
     """
     if history == "bfloat16" and decay > 0.95:
-        raise ConfigError(
-            "history_dtype",
-            "'float32' for averages with a decay above 0.95",
-            history,
-            "Lower the decay, or store averages in 32 bits.",
-        )
+        expected = "'float32' for averages with a decay above 0.95"
+        remedy = "Lower the decay, or store averages in 32 bits."
+        raise ConfigError("history_dtype", expected, history, remedy)
 
 
 def _plain(value: Any) -> Any:
@@ -259,38 +219,49 @@ def is_number(value: object) -> bool:
     return plain and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
 
 
-def _check_number(name: str, value: Any, least: float, remedy: str = "") -> None:
-    if not (is_number(value) and value >= least):
-        raise ConfigError(name, f"a finite int or float, at least {least:g}", value, remedy)
+def _is_integer(value: object, least: int = 1) -> bool:
+    plain = isinstance(value, int) and not isinstance(value, bool)
+    return plain and least <= value <= sys.maxsize  # type: ignore[operator]
 
 
-def _check_integer(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= sys.maxsize:
-        raise ConfigError(name, f"an integer, at least {least} and below 2**63", value)
+def _is_speedup(value: Any) -> bool:
+    return value == "auto" or (is_number(value) and value >= 1.0)
 
 
-def _check_length(name: str, value: Any) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= sys.maxsize
-    share = isinstance(value, float) and 0.0 <= value < 1.0
-    if not (whole or share):
-        expected = "a number of steps (an integer, at least 0) or a share of the run in [0, 1)"
-        raise ConfigError(name, expected, value)
+def _is_share(value: Any) -> bool:
+    return is_number(value) and value >= 0.0
 
 
-def _check_mapping(
-    name: str,
-    value: object,
-    verb: str,
-    keys: tuple[str, ...] | None = None,
-    values: tuple[str, ...] | None = None,
-) -> None:
+def _is_count(value: object) -> bool:
+    return value is None or _is_integer(value)
+
+
+def _is_length(value: Any) -> bool:
+    return _is_integer(value, 0) or (isinstance(value, float) and 0.0 <= value < 1.0)
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+_RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (("speedup",), _is_speedup, 'a finite number, at least 1, or "auto"'),
+    (("max_overhead",), _is_share, "a finite number, at least 0"),
+    (("full_steps", "predict_steps", "total_steps"), _is_count, "an integer, at least 1, or None"),
+    (("warmup_steps", "cooldown_steps"), _is_length, "steps, at least 0, or a share in [0, 1)"),
+    (("enabled", "shadow", "watch_loss"), _is_bool, "True or False"),
+    (("history_dtype",), HISTORY_DTYPES.__contains__, f"one of {', '.join(HISTORY_DTYPES)}"),
+)
+"""Fields, what their values have to be, and how a message says it."""
+
+
+def _check_kinds(name: str, value: Any, example: str, kinds: Callable[[Any], Any]) -> None:
+    """Check a mapping of which either the keys or the values are kinds."""
     if not isinstance(value, Mapping):
-        remedy = f"Write {{}} to {verb} nothing." if value is None else ""
-        if keys and isinstance(value, str):
-            remedy = f'Write {name}={{"hidden": "{value}"}}.'
-        raise ConfigError(name, "a mapping", value, remedy)
-    for allowed, found in ((keys, value.keys()), (values, value.values())):
-        for item in found if allowed else ():
-            if item not in allowed:  # type: ignore[operator]
-                expected = f"parameter kinds out of {', '.join(KINDS)}"
-                raise ConfigError(name, expected, item, did_you_mean(item, KINDS))
+        raise ConfigError(name, f"a mapping such as {example}, or {{}} for none", value)
+    for kind in kinds(value):
+        if kind not in KINDS:
+            expected = f"parameter kinds out of {', '.join(KINDS)}"
+            raise ConfigError(name, expected, kind, did_you_mean(kind, KINDS))
+    if not all(isinstance(key, str) for key in value):
+        raise ConfigError(name, "names as keys", value)

@@ -20,11 +20,7 @@ class HybridPredictError(Exception):
     """Base class of all errors that ``hybrid_predict`` raises; the training state is intact."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support ``pickle``, so that errors can leave a worker process.
-
-        Returns:
-            A constructor call that needs only the message, and the attributes.
-        """
+        # Constructors take more than the message, so errors could not leave a worker process.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -42,40 +38,13 @@ class _ArgumentError(HybridPredictError):
         text = repr(got)
         if len(text) > 300:
             text = f"{text[:200]}… ({len(text):,} characters)"
-        message = f"{argument}: expected {expected}, got {text}. {remedy}".rstrip()
-        super().__init__(message)
+        super().__init__(f"{argument}: expected {expected}, got {text}. {remedy}".rstrip())
         self.argument = argument
 
 
 @final
 class ConfigError(_ArgumentError, ValueError):
     """An argument has an invalid value."""
-
-
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return a question that suggests the nearest known word, or "" if none is near."""
-    near = get_close_matches(word, list(known), n=1) if isinstance(word, str) else []
-    return f"Did you mean {near[0]}?" if near else ""
-
-
-def registered(argument: str, choice: Any, known: Mapping[str, type[T]], base: type[T]) -> T:
-    """Return an object by its registered name; an object is returned as is.
-
-    Args:
-        argument: Name of the argument that has the choice, for the message.
-        choice: A registered name, or an object of ``base``.
-        known: Classes by name; they need no arguments.
-        base: Class of all of them.
-
-    Raises:
-        ConfigError: If ``choice`` is neither.
-    """
-    if isinstance(choice, base):
-        return choice
-    if isinstance(choice, str) and choice in known:
-        return known[choice]()
-    expected = f"one of {', '.join(sorted(known))}, or an {base.__name__}"
-    raise ConfigError(argument, expected, choice, did_you_mean(choice, known))
 
 
 @final
@@ -95,17 +64,20 @@ class CheckpointError(HybridPredictError, ValueError):
 
 @final
 class PredictorError(HybridPredictError, TypeError):
-    """A predictor or an update returned a result of the wrong form.
-
-    Args:
-        subject: Name of its class and method.
-        expected: The form that was expected.
-        got: What was returned.
-    """
+    """A predictor or an update, ``subject``, returned a result of the wrong form."""
 
     def __init__(self, subject: str, expected: str, got: object) -> None:
         remedy = "The docstring of its base class says what it has to return."
         super().__init__(f"{subject}: expected {expected}, got {got!r}. {remedy}")
+
+
+@final
+class MissingExtraError(HybridPredictError, ImportError):
+    """An ``extra`` of ``hybrid-predict`` that a feature needs is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        line = install_line(extra)
+        super().__init__(f"{feature} needs packages that are not installed. Install them: {line}")
 
 
 def install_line(extra: str) -> str:
@@ -113,20 +85,24 @@ def install_line(extra: str) -> str:
     return f'pip install "path/to/hybrid_predict[{extra}]", with the path to your checkout'
 
 
-@final
-class MissingExtraError(HybridPredictError, ImportError):
-    """An optional dependency is not installed.
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return a question that suggests the nearest known word, or "" if none is near."""
+    near = get_close_matches(word, list(known), n=1) if isinstance(word, str) else []
+    return f"Did you mean {near[0]}?" if near else ""
 
-    Args:
-        feature: The feature that needs it.
-        extra: The extra of ``hybrid-predict`` that installs it.
+
+def registered(argument: str, choice: Any, known: Mapping[str, type[T]], base: type[T]) -> T:
+    """Return an object by its name in ``known``; an object of the class ``base`` is returned as is.
+
+    Raises:
+        ConfigError: If ``choice`` is neither.
     """
-
-    def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(
-            f"{feature} needs packages that are not installed. "
-            f"Install them with: {install_line(extra)}"
-        )
+    if isinstance(choice, base):
+        return choice
+    if isinstance(choice, str) and choice in known:
+        return known[choice]()
+    expected = f"one of {', '.join(sorted(known))}, or an {base.__name__}"
+    raise ConfigError(argument, expected, choice, did_you_mean(choice, known))
 
 
 _CALLED = {"hybrid_predict", "torch", "numpy"}
@@ -148,15 +124,6 @@ def raise_interrupt(error: BaseException) -> None:
         raise error
 
 
-@contextmanager
-def failures_suppressed() -> Iterator[None]:
-    """Do as ``suppress(Exception)``, but raise the error of an interrupt."""
-    try:
-        yield
-    except Exception as error:
-        raise_interrupt(error)
-
-
 def _is_given(caller: FrameType, frame: FrameType) -> bool:
     """Whether the frame of its caller is an argument of a function that runs in ``frame``."""
     given = inspect.getargvalues(frame)
@@ -167,3 +134,12 @@ def _is_given(caller: FrameType, frame: FrameType) -> bool:
 
 def _package(module: object) -> str:
     return str(module).partition(".")[0]
+
+
+@contextmanager
+def failures_suppressed() -> Iterator[None]:
+    """Do as ``suppress(Exception)``, but raise the error of an interrupt."""
+    try:
+        yield
+    except Exception as error:
+        raise_interrupt(error)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, final
 
-from hybrid_predict.errors import ConfigError
 from hybrid_predict.policy.schedule import Phase as Phase
 from hybrid_predict.policy.verdict import Verdict
 
@@ -16,57 +14,42 @@ if TYPE_CHECKING:
 
 
 @final
-@dataclass
+@dataclass(repr=False)
 class SavingsLedger:
     """Counts full and predicted steps, and the seconds and operations that they took.
 
     Seconds are measured on the host, without waiting for a device. On an accelerator they say how
-    long the host was busy, not how long the device worked.
-
-    Args:
-        full_steps: Full steps done: forward + backward + update.
-        steps: Steps done: full steps plus predicted steps that stand.
-        corrected_steps: Full steps in which updates were corrected, each matrix in its turn.
-        predicted_steps: Predicted steps that stand.
-        undone_steps: Predicted steps that were undone.
-        skill: Latest skill over all kinds, or None if it is not known yet.
-        predicted_length: Total length of the predicted steps that stand, in lengths of the drift.
-        advanced: Lengths of the drift that predicted steps moved with ``speedup="auto"``, as a mean
-            over all trained weights.
-        skills: By kind: mean skill, its ``lower`` bound, number of ``windows``; in lengths of the
-            drift, the ``length`` of the next predicted step, and the one that is ``fitted`` to the
-            windows; and the mean squared prediction ``error``, 1 for forecasts that do not move.
-            Of predicted kinds also the ``persistence`` of forecasts, and the ``advance``, the
-            lengths of the drift that predicted steps add to each full step with
-            ``speedup="auto"``.
-        full_seconds: Seconds on the host in the user's part of full steps.
-        startup_seconds: Those of the first full step, which may compile the model: predicted steps
-            do not save them.
-        correct_seconds: Seconds on the host for measuring gradients and correcting updates.
-        predict_seconds: Seconds on the host for predicted steps and their verdicts.
-        flops_per_step: Floating point operations of one plain full step, or None if not counted.
-        flops_per_correction: Floating point operations that correcting adds to a full step, or None
-            if not counted. On several ranks each counts as many as the one that has most.
-        events: Events that a user should know about: ``reason``, number of the full ``step`` at
-            which it first happened, and ``count``.
+    long the host was busy, not how long the device worked. Operations are those of floating-point
+    numbers, None if they were not counted.
     """
 
-    full_steps: int = 0
-    steps: int = 0
-    corrected_steps: int = 0
-    predicted_steps: int = 0
-    undone_steps: int = 0
-    skill: float | None = None
-    predicted_length: float = field(default=0.0, repr=False)
-    advanced: float = field(default=0.0, repr=False)
-    skills: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
-    full_seconds: float = field(default=0.0, repr=False)
-    startup_seconds: float = field(default=0.0, repr=False)
-    correct_seconds: float = field(default=0.0, repr=False)
-    predict_seconds: float = field(default=0.0, repr=False)
-    flops_per_step: int | None = field(default=None, repr=False)
-    flops_per_correction: int | None = field(default=None, repr=False)
-    events: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    full_steps: int = 0  #: Full steps done: forward + backward + update.
+    steps: int = 0  #: Steps done: full steps plus predicted steps that stand.
+    corrected_steps: int = 0  #: Full steps with corrected updates, of each matrix in its turn.
+    predicted_steps: int = 0  #: Predicted steps that stand.
+    undone_steps: int = 0  #: Predicted steps that were undone.
+    skill: float | None = None  #: Latest skill over all kinds, or None if it is not known yet.
+    predicted_length: float = 0.0  #: Total length of predicted steps that stand, in drifts.
+    #: The same of those that the run chose, with ``speedup="auto"``, as a mean over all weights.
+    advanced: float = 0.0
+    #: By kind: ``mean`` skill, its ``lower`` bound, number of ``windows``; in lengths of the drift,
+    #: the ``length`` of the next predicted step, and the one that is ``fitted`` to the windows; the
+    #: mean squared prediction ``error``, 1 for forecasts that do not move; where the run decides
+    #: how far they lead, their ``persistence``, and ``advance``, the drifts per full step.
+    skills: dict[str, dict[str, float]] = field(default_factory=dict)
+    full_seconds: float = 0.0  #: Seconds in the user's part of full steps.
+    #: Those of the first full step, which may compile the model: predicted steps do not save them.
+    startup_seconds: float = 0.0
+    correct_seconds: float = 0.0  #: Seconds for measuring gradients and correcting updates.
+    predict_seconds: float = 0.0  #: Seconds for predicted steps and their verdicts.
+    flops_per_step: int | None = None  #: Operations of one plain full step.
+    #: Operations that correcting adds to a full step, as many per rank as that with most has.
+    flops_per_correction: int | None = None
+    #: What a user should know about: ``reason``, number of the first full ``step``, and ``count``.
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"SavingsLedger({self})"
 
     def __str__(self) -> str:
         """Return one line with steps, measured saving, skill and undone steps."""
@@ -86,17 +69,12 @@ class SavingsLedger:
         return "; ".join(parts)
 
     def count_predicted(self, number: int, length: float | None, share: float) -> None:
-        """Count predicted steps that stand.
+        """Count predicted steps that stand, each of a length in drifts; None is the mean one.
 
-        Args:
-            number: Number of predicted steps.
-            length: Length of each in drifts; None counts as the mean one.
-            share: Share of the trained weights that they moved because the run chose so, or 0.
+        ``share`` is that of the trained weights that they moved because the run chose so, or 0.
         """
         if length is None:
             length = self.mean_length or 0.0
-        elif not self.predicted_length:  # it was not measured before
-            self.predicted_length = length * self.predicted_steps
         self.predicted_length += number * length
         self.advanced += number * length * share
         self.predicted_steps += number
@@ -117,10 +95,9 @@ class SavingsLedger:
 
         .. math:: F = 1 + \frac{1}{\text{full steps}} \sum_k \lambda_k \, w_k
 
-        with the lengths :math:`\lambda_k` of the predicted steps that stand, in lengths of the
-        drift, and the share :math:`w_k` of the trained weights that they moved: a full step and its
-        predicted steps together move as far as F full steps. It is evidence only where the run
-        chose its predicted steps, so others, with a number as speedup, do not count.
+        with the lengths :math:`\lambda_k`, in drifts, of predicted steps that the run chose, and
+        the share :math:`w_k` of the weights that they moved: a full step and its predicted steps
+        together move as far as F full steps.
         """
         factor = 1.0 + self.advanced / self.full_steps if self.full_steps else 1.0
         return factor if factor >= LEAST_FACTOR else None
@@ -130,12 +107,10 @@ class SavingsLedger:
         """What :attr:`rate_factor` says, with its evidence, as an event; empty if it is None."""
         if self.rate_factor is None:
             return ""
-        number = self.predicted_per_full_step
-        length = self.mean_length
         return (
             f"your learning rate could be about {self.rate_factor:.2g} times larger (compare "
-            f"before you adopt it): forecasts lasted for {number:.2g} predicted steps per full "
-            f"step, of {length:.2g} drifts each"
+            f"before you adopt it): forecasts lasted for {self.predicted_per_full_step:.2g} "
+            f"predicted steps per full step, of {self.mean_length:.2g} drifts each"
         )
 
     @property
@@ -160,26 +135,20 @@ class SavingsLedger:
 
     @property
     def overhead(self) -> str:
-        """Overhead in seconds, with its unit; ``max_overhead`` limits operations instead."""
+        """The same with its unit; ``max_overhead`` limits operations instead."""
         return f"{percent(self.overhead_fraction)} of the host seconds of full steps"
 
     @property
-    def estimated_seconds_saved(self) -> float:
-        """Host seconds that the saved full steps would have taken, minus those in the plug-in.
-
-        A saved full step counts the mean seconds of those after the first one. The result is
-        negative if the plug-in cost more than it saved.
-        """
-        if not self.full_steps:
-            return 0.0
-        return self.plain_seconds - self.full_seconds - self.overhead_seconds
-
-    @property
     def plain_seconds(self) -> float:
-        """Seconds that the run would take if every predicted step were a full step."""
+        """Seconds of the run if every predicted step were a full step, as long as a later one."""
         later = self.full_steps - (self.startup_seconds > 0)
         mean = (self.full_seconds - self.startup_seconds) / later if later else 0.0
         return self.full_seconds + mean * (self.steps - self.full_steps)
+
+    @property
+    def estimated_seconds_saved(self) -> float:
+        """Host seconds that plain training would have taken more; negative if it took less."""
+        return self.plain_seconds - self.full_seconds - self.overhead_seconds
 
     @property
     def host_time(self) -> str:
@@ -188,12 +157,11 @@ class SavingsLedger:
         return f"{took} on the host instead of {duration(self.plain_seconds)}"
 
     @property
-    def estimated_flops_saved(self) -> float | None:
-        """Operations of saved full steps, minus those of corrections; None if not counted."""
-        if self.flops_per_step is None:
+    def correction_share(self) -> float | None:
+        """Operations that correcting adds per operation of a full step; None if not counted."""
+        if not self.flops_per_step:
             return None
-        spent = self.corrected_steps * (self.flops_per_correction or 0)
-        return float(self.predicted_steps * self.flops_per_step - spent)
+        return (self.flops_per_correction or 0) / self.flops_per_step
 
     def record(self, step: int, reason: str) -> bool:
         """Record an event; return True if it is new, so that the caller logs it once."""
@@ -210,19 +178,6 @@ class SavingsLedger:
         reasons = (str(event["reason"]) for event in self.events)
         return next((reason for reason in reasons if reason.startswith(FELL_BACK)), "")
 
-    def load(self, data: dict[str, Any]) -> None:
-        """Load a :meth:`summary` into this ledger."""
-        loaded = self.from_dict(data)
-        for f in fields(self):
-            setattr(self, f.name, getattr(loaded, f.name))
-
-    @property
-    def correction_share(self) -> float | None:
-        """Operations that correcting adds per operation of a full step; None if not counted."""
-        if not self.flops_per_step:
-            return None
-        return (self.flops_per_correction or 0) / self.flops_per_step
-
     def copy(self) -> SavingsLedger:
         """Return a copy that the run does not change, in much less time than ``deepcopy``."""
         skills = {kind: dict(skill) for kind, skill in self.skills.items()}
@@ -230,60 +185,20 @@ class SavingsLedger:
 
     def summary(self) -> dict[str, Any]:
         """Return counts and derived figures as plain data."""
-        derived = (
-            "plain_steps",
-            "saved_steps_fraction",
-            "mean_length",
-            "predicted_per_full_step",
-            "rate_factor",
-            "overhead_fraction",
-            "estimated_seconds_saved",
-            "estimated_flops_saved",
-        )
-        return {**vars(self.copy()), **{name: getattr(self, name) for name in derived}}
+        return {**vars(self.copy()), **{name: getattr(self, name) for name in _DERIVED}}
 
-    def to_json(self) -> str:
-        """Return the ledger as a JSON document."""
-        return json.dumps(self.summary(), indent=2)
-
-    @classmethod
-    def from_json(cls, text: str) -> SavingsLedger:
-        """Read a ledger from :meth:`to_json`; derived figures are computed again.
-
-        Raises:
-            ConfigError: If the text is not a ledger.
-        """
-        try:
-            data = json.loads(text)
-            if not isinstance(data, dict):
-                raise ValueError
-            return cls.from_dict(data)
-        except ConfigError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(
-                "text",
-                "a ledger written by to_json()",
-                text[:60],
-                f"Reading it failed with: {error!r}.",
-            ) from error
+    def load(self, data: dict[str, Any]) -> None:
+        """Load a :meth:`summary` into this ledger."""
+        vars(self).update(vars(self.from_dict(data)))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SavingsLedger:
-        """Read a ledger from :meth:`summary`; derived figures are computed again.
-
-        Raises:
-            ConfigError: If a count is not a number.
-            KeyError: If a number is missing, unless earlier versions did not have it.
-        """
-        data = {"startup_seconds": 0.0, **data}
-        known = {f.name: data[f.name] for f in fields(cls)}
-        for name, value in known.items():
-            if name in ("events", "skills") or (name in _OPTIONAL and value is None):
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ConfigError(name, "a number", value)
-        return cls(**known).copy()  # the run continues to change it
+        """Read a ledger from :meth:`summary`; an error says that a number is missing or is none."""
+        ledger = cls(**{each.name: data[each.name] for each in fields(cls)}).copy()
+        for name, value in vars(cls()).items():
+            if isinstance(value, (int, float)):
+                float(getattr(ledger, name))
+        return ledger
 
 
 FELL_BACK = "fell back to plain training: "
@@ -292,8 +207,16 @@ FELL_BACK = "fell back to plain training: "
 LEAST_FACTOR = 2.4
 """Smallest factor on the learning rate that is worth a hint."""
 
-_OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
-"""Fields that may be None."""
+_DERIVED = (
+    "plain_steps",
+    "saved_steps_fraction",
+    "mean_length",
+    "predicted_per_full_step",
+    "rate_factor",
+    "overhead_fraction",
+    "estimated_seconds_saved",
+)
+"""Figures that :meth:`SavingsLedger.summary` adds to the counts."""
 
 
 def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
@@ -304,11 +227,8 @@ def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
 
 def persistence(skill: Mapping[str, float]) -> str:
     """Format persistence and advance of one kind in a ledger; empty if it does not have them."""
-    if not {"persistence", "advance"} <= skill.keys():
-        return ""
-    lasting = skill["persistence"]
-    advance = skill["advance"]
-    return f"latest {lasting:.2f}, advance {advance:.2f} drifts per full step"
+    text = "latest {persistence:.2f}, advance {advance:.2f} drifts per full step"
+    return text.format(**skill) if "advance" in skill else ""
 
 
 def percent(share: float) -> str:
@@ -328,21 +248,18 @@ def duration(seconds: float) -> str:
 @final
 @dataclass(frozen=True)
 class GradientInfo:
-    r"""Loss and gradients of one full step, by parameter name.
-
-    Args:
-        loss: Training loss; nan if it is unknown.
-        total_norm: Euclidean norm of all gradients together, as the optimizer applies them.
-        norms: Euclidean norm of each gradient.
-        alignments: :math:`-\langle g, \hat\Delta \rangle / (\|g\| \|\hat\Delta\|)` of each
-            parameter that predicted steps moved right before; positive if they moved downhill.
+    """Loss and gradients of one full step, by parameter name.
 
     All values are floats, or 0-dim tensors on the device if they have not been read yet.
     """
 
-    loss: float | Tensor
+    loss: float | Tensor  #: Training loss; nan if it is unknown.
+    #: Euclidean norm of all gradients together, as the optimizer applies them.
     total_norm: float | Tensor
+    #: Euclidean norm of each gradient.
     norms: Mapping[str, float | Tensor] = field(default_factory=dict)
+    #: :math:`-\langle g, \hat\Delta \rangle / (\|g\| \|\hat\Delta\|)` of each parameter that
+    #: predicted steps moved right before; positive if they moved downhill.
     alignments: Mapping[str, float | Tensor] = field(default_factory=dict)
 
 
@@ -354,32 +271,21 @@ class StepRecord:
     On an accelerator, losses and gradients of most full steps are not read at once, so that the
     host does not wait for the device; ``loss`` and ``gradients`` are None then. Gradients are read
     in verifying steps, and the loss with them if it is known before the update.
-
-    Args:
-        step: Number of this full step, from 1.
-        phase: Its phase; ``predict`` if predicted steps came right before it.
-        ticks: Number of steps that the run advanced: 1, plus the predicted steps that stand; 0
-            after the run's last step. Call ``scheduler.step()`` as often.
-        predicted: Number of predicted steps taken right before this full step.
-        verdict: Verdict on these predicted steps, or None if there were none.
-        skill: Latest skill over all kinds, or None if it is not known yet.
-        loss: Training loss, or None if it is unknown.
-        gradients: Norms and alignments by parameter name, as floats, or None if they are unknown.
-        length: Length of each of the predicted steps, in lengths of the drift at its learning rate;
-            None if there were none.
-        stop: Whether any rank was asked to stop, as far as it was read; the same on all ranks.
     """
 
-    step: int
-    phase: Phase
+    step: int  #: Number of this full step, from 1.
+    phase: Phase  #: Its phase; ``predict`` if predicted steps came right before it.
+    #: Number of steps that the run advanced: 1, plus the predicted steps that stand; 0 after the
+    #: run's last step. Call ``scheduler.step()`` as often.
     ticks: int
-    predicted: int = 0
-    verdict: Verdict | None = None
-    skill: float | None = None
-    loss: float | None = None
+    predicted: int = 0  #: Number of predicted steps taken right before this full step.
+    verdict: Verdict | None = None  #: Verdict on these predicted steps.
+    skill: float | None = None  #: Latest skill over all kinds, or None if it is not known yet.
+    loss: float | None = None  #: Training loss, or None if it is unknown.
+    #: Norms and alignments by parameter name, as floats, or None if they are unknown.
     gradients: GradientInfo | None = field(default=None, repr=False)
-    length: float | None = None
-    stop: bool = False
+    length: float | None = None  #: Length of each of the predicted steps, in drifts at its rate.
+    stop: bool = False  #: Whether any rank was asked to stop, as far as it was read.
 
     def __str__(self) -> str:
         """Return the step in one line, without unknown values."""

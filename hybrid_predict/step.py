@@ -27,7 +27,7 @@ from hybrid_predict.tensors import lists
 from hybrid_predict.tensors.deltas import Movement, WeightDelta
 
 if TYPE_CHECKING:
-    from hybrid_predict.forecast.movement import Forecast
+    from hybrid_predict.forecast.forecaster import Forecast
 
 _TINY = torch.finfo(torch.float32).tiny
 

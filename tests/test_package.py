@@ -37,7 +37,7 @@ def test_importing_the_core_imports_no_extra():
 
 
 def test_programs_of_earlier_versions_find_their_names():
-    for name, module in hybrid_predict._FORMER.items():
+    for name, module in hybrid_predict._by_name(hybrid_predict._FORMER).items():
         home = importlib.import_module(f"hybrid_predict.{module}")
         assert getattr(hybrid_predict, name) is getattr(home, name)
         assert name not in {*hybrid_predict.__all__, *dir(hybrid_predict)}

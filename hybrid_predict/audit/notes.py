@@ -9,7 +9,6 @@ from typing import Any
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.store import FinishedRun
 from hybrid_predict.audit.verdict import signed
-from hybrid_predict.policy.policy import AFTERWARDS
 from hybrid_predict.runs.evidence import (
     AT_LEAST,
     CORRECTED,
@@ -156,7 +155,8 @@ def _events(runs: Sequence[FinishedRun]) -> Iterator[str]:
     for run in runs:
         for event in (run["ledger"] or {}).get("events", []) if run["arm"] == HYBRID else ():
             reason = event["reason"]
-            text = AFTERWARDS.get(reason, reason) if run["predicted_steps"] else reason
+            at_times = run["predicted_steps"] and reason.startswith("no predicted steps while")
+            text = f"at times {reason}" if at_times else reason
             where = f"full step {event['step']:,} of seed {run['seed']}"
             places.setdefault(text, []).append(where)
     for text, each in places.items():

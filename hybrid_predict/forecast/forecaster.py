@@ -1,32 +1,48 @@
-"""Forecasts the tensors of a group: its predictor, the predictor's history, and the open window."""
+"""Forecasts the tensors of a group, and compares forecasts with the displacements that follow."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
+import torch
 from torch import Tensor
 
-from hybrid_predict.forecast.movement import check_delta, slopes
+from hybrid_predict.errors import PredictorError
 from hybrid_predict.forecast.predictors import AbstractPredictor
-from hybrid_predict.forecast.window import Window
-from hybrid_predict.ranks import shards
+from hybrid_predict.policy.confidence import SAMPLE, window_bounds
+from hybrid_predict.ranks import processes, shards
 from hybrid_predict.ranks.sums import Counts
 from hybrid_predict.tensors import lists
 from hybrid_predict.tensors.deltas import WeightDelta
+
+_SAMPLES = ("moved", "forecast", "before", "drift")
+
+
+@final
+class Forecast(NamedTuple):
+    """The movement of one predicted step."""
+
+    delta: WeightDelta
+    optimizers: list[int]  # number of the optimizer of each of its tensors
+    drifts: list[Tensor]  # how far the drift of each would move at the same learning rate, 0-dim
 
 
 @final
 class Forecaster:
     """Learns how the tensors of a group move, and forecasts it.
 
+    One window of full steps is open at a time: it keeps a forecast, and sums the displacements that
+    follow, on a fixed sample of entries. As one closes, the next one opens. The host does not wait
+    for the device. Samples of 64-bit weights have 64 bits, all others 32.
+
     Args:
         predictor: The predictor.
         names: Names of the K parameters.
         parameters: The K parameters.
         history: Type in which averages are stored.
-        window: Number of displacements in a window.
-        short: Whether the first windows are short.
+        window: Number of displacements in a window, at least 8.
+        short: Whether the first windows are short, see `policy.confidence.window_bounds`.
     """
 
     def __init__(
@@ -43,7 +59,22 @@ class Forecaster:
         self._predictor = predictor
         self._names = tuple(names)
         self.history = predictor.init(names, values, history)
-        self._window = Window(window, values, short=short)
+        self._length = window
+        self._short = short
+        self._shapes = [list(v.shape) for v in values]
+        self._sizes = [v.numel() for v in values]
+        self._types = [lists.widest([v]) for v in values]
+        self._places = [_places(v) for v in values]
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget all windows so far."""
+        self._seen = 0  # displacements
+        self._count = 0  # those of the open window
+        self._rates: float | Tensor = 0.0  # the sum of their learning rates
+        # The last forecast, and of the open window the forecast, the sum of what has moved since,
+        # and squared lengths of the drift where it begins:
+        self._samples: dict[str, list[Tensor]] = {name: [] for name in _SAMPLES}
 
     @property
     def moved(self) -> bool:
@@ -54,7 +85,9 @@ class Forecaster:
     def held_bytes(self) -> int:
         """Most memory in bytes: that while a window is open."""
         arrays = [x for each in self.history.arrays.values() for x in each]
-        return sum(x.nbytes for x in arrays) + self._window.held_bytes
+        sizes = zip(self._sizes, self._types, strict=True)
+        samples = 3 * sum(min(n, SAMPLE) * kind.itemsize for n, kind in sizes)
+        return sum(x.nbytes for x in arrays) + samples
 
     def learn(
         self,
@@ -72,23 +105,72 @@ class Forecaster:
             counts: Factors with which every entry counts once over the ranks.
 
         Returns:
-            Steps and numbers of a window that has closed, see :meth:`Window.close`; else None.
+            Number of displacements of a window that has closed, and the other fields of
+            `policy.confidence.Window` as a tensor of at least 32 bits, on this rank; they add up
+            over the ranks. None if no window has closed.
         """
-        closed = self._window.close(counts) if self._window.add(moved, rate) else None
+        self._seen += 1
+        closed = None
+        if self._samples["forecast"]:
+            torch._foreach_add_(self._samples["moved"], self._sampled(moved))
+            self._count += 1
+            self._rates = self._rates + rate
+            closed = self._close(counts) if self._seen == self._bounds()[0] else None
         self._predictor.observe(self.history, moved)
         # Otherwise forecasts would continue to move entries that are frozen now.
         for arrays in self.history.arrays.values():
             lists.clear(arrays, still)
-        if self._window.due:
-            forecast = self._predictor.forecast(self.history, [1.0] * len(self._names))
-            self._window.open(forecast, self._drift(forecast))
+        begin, end = self._bounds()
+        # At least half of the displacements have to be still to come.
+        if not self._samples["forecast"] and begin and end - self._seen >= (end - begin) // 2:
+            self._open()
         return closed
 
-    def _drift(self, forecast: WeightDelta) -> Sequence[Tensor]:
-        """What lengths are measured in, per unit of the learning rate."""
-        if "drift" in self.history.arrays:
-            return self.history.arrays["drift"]
-        return list(forecast.tensors().values())
+    def _bounds(self) -> tuple[int, int]:
+        return window_bounds(self._seen, self._length, short=self._short)
+
+    def _open(self) -> None:
+        """Open a window with a forecast for a learning rate of 1."""
+        made = self._predictor.forecast(self.history, [1.0] * len(self._names))
+        pairs = zip(self._sampled(made.directions), made.factors, strict=True)
+        forecast = [factor * direction for direction, factor in pairs]
+        drift = self.history.arrays.get("drift")
+        measure = forecast if drift is None else self._sampled(drift)
+        self._samples["forecast"] = forecast
+        self._samples["moved"] = [torch.zeros_like(x) for x in forecast]
+        self._samples["drift"] = [x.square().sum() for x in measure]
+        self._count = 0
+        self._rates = 0.0
+
+    def _close(self, counts: Counts) -> tuple[int, Tensor]:
+        steps = self._count
+        moved, forecast, before, drift = (self._samples[name] for name in _SAMPLES)
+        device = moved[0].device
+        means = torch._foreach_div(moved, steps)
+        products = torch._foreach_mul(means, forecast)
+        shares = [n / min(n, SAMPLE) if n else 0.0 for n in self._sizes]
+        rows = [
+            torch.stack([product.sum().to(device) for product in products]),
+            lists.norms(means).square(),
+            lists.norms(forecast).square(),
+            torch.stack([x.to(device) for x in drift]),
+            lists.scaled(lists.norms(products).square(), shares),
+            lists.dots(means, before) if before else torch.zeros(len(means)),
+        ]
+        pairs = zip(shares, counts or [1.0] * len(shares), strict=True)
+        factors = [share * count**2 for share, count in pairs]
+        sums = torch.stack([lists.scaled(row.to(device), factors).sum() for row in rows])
+        rate = sums.new_zeros(1) + self._rates / (steps * processes.size())  # their sum is the mean
+        self._samples = {"moved": [], "forecast": [], "before": forecast, "drift": []}
+        return steps, torch.cat([sums, rate])
+
+    def _sampled(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        columns = zip(tensors, self._places, self._types, strict=True)
+        # Indexing with brackets takes four times as long.
+        return [
+            lists.cast(x if at is None else x.reshape(-1).index_select(0, at), kind)
+            for x, at, kind in columns
+        ]
 
     def slopes(
         self,
@@ -98,9 +180,23 @@ class Forecaster:
         rates: Sequence[float | Tensor],
         counts: Counts,
     ) -> list[Tensor]:
-        """Return the slopes of a predicted movement, if it concerns these tensors."""
+        """Return `policy.verdict.Slopes` over these tensors, if the movement concerns them.
+
+        ``moved`` are displacements per unit of the learning rate. The numbers, of shape (4,), stay
+        on the device, add up over the ranks, and are zeros where nothing was predicted.
+        """
         own = movement.of(self._names)
-        return [slopes(own, average, moved, rates, counts)] if own.names else []
+        if not own.names:
+            return []
+        rows = []
+        counted = counts or [1.0] * len(average)
+        for vectors, factors in ((own.directions, own.factors), (moved, rates)):
+            pairs = list(zip(factors, counted, strict=True))
+            dots = lists.scaled(lists.dots(average, vectors), [f * count**2 for f, count in pairs])
+            norms = lists.scaled(lists.norms(vectors), [f * count for f, count in pairs])
+            rows += [dots.sum(), norms.square().sum()]
+        numbers = torch.stack(rows)
+        return [torch.where(numbers[1] > 0, numbers, torch.zeros_like(numbers))]
 
     def forecast(
         self, rates: Sequence[float | Tensor], like: Sequence[Tensor]
@@ -121,16 +217,18 @@ class Forecaster:
             return None
         delta = self._predictor.forecast(self.history, rates)
         check_delta(self._predictor, delta, self._names, like)
-        if "drift" not in self.history.arrays:
+        drift = self.history.arrays.get("drift")
+        if drift is None:
             return delta, list(lists.norms(list(delta.tensors().values())).unbind())
-        norms = zip(lists.norms(self.history.arrays["drift"]).unbind(), rates, strict=True)
+        norms = zip(lists.norms(drift).unbind(), rates, strict=True)
         return delta, [lists.size(rate) * norm for norm, rate in norms]
 
     def inherit(self, other: Forecaster, pairs: Sequence[tuple[int, int]]) -> None:
         """Go on counting where tensors of another group stand, by positions here and there."""
         if pairs:
             self.history.count = other.history.count
-            self._window.inherit(other._window, pairs)
+        if any(self._sizes[k] == other._sizes[at] for k, at in pairs):
+            self._seen = max(self._seen, other._seen)
 
     @property
     def arrays(self) -> dict[str, list[Tensor]]:
@@ -139,11 +237,65 @@ class Forecaster:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is saved besides arrays: counts, and the samples of this rank."""
-        return {"count": self.history.count, "window": self._window.state_dict()}
+        window = {
+            "length": self._length,
+            "ranks": processes.size(),
+            "shapes": self._shapes,
+            "seen": self._seen,
+            "count": self._count,
+            "rates": self._rates,
+            **self._samples,
+        }
+        return {"count": self.history.count, "window": window}
 
     def load_state_dict(
         self, count: int, windows: Sequence[dict[str, Any]], parameters: Sequence[Tensor]
     ) -> None:
-        """Load counts, and this rank's samples out of those of all ranks or of any one."""
+        """Load counts, and this rank's window of those of all ranks or of any one.
+
+        Windows begin anew if the parameters are otherwise sharded now. Every rank has to call it
+        with a state of several ranks, or of another number of them, as all begin anew if one does.
+        """
         self.history.count = count
-        self._window.load_state_dict(windows, [shards.local(p) for p in parameters])
+        alike = all(window["ranks"] == processes.size() for window in windows)
+        several = len(windows) > 1
+        saved = windows[processes.rank() if alike and several else 0]
+        fits = saved["shapes"] == self._shapes and (alike or not several)
+        # A rank that goes back to its own state, after an error, is alone.
+        if several or not alike:
+            fits = all(processes.gather(fits))
+        self._begin()
+        if not fits:
+            return
+        self._length = saved["length"]
+        self._seen = saved["seen"]
+        self._count = saved["count"]
+        self._rates = float(saved["rates"])
+        devices = [shards.local(p).device for p in parameters]
+        for name in [name for name in _SAMPLES if saved[name]]:
+            columns = zip(saved[name], devices, self._types, strict=True)
+            self._samples[name] = [x.to(device, kind, copy=True) for x, device, kind in columns]
+
+
+def _places(value: Tensor) -> Tensor | None:
+    """Return the positions of the sampled entries, None for all, without global random state."""
+    if value.numel() <= SAMPLE:
+        return None
+    generator = torch.Generator().manual_seed(value.numel())
+    return torch.randint(value.numel(), (SAMPLE,), generator=generator).to(value.device)
+
+
+def check_delta(
+    predictor: object, delta: Any, names: Sequence[str], like: Sequence[Tensor]
+) -> None:
+    """Check the form of a forecast; its numbers are not read, so the host does not wait.
+
+    Raises:
+        PredictorError: If it is not a `WeightDelta`, or has other names, shapes or devices.
+    """
+    subject = f"{type(predictor).__name__}.forecast"
+    if not isinstance(delta, WeightDelta):
+        raise PredictorError(subject, "a WeightDelta", type(delta).__name__)
+    if tuple(delta.names) != tuple(names):
+        raise PredictorError(subject, f"the names {list(names)[:3]}...", list(delta.names)[:3])
+    lists.check_forms(subject, dict(zip(names, like, strict=True)), delta.directions)

@@ -23,70 +23,37 @@ if TYPE_CHECKING:
 @final
 @dataclass
 class PredictorState:
-    """The history of the displacements of a group of tensors.
+    """The history of the displacements of a group of tensors."""
 
-    Args:
-        names: Names of the K parameters.
-        arrays: Lists of K tensors by name, each shaped like its parameter. Lengths are in lengths
-            of ``"drift"``, if there is one, else in lengths of the forecast.
-        count: Number of displacements observed so far.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  #: Names of the K parameters.
+    #: Lists of K tensors by name, each shaped like its parameter. Lengths of forecasts are in
+    #: lengths of ``"drift"``, if there is one, else in their own.
     arrays: dict[str, list[Tensor]] = field(default_factory=dict)
-    count: int = 0
-
-
-class AbstractPredictor(ABC):
-    """Forecasts the movement of the weights from the displacements seen so far.
-
-    Subclasses are frozen dataclasses of hyperparameters, and should be final; the history is in the
-    :class:`PredictorState` that :meth:`init` makes.
-    """
-
-    gated: bool = True
-    """Whether predicted steps need skill; only benchmarks set it to False."""
-
-    fitted: ClassVar[bool] = False
-    """Whether forecasts are multiplied by a length that is fitted to the steps after them."""
-
-    @abstractmethod
-    def init(self, names: Sequence[str], like: Sequence[Tensor], history: str) -> PredictorState:
-        """Return an empty history.
-
-        Args:
-            names: Names of the K parameters.
-            like: Their local shards.
-            history: Dtype in which averages are stored, ``float32`` or ``bfloat16``; see
-                `tensors.lists.zeros`.
-        """
-
-    @abstractmethod
-    def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
-        """Add the displacement of one full step to the history, in place.
-
-        Args:
-            state: The history.
-            displacement: Weights after the (corrected) update minus weights right before it, per
-                unit of the learning rate, one tensor per parameter; may be overwritten.
-        """
-
-    @abstractmethod
-    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
-        """Forecast the movement of one predicted step; neither changes nor copies the history.
-
-        Args:
-            state: The history.
-            rates: Current learning rate of each parameter, numbers or 0-dim tensors.
-        """
+    count: int = 0  #: Number of displacements observed so far.
 
 
 @dataclass(frozen=True, kw_only=True)
-class _DriftPredictor(AbstractPredictor, ABC):
-    """Forecasts along the drift, the running average of displacements."""
+class AbstractPredictor(ABC):
+    r"""Forecasts the movement of the weights from the displacements seen so far.
 
-    decay: float = 0.95
-    gated: bool = True
+    Subclasses are frozen dataclasses of hyperparameters, and should be final. The history is in a
+    :class:`PredictorState`: the drift, unless :meth:`init` and :meth:`observe` are overridden,
+
+    .. math::
+        \bar d_t = \gamma_t \, \bar d_{t-1} + (1 - \gamma_t) \, D_t / \eta_t, \qquad
+        \gamma_t = \min (\gamma, 1 - 1/t)
+
+    with :math:`D_t` the displacement of full step t, and :math:`\eta_t` its learning rate.
+
+    Raises:
+        ConfigError: If a hyperparameter is invalid.
+    """
+
+    #: Whether forecasts are multiplied by a length that is fitted to the steps after them.
+    fitted: ClassVar[bool] = False
+
+    decay: float = 0.95  #: :math:`\gamma` in [0, 1), dimensionless.
+    gated: bool = True  #: Whether predicted steps need skill; only benchmarks set it to False.
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.decay < 1.0:
@@ -94,93 +61,86 @@ class _DriftPredictor(AbstractPredictor, ABC):
         if not isinstance(self.gated, bool):
             raise ConfigError("gated", "True or False", self.gated)
 
-    @property
-    @abstractmethod
-    def _length(self) -> float:
-        """Length of a forecast, in drifts."""
-
     def init(self, names: Sequence[str], like: Sequence[Tensor], history: str) -> PredictorState:
-        """Return a history with zero drift."""
+        """Return an empty history for local shards of K parameters, stored as ``history``.
+
+        That is ``float32`` or ``bfloat16``, see `tensors.lists.zeros`.
+        """
         from hybrid_predict.tensors.lists import zeros
 
         check_history(self.decay, history)
         return PredictorState(tuple(names), {"drift": zeros(like, history)})
 
     def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
-        """Move the drift towards the displacement."""
+        """Add the displacement of one full step to the history, in place.
+
+        It is that of the (corrected) update per unit of the learning rate, one tensor per
+        parameter, which may be overwritten.
+        """
         from hybrid_predict.tensors.lists import average
 
         state.count += 1
         decay = min(self.decay, 1.0 - 1.0 / state.count)
         average(state.arrays["drift"], displacement, decay)
 
+    @abstractmethod
     def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
-        """Multiply the drift by its length and the learning rate."""
-        from hybrid_predict.tensors.deltas import WeightDelta
+        """Forecast the movement of one predicted step; neither changes nor copies the history.
 
-        factors = tuple(self._length * rate for rate in rates)
-        return WeightDelta(state.names, tuple(state.arrays["drift"]), factors)
+        ``rates`` are the current learning rates of the parameters, numbers or 0-dim tensors.
+        """
+
+
+def _along_drift(
+    state: PredictorState, rates: Sequence[float | Tensor], coefficient: float
+) -> WeightDelta:
+    from hybrid_predict.tensors.deltas import WeightDelta
+
+    factors = tuple(coefficient * rate for rate in rates)
+    return WeightDelta(state.names, tuple(state.arrays["drift"]), factors)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MomentumPredictor(_DriftPredictor):
-    r"""Forecasts a given multiple of the drift.
+class MomentumPredictor(AbstractPredictor):
+    r"""Forecasts a given multiple of the drift, see :class:`AbstractPredictor`.
 
-    .. math::
-        \bar d_t = \gamma_t \, \bar d_{t-1} + (1 - \gamma_t) \, D_t / \eta_t, \qquad
-        \gamma_t = \min (\gamma, 1 - 1/t), \qquad \hat\Delta = \lambda \, \eta \, \bar d_t
+    .. math:: \hat\Delta = \lambda \, \eta \, \bar d
 
-    with :math:`D_t` the displacement of full step t, :math:`\eta_t` its learning rate and
-    :math:`\eta` the current one. The first displacements are averaged with equal weights.
-
-    Args:
-        decay: :math:`\gamma` in [0, 1), dimensionless.
-        coefficient: :math:`\lambda`, dimensionless, finite; 0 moves nothing.
-        gated: Whether predicted steps need skill.
-
-    Raises:
-        ConfigError: If an argument is invalid.
+    with the current learning rate :math:`\eta`.
 
     References:
         EMA-Nesterov (2026), https://arxiv.org/abs/2605.25395
     """
 
-    coefficient: float = 0.5
+    coefficient: float = 0.5  #: :math:`\lambda`, dimensionless, finite; 0 moves nothing.
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not math.isfinite(self.coefficient):
             raise ConfigError("coefficient", "a finite number", self.coefficient)
 
-    @property
-    def _length(self) -> float:
-        return self.coefficient
+    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
+        """Return the coefficient times learning rate times drift."""
+        return _along_drift(state, rates, self.coefficient)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FittedPredictor(_DriftPredictor):
+class FittedPredictor(AbstractPredictor):
     r"""Forecasts the drift, with a length that is fitted by least squares to the next full steps.
 
     .. math:: \hat\Delta = \lambda \, \eta \, \bar d
 
-    with the drift :math:`\bar d` of :class:`MomentumPredictor`. All tensors of a kind have the same
-    :math:`\lambda`, from 0 to 1; see :class:`hybrid_predict.policy.confidence.Confidence`.
-
-    Args:
-        decay: :math:`\gamma` in [0, 1), dimensionless.
-        gated: Whether predicted steps need skill.
-
-    Raises:
-        ConfigError: If an argument is invalid.
+    All tensors of a kind have the same :math:`\lambda`, from 0 to 1; see
+    :class:`hybrid_predict.policy.confidence.Confidence`.
     """
 
     fitted: ClassVar[bool] = True
 
-    @property
-    def _length(self) -> float:
-        return 1.0
+    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
+        """Return the learning rate times the drift."""
+        return _along_drift(state, rates, 1.0)
 
 
 PREDICTORS: dict[str, type[AbstractPredictor]] = {

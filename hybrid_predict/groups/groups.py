@@ -22,7 +22,7 @@ from hybrid_predict.tensors.deltas import WeightDelta
 from hybrid_predict.updates import make_update
 
 if TYPE_CHECKING:
-    from hybrid_predict.forecast.movement import Forecast
+    from hybrid_predict.forecast.forecaster import Forecast
     from hybrid_predict.forecast.predictors import AbstractPredictor
 
 LEFT = "matrices are left to an optimizer"
@@ -277,7 +277,7 @@ class Groups:
         Raises:
             PredictorError: If a predictor returns a forecast of the wrong form.
         """
-        from hybrid_predict.forecast.movement import Forecast
+        from hybrid_predict.forecast.forecaster import Forecast
 
         deltas: list[WeightDelta] = []
         optimizers: list[int] = []

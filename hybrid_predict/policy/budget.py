@@ -24,12 +24,7 @@ def budget(step_operations: float, max_overhead: float) -> float:
 
 
 def shortest_period(operations: Callable[[int], float], allowed: float) -> int | None:
-    """Return the shortest period whose corrections are within a budget; None if none is.
-
-    Args:
-        operations: What correcting adds to an average full step, by the period.
-        allowed: The budget.
-    """
+    """Return the shortest period within a budget, None if none is, by operations per period."""
     periods = range(1, LONGEST_PERIOD + 1)
     return next((period for period in periods if operations(period) <= allowed), None)
 
@@ -37,22 +32,17 @@ def shortest_period(operations: Callable[[int], float], allowed: float) -> int |
 def remedies(
     needed: float, step_operations: float, max_overhead: float, samples: int | None
 ) -> str:
-    """Return what would allow so many operations of corrections in a full step, in words.
+    """Return in words what would allow ``needed`` operations of corrections in a full step.
 
-    Args:
-        needed: Operations that corrections need in an average full step.
-        step_operations: Operations of a plain full step.
-        max_overhead: The present limit.
-        samples: Samples of a batch; None if they are not known.
+    ``samples`` is the number of samples of a batch, None if it is not known.
     """
     share = needed / budget(step_operations, 1.0)
     digits = 1 - math.floor(math.log10(share))
     enough = round(math.ceil(share * 10.0**digits) / 10.0**digits, max(0, digits))
     overhead = f"max_overhead={enough:g}"
-    allowed = max_overhead * step_operations
-    if not allowed:
+    if not max_overhead * step_operations:
         return overhead
-    factor = needed / allowed
+    factor = needed / (max_overhead * step_operations)
     larger = f"batches {math.ceil(10 * factor) / 10:,g} times as large"
     if samples is not None:
         larger = f"batches of at least {math.ceil(samples * factor):,} samples (now {samples:,})"
@@ -66,15 +56,13 @@ def describe_period(period: int, max_overhead: float) -> str:
 
 
 def deal(work: Sequence[int], ranks: int, first: int = 0) -> list[int]:
-    """Deal pieces of work to ranks, the largest first, each to the rank with the least so far.
+    """Deal pieces of work, the largest first, each to the rank with the least so far.
 
-    Full steps of a period are dealt matrices in the same way, so that they cost alike.
-
-    The result depends on the arguments alone, so every rank finds the same without communication.
+    Every rank finds the same. Full steps of a period take the place of ranks in :func:`turns`.
 
     Args:
         work: Counted work of each piece.
-        ranks: Number of ranks, or of full steps.
+        ranks: Number of ranks.
         first: Rank that comes first among ranks with equal work.
 
     Returns:
@@ -92,9 +80,7 @@ def deal(work: Sequence[int], ranks: int, first: int = 0) -> list[int]:
 def turns(work: Sequence[tuple[int, int]], period: int) -> list[int]:
     """Return in which full step of a period each matrix is corrected, so that they cost alike.
 
-    Args:
-        work: The rank that finds the direction of each, and the operations of that.
-        period: Full steps from one correction of a matrix to the next.
+    ``work`` has the rank that finds the direction of each matrix, and the operations of that.
     """
     found = [0] * len(work)
     for rank in {rank for rank, _ in work}:

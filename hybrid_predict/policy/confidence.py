@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, final
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
 
 from hybrid_predict.config import MOST_PREDICTED
-from hybrid_predict.policy.saving import loaded
+from hybrid_predict.policy.limits import Mean
 from hybrid_predict.policy.verdict import Slopes
 
 FIRST = 2  # windows for the first estimate of skill
@@ -85,19 +85,15 @@ class Window(NamedTuple):
         return cls._make([max(steps), *map(math.fsum, sums), max(rates)])
 
     def scaled(self, length: float) -> Window:
-        """Return what it would have measured of a forecast of another length."""
+        """Return what it would have measured, but for ``late``, of a forecast of another length."""
         square = length * length
-        return self._replace(
-            dot=length * self.dot,
-            forecast=square * self.forecast,
-            chance=square * self.chance,
-            late=length * self.late,
-        )
+        forecast = square * self.forecast
+        return self._replace(dot=length * self.dot, forecast=forecast, chance=square * self.chance)
 
 
 @final
 @dataclass
-class Skill:
+class Skill(Mean):
     r"""Running mean over windows of the share of the movement that forecasts explain.
 
     .. math:: s = c \, |c|, \qquad c = \frac{\sum_k \langle \hat\Delta_k, D_k \rangle}
@@ -110,41 +106,30 @@ class Skill:
     signs c has the variance v, and s the standard deviation :math:`\sqrt 3 v`.
     """
 
-    windows: int = 0
-    mean: float = 0.0  # of s, in [-1, 1]
-    square: float = 0.0  # mean squared deviation of s
     chance: float = 0.0  # mean of v
 
-    @property
-    def share(self) -> float:
-        """Weight of the last window in running means."""
-        return 1.0 / min(max(self.windows, 1), MEMORY)
-
-    def add(self, window: Window) -> bool:
-        """Add a window; return False for one without movement or forecast, or not finite."""
-        sizes = math.sqrt(max(window.moved, 0.0)) * math.sqrt(max(window.forecast, 0.0))
+    def add(self, window: Window) -> float:
+        """Add a window, and return its weight; 0 without movement or forecast, or not finite."""
+        sizes = math.sqrt(window.moved) * math.sqrt(window.forecast)
         numbers = sizes, window.dot, window.chance
         if not (all(map(math.isfinite, numbers)) and sizes > 0.0):
-            return False
+            return 0.0
         cosine = min(max(window.dot / sizes, -1.0), 1.0)
-        self.windows += 1
-        off = cosine * abs(cosine) - self.mean
-        self.mean += self.share * off
-        self.square = (1.0 - self.share) * (self.square + self.share * off * off)
-        self.chance += self.share * (window.chance / (sizes * sizes) - self.chance)
-        return True
+        share = self.take(cosine * abs(cosine), 1.0 / MEMORY)
+        self.chance += share * (window.chance / (sizes * sizes) - self.chance)
+        return share
 
     @property
     def known(self) -> bool:
         """Whether there were enough windows for an estimate."""
-        return self.windows >= FIRST
+        return self.count >= FIRST
 
     @property
     def lower(self) -> float:
         """Lower bound of the mean skill; -1 if skill is not known yet."""
         if not self.known:
             return -1.0
-        count = min(self.windows, MEMORY)
+        count = min(self.count, MEMORY)
         between = math.sqrt(self.square * count / (count - 1))
         least = max(between, RESOLUTION, 1.5 * math.sqrt(3.0) * self.chance)
         return self.mean - 2.0 * least / math.sqrt(count)
@@ -159,14 +144,8 @@ class Thresholds(NamedTuple):
     worth: float  # worth of a predicted step below which it is not reached, or halves
 
 
-NEAR = Thresholds(rising=0.03, falling=-0.05, worth=0.1)
-FAR = Thresholds(rising=0.2, falling=0.1, worth=0.5)
-"""Thresholds of advances up to :data:`REACH`, and beyond it."""
-
-
-def thresholds(advance: float) -> Thresholds:
-    """Return what an advance needs."""
-    return FAR if advance > REACH else NEAR
+NEAR = Thresholds(rising=0.03, falling=-0.05, worth=0.1)  # of advances up to REACH
+FAR = Thresholds(rising=0.2, falling=0.1, worth=0.5)  # beyond it
 
 
 def carried(decay: float, first: int, second: int) -> float:
@@ -181,6 +160,10 @@ def carried(decay: float, first: int, second: int) -> float:
         return 0.0
     into = decay**first * (1.0 - decay**second)
     return into * first / (second * (1.0 - decay**first))
+
+
+def _outgrown(known: float, rate: float) -> bool:
+    return 0.0 < RISE * known < rate
 
 
 @final
@@ -257,43 +240,24 @@ class Confidence:
         return min(max(-self.product * self.verifying / full, 0.0), 1.0) if full > 0.0 else 0.0
 
     def summary(self, *, adaptive: bool) -> dict[str, float | int]:
-        """Return the numbers that are shown to a user."""
-        shown: dict[str, float | int] = {
-            "mean": self.skill.mean,
-            "lower": self.skill.lower,
-            "length": self.length,
-            "fitted": self.fitted,
-            "error": self.error,
-            "windows": self.skill.windows,
-        }
-        if adaptive:
-            shown |= {"persistence": self.persistence, "advance": self.advance}
-        return shown
-
-    def multiples(self, number: float, *, least: float) -> float:
-        """Return how many forecasts a predicted step moves, with ``number`` of them per full step.
-
-        Args:
-            number: Number of predicted steps per full step.
-            least: Smallest number of forecasts of the length so far.
-        """
-        length = min(self.advance / number, LONGEST) if number > 0.0 else 0.0
-        return max(least * self.multiple, length / self.unit if self.unit > 0.0 else 0.0)
+        """Return the numbers that are shown to a user, see `SavingsLedger.skills`."""
+        names = ("length", "fitted", "error", *(("persistence", "advance") if adaptive else ()))
+        shown = {"mean": self.skill.mean, "lower": self.skill.lower, "windows": self.skill.count}
+        return shown | {name: getattr(self, name) for name in names}
 
     def add(self, window: Window, *, decay: float, planned: bool) -> None:
         """Add a closed window.
 
-        Args:
-            window: Its sums over the tensors.
-            decay: That of the average that moves the weights, in [0, 1).
-            planned: Whether the number of predicted steps is planned.
+        ``decay`` is that of the average that moves the weights, in [0, 1), and ``planned`` whether
+        the number of predicted steps is planned.
         """
         before = self.latest
         self.latest = window
         self.renew(window.rate)
-        if self.skill.add(window):
-            self._fit(window)
-        if before.steps and window.late:  # else no other window stands right before this one
+        if share := self.skill.add(window):
+            self._fit(window, share)
+        # Else no other window stands right before this one, or the comparison says nothing.
+        if before.steps and window.late and not _outgrown(self.peak, window.rate):
             self._follow(before, window, decay, planned=planned)
         if window.rate > 0.0:
             self.rate = window.rate
@@ -301,36 +265,35 @@ class Confidence:
             if RISE * window.rate >= self.peak:
                 self.at_peak = self.advance
 
-    def _fit(self, window: Window) -> None:
+    def _fit(self, window: Window, share: float) -> None:
         scaled = window.scaled(self.multiple)
         error = (scaled.moved - 2.0 * scaled.dot + scaled.forecast) / scaled.moved
-        self.error += self.skill.share * (error - self.error)
-        if not window.drift > 0.0:
+        self.error += share * (error - self.error)
+        if not 0.0 < window.drift < math.inf:
             return
         self.unit = math.sqrt(window.forecast / window.drift)
         best = window.dot / window.forecast
-        self.fitted += self.skill.share * (best * self.unit - self.fitted)
+        self.fitted += share * (best * self.unit - self.fitted)
         self.weight = FORGETTING * self.weight + 1.0
         self.best += (best - self.best) / self.weight
 
     def _follow(self, before: Window, window: Window, decay: float, *, planned: bool) -> None:
         """Measure the persistence of the forecast of the window before, and change the advance."""
         share = carried(decay, before.steps, window.steps)
-        square = (1.0 - share) * math.sqrt(before.forecast * max(before.drift, 0.0))
+        square = (1.0 - share) * math.sqrt(before.forecast * before.drift)
         if not 0.0 < square < math.inf:
             return
         number = (window.late - share * before.dot) / square
-        noise = math.sqrt(max(before.chance, 0.0)) / square
-        if not math.isfinite(number) or not math.isfinite(noise):
-            return
-        if self._outgrown(self.peak, window.rate):  # the comparison says nothing
+        noise = math.sqrt(before.chance) / square
+        if not math.isfinite(number + noise):
             return
         mean = 0.5 * (self.persistence + number) if self.measured else number
-        downhill = 0.0 if self.end > 0.0 else 1.0
-        gained = downhill if planned else self.worth
+        gained = self.worth
+        if planned:
+            gained = 0.0 if self.end > 0.0 else 1.0
         doubled = min(max(2.0 * self.advance, FIRST_ADVANCE), MOST)
-        here = thresholds(self.advance)
-        there = thresholds(doubled)
+        here = FAR if self.advance > REACH else NEAR
+        there = FAR if doubled > REACH else NEAR
         if min(mean, number) < here.falling or gained < here.worth:
             self.advance *= 0.5
         elif min(mean, number) - 2.0 * noise > there.rising and gained >= there.worth:
@@ -353,8 +316,7 @@ class Confidence:
         ``end`` is the slope :math:`\langle g, \Delta \rangle` of the kind's movement where it ends,
         with the verifying step's gradient g.
         """
-        numbers = slopes.product, slopes.own_product, end
-        if all(map(math.isfinite, numbers)):
+        if math.isfinite(slopes.product) and math.isfinite(slopes.own_product + end):
             self.product += slopes.product
             self.own_product += slopes.own_product
             self.end += end
@@ -368,24 +330,10 @@ class Confidence:
         whether it is smaller than before.
         """
         advance = self.advance
-        if self._outgrown(self.peak, rate):
+        if _outgrown(self.peak, rate):
             self.advance = self.at_peak = self.persistence = 0.0
             self.measured = 0
             self._forget_verdicts()
-        elif self._outgrown(self.rate, rate):
+        elif _outgrown(self.rate, rate):
             self.advance = min(self.advance, self.at_peak)
         return self.advance < advance
-
-    @staticmethod
-    def _outgrown(known: float, rate: float) -> bool:
-        return 0.0 < RISE * known < rate
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything as primitives."""
-        return {**asdict(self), "latest": list(self.latest)}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Confidence:
-        """Return the confidence of a :meth:`state_dict`."""
-        parts = {"skill": loaded(Skill, state["skill"]), "latest": Window._make(state["latest"])}
-        return loaded(cls, {**state, **parts})

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any, final
-
-from hybrid_predict.policy.saving import loaded
+from dataclasses import dataclass, field
+from typing import final
 
 REACH, DECAY, LEAST = 6.0, 0.95, 8
 """A baseline clips readings at so many deviations; decay of its means; readings until it counts."""
@@ -35,37 +33,40 @@ EXHAUSTED = f"no more predicted steps: they were paused {MOST_PAUSES} times befo
 """Event of the ledger."""
 
 
-@final
 @dataclass
-class Baseline:
-    """Running mean and mean squared deviation of a number, and the number of readings."""
+class Mean:
+    """Running mean of readings, their mean squared deviation, and their number."""
 
+    count: int = 0
     mean: float = 0.0
     square: float = 0.0
-    count: int = 0
+
+    def take(self, value: float, least: float) -> float:
+        """Add a reading, and return its weight: that of an equal mean, but not below ``least``."""
+        self.count += 1
+        share = max(least, 1.0 / self.count)
+        off = value - self.mean
+        self.mean += share * off
+        self.square = (1.0 - share) * (self.square + share * off * off)
+        return share
+
+
+@final
+@dataclass
+class Baseline(Mean):
+    """Running mean of a number whose outliers are clipped."""
 
     def deviation(self, smallest: tuple[float, float]) -> float:
         """Return the running standard deviation, above 0."""
-        share, least = smallest
-        return max(math.sqrt(self.square), share * abs(self.mean), least)
+        return max(math.sqrt(self.square), smallest[0] * abs(self.mean), smallest[1])
 
-    def clipped(self, value: float, smallest: tuple[float, float]) -> float:
-        """Clip a value to the range that the baseline accepts."""
-        if self.count < LEAST:
-            return value
-        reach = REACH * self.deviation(smallest)
-        return min(self.mean + reach, max(self.mean - reach, value))
-
-    def add(self, value: float, smallest: tuple[float, float]) -> None:
-        """Add a reading."""
-        if self.count:
-            share = max(1.0 - DECAY, 1.0 / (self.count + 1))
-            off = self.clipped(value, smallest) - self.mean
-            self.mean += share * off
-            self.square = (1.0 - share) * (self.square + share * off * off)
-        else:
-            self.mean = value
-        self.count += 1
+    def add(self, value: float, smallest: tuple[float, float]) -> float:
+        """Add a reading, and return it clipped to the range that the baseline accepts."""
+        if self.count >= LEAST:
+            reach = REACH * self.deviation(smallest)
+            value = min(self.mean + reach, max(self.mean - reach, value))
+        self.take(value, 1.0 - DECAY)
+        return value
 
 
 @final
@@ -76,51 +77,44 @@ class Limits:
     Predicted steps are undone if the loss of the verifying step exceeds
     :math:`\mu + \max(12 \sigma, 3 |\mu|)`, with running mean :math:`\mu` and standard deviation
     :math:`\sigma`, or if the logarithm of a gradient norm exceeds its running mean by
-    :math:`\max(8 \sigma, \log 100)`.
-
-    Args:
-        norms: Baselines of the logarithms of gradient norms, one per optimizer.
-        loss: Baseline of the loss.
-        start: Mean loss at the end of the warm-up; nan before any loss.
-        mean: Mean loss now; nan before any loss.
-        until: Last full step of the pause.
-        pauses: Number of alarms that count.
-        calm: Full steps since the last alarm.
-        above: Full steps in a row with a mean loss far above that of the warm-up.
-        idle: Verifying steps in a row without an update.
+    :math:`\max(8 \sigma, \log 100)`. Limits are infinite until enough is known.
     """
 
-    norms: list[Baseline]
+    norms: list[Baseline]  # of the logarithms of gradient norms, one per optimizer
     loss: Baseline = field(default_factory=Baseline)
-    start: float = math.nan
-    mean: float = math.nan
-    until: int = 0
-    pauses: int = 0
-    calm: int = 0
-    above: int = 0
-    idle: int = 0
+    start: float = math.nan  # mean loss at the end of the warm-up; nan before any loss
+    mean: float = math.nan  # mean loss now; nan before any loss
+    until: int = 0  # last full step of the pause
+    pauses: int = 0  # number of alarms that count
+    calm: int = 0  # full steps since the last alarm
+    above: int = 0  # full steps in a row with a mean loss far above that of the warm-up
+    idle: int = 0  # verifying steps in a row without an update
 
     @classmethod
     def of(cls, optimizers: int) -> Limits:
-        """Return the limits before the first full step, which are infinite."""
+        """Return the limits before the first full step."""
         return cls([Baseline() for _ in range(optimizers)])
 
     @property
     def largest_loss(self) -> float:
-        """Loss above which predicted steps are undone; infinite if not known yet."""
+        """Loss above which predicted steps are undone."""
         if self.loss.count < LEAST:
             return math.inf
         return self.loss.mean + max(12 * self.loss.deviation(LOSS), 3 * abs(self.loss.mean))
 
-    @property
-    def largest_norms(self) -> list[float]:
-        """Gradient norm of each optimizer above which predicted steps are undone."""
-        return [
-            math.exp(min(norm.mean + max(8 * norm.deviation(NORM), math.log(100)), HIGHEST))
-            if norm.count >= LEAST
-            else math.inf
-            for norm in self.norms
-        ]
+    def largest_norm(self, optimizer: int) -> float:
+        """Return the norm of an optimizer's gradients above which predicted steps are undone."""
+        norm = self.norms[optimizer]
+        if norm.count < LEAST:
+            return math.inf
+        return math.exp(min(norm.mean + max(8 * norm.deviation(NORM), math.log(100)), HIGHEST))
+
+    def loss_cause(self, loss: float | None) -> str:
+        """Return what is wrong with the loss of a verifying step; empty if nothing is known."""
+        if loss is not None and not math.isfinite(loss):
+            return "the loss of a verifying step was not finite"
+        high = loss is not None and loss > self.largest_loss
+        return "the loss of a verifying step stood far above its mean" if high else ""
 
     @property
     def exhausted(self) -> bool:
@@ -139,13 +133,13 @@ class Limits:
     def alarm(self, step: int) -> None:
         """Pause predicted steps after full step number ``step``, for longer each time."""
         if step > self.until:
-            self.until = step + PAUSE * 2 ** min(self.pauses, 20)
+            self.until = step + PAUSE * 2**self.pauses
             self.pauses += 1
         self.calm = 0
         self.idle = 0
 
-    def learn(self, loss: float, norms: list[float], *, warmup: bool) -> None:
-        """Add loss and gradient norms of a full step without an alarm; nan where not measured."""
+    def learn(self, loss: float | None, norms: list[float], *, warmup: bool) -> None:
+        """Add loss and gradient norms of a full step without an alarm, as far as they are known."""
         self.calm += 1
         if self.calm >= CALM and not self.exhausted:
             self.calm = 0
@@ -153,25 +147,12 @@ class Limits:
         for baseline, norm in zip(self.norms, norms, strict=True):
             if 0.0 < norm < math.inf:  # the norm is 0 while a loss is switched off
                 baseline.add(math.log(norm), NORM)
-        if math.isfinite(loss):
-            self._add_loss(loss, warmup=warmup)
-
-    def _add_loss(self, loss: float, *, warmup: bool) -> None:
-        clipped = self.loss.clipped(loss, LOSS)
+        if loss is None or not math.isfinite(loss):
+            return
         deviation = self.loss.deviation(LOSS)
-        self.loss.add(loss, LOSS)
+        clipped = self.loss.add(loss, LOSS)
         self.mean = clipped if math.isnan(self.mean) else 0.9 * self.mean + 0.1 * clipped
         if warmup or math.isnan(self.start):
             self.start = self.mean
         above = self.mean - self.start > max(RISE * abs(self.start), deviation)
         self.above = self.above + 1 if above else 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything as primitives."""
-        return asdict(self)
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Limits:
-        """Return the limits of a :meth:`state_dict`."""
-        norms = [loaded(Baseline, numbers) for numbers in state["norms"]]
-        return loaded(cls, {**state, "norms": norms, "loss": loaded(Baseline, state["loss"])})

@@ -71,9 +71,8 @@ def schedule(config: HybridConfig, observed: int = 0) -> Schedule:
     """
     total = config.total_steps
     if total is None:
-        expected = "the run's length in steps"
         remedy = "Set HybridConfig(total_steps=...)."
-        raise ConfigError("total_steps", expected, None, remedy)
+        raise ConfigError("total_steps", "the run's length in steps", None, remedy)
     # The first full step yields the first displacement, and the last one verifies.
     warmup = min(total, max(1, _steps(config.warmup_steps, total), observed))
     cooldown = min(total, max(1, _steps(config.cooldown_steps, total)))
@@ -81,22 +80,19 @@ def schedule(config: HybridConfig, observed: int = 0) -> Schedule:
     full = config.full_steps or 0
     group = config.predict_steps or 0
     speedup = Fraction(config.compression).limit_denominator(1000)
-    if speedup == 1:
-        wanted = planned = 0
-    elif config.paced:
+    wanted = total - round(total / speedup)
+    if speedup == 1 or config.paced:
         wanted = planned = between - math.floor(between / speedup)
     elif group:
         groups, rest = divmod(between, full + group)
         wanted = planned = groups * group + max(0, rest - full)
     else:
         most = Fraction(1, 2) if speedup < 2 else 1 - 1 / (2 * speedup - 1)
-        wanted = total - round(total / speedup)
         planned = min(wanted, math.floor(most * between))
     return Schedule(total, warmup, cooldown, between, planned, wanted, full, group)
 
 
 def _steps(length: int | float, total: int) -> int:
-    """Convert a length in steps, or a share of the run, to steps."""
     return length if isinstance(length, int) else math.ceil(length * total)
 
 

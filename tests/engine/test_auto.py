@@ -198,7 +198,7 @@ def counts(records):
 
 def test_predicted_steps_that_go_uphill_begin_anew(monkeypatch):
     uphill = torch.tensor([1.0, 1.0, -1.0, 1.0])
-    monkeypatch.setattr("hybrid_predict.forecast.forecaster.slopes", lambda *_: uphill)
+    monkeypatch.setattr("hybrid_predict.forecast.forecaster.Forecaster.slopes", lambda *_: [uphill])
     bench = hurried(total_steps=60)
     records = bench.finish()
     verdicts = [record for record in records if record.predicted]

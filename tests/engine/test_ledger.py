@@ -7,7 +7,6 @@ import pytest
 from loops import Bench, make_config
 
 from hybrid_predict import SavingsLedger
-from hybrid_predict.errors import ConfigError
 from hybrid_predict.ledger import LEAST_FACTOR
 
 BY_HAND = SavingsLedger(
@@ -30,7 +29,6 @@ DERIVED = {
     "saved_steps_fraction": 1 / 3,
     "overhead_fraction": 0.1,
     "estimated_seconds_saved": 30 * 0.5 - 3.0,
-    "estimated_flops_saved": 30_000.0 - 57 * 20,
     "predicted_per_full_step": 0.5,
 }
 
@@ -42,30 +40,20 @@ def test_derived_figures_are_those_computed_by_hand():
 
 def test_an_empty_ledger_has_saved_nothing():
     derived = {name: getattr(SavingsLedger(), name) for name in DERIVED}
-    assert derived.pop("estimated_flops_saved") is None
     assert set(derived.values()) == {0.0}
 
 
-def test_json_round_trip_loses_nothing():
+def test_a_summary_as_json_loses_nothing():
     bench = Bench(make_config())
     bench.finish()
     for ledger in (SavingsLedger(), BY_HAND, bench.engine.ledger):
-        assert SavingsLedger.from_json(ledger.to_json()) == ledger
+        assert SavingsLedger.from_dict(json.loads(json.dumps(ledger.summary()))) == ledger
 
 
-BAD = {
-    "no-json": "{",
-    "missing": json.dumps({"steps": 3}),
-    "text": json.dumps({**BY_HAND.summary(), "steps": "many"}),
-    "null": json.dumps({**BY_HAND.summary(), "full_seconds": None}),
-    "events": json.dumps({**BY_HAND.summary(), "events": {"step": 1}}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_text_that_is_no_ledger_is_refused(name):
-    with pytest.raises(ConfigError, match="expected"):
-        SavingsLedger.from_json(BAD[name])
+@pytest.mark.parametrize("changes", [{"steps": "many"}, {"full_seconds": None}, {"events": [1]}])
+def test_what_is_no_ledger_is_refused(changes):
+    with pytest.raises((TypeError, ValueError)):
+        SavingsLedger.from_dict({**BY_HAND.summary(), **changes})
 
 
 def test_predicted_steps_do_not_save_what_the_first_full_step_compiles():
@@ -77,11 +65,6 @@ def test_predicted_steps_do_not_save_what_the_first_full_step_compiles():
     assert known > 0
     bench.finish()
     assert bench.engine.ledger.startup_seconds == known < bench.engine.ledger.full_seconds
-
-
-def test_ledgers_of_earlier_versions_can_be_read():
-    data = {name: x for name, x in BY_HAND.summary().items() if name != "startup_seconds"}
-    assert SavingsLedger.from_dict(data) == BY_HAND
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybrid_predict.forecast.movement import check_delta
+from hybrid_predict.forecast.forecaster import check_delta
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.ranks import sums
 from hybrid_predict.saved import cloned

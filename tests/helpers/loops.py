@@ -42,7 +42,7 @@ def hurry(engine: HybridEngine, advance: float = 1.5) -> None:
     policy = engine._policy
     for kind in KINDS:
         for k in range(len(engine.optimizer.optimizers)):
-            skill = Skill(windows=2, mean=0.5)
+            skill = Skill(count=2, mean=0.5)
             known = Confidence(skill=skill, best=0.8, persistence=1.0, measured=1, advance=advance)
             policy.confidences[kind, k] = known
     policy.decide()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,7 +168,7 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     files = {f.path for f in client.list_artifacts(run_id, "hybrid_predict")}
     assert files == {"hybrid_predict/ledger.json", "hybrid_predict/run.png"}
     text = Path(client.download_artifacts(run_id, "hybrid_predict/ledger.json")).read_text()
-    assert SavingsLedger.from_json(text) == ledger
+    assert SavingsLedger.from_dict(json.loads(text)) == ledger
 
 
 class Broken(Net):

@@ -5,14 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from hybrid_predict.policy.confidence import (
     FAR,
     FIRST_ADVANCE,
     LEAST_ADVANCE,
-    LONGEST,
     MEMORY,
     MOST,
     NEAR,
@@ -77,12 +74,6 @@ def test_the_bound_is_two_standard_errors_below_the_mean():
     assert skill.lower == pytest.approx(values.mean() - 2 * error)
 
 
-def test_old_windows_are_forgotten():
-    skill = read(*[window(0.9)] * 50, *[window(-0.9)] * 50)
-    assert skill.mean < -0.6
-    assert skill.windows == 100
-
-
 NOTHING = {
     "still": {"moved": 0.0},
     "no forecast": {"forecast": 0.0},
@@ -136,11 +127,6 @@ def test_the_error_is_that_of_the_forecast_that_was_made(moved, made):
     assert one.error == pytest.approx(float(off @ off) / moved**2)
 
 
-advances = st.floats(0.0, MOST)
-persistences = st.floats(-2.0, 2.0)
-ends = st.sampled_from([-1.0, 0.0, 1e-9, 1.0])
-
-
 def measured(q, error=0.0, early=0.0, decay=0.0):
     """Two windows in which the persistence is q, with its standard deviation by chance."""
     share = carried(decay, 20, 20)
@@ -148,54 +134,6 @@ def measured(q, error=0.0, early=0.0, decay=0.0):
     noise = (error * square) ** 2
     before = Window(20, early, 1.0, 4.0, 9.0, noise)
     return before, Window(20, 0.0, 1.0, 4.0, 9.0, noise, q * square + share * early)
-
-
-def follow(q, error=0.0, early=0.0, decay=0.0, planned=False, **known):
-    """What is known after a window with this persistence."""
-    before, after = measured(q, error, early, decay)
-    return closed(after, planned=planned, decay=decay, latest=before, **known)
-
-
-def naive(known, q, planned, error):
-    """Persistence and advance after a window, case by case."""
-    mean = (known["persistence"] + q) / 2 if known["measured"] else q
-    low, advance = min(mean, q), known["advance"]
-    gained = 1.0 if not planned else 0.0 if known["end"] > 0 else 1.0
-    doubled = min(MOST, max(FIRST_ADVANCE, 2 * advance))
-    rising, _, enough = FAR if doubled > REACH else NEAR
-    _, falling, least = FAR if advance > REACH else NEAR
-    if low < falling or gained < least:
-        advance = advance / 2
-    elif low - 2 * error > rising and gained >= enough:
-        advance = doubled
-    if planned and not known["end"]:
-        advance = min(advance, FIRST_ADVANCE)
-    return mean, advance if advance >= LEAST_ADVANCE else 0.0
-
-
-@given(
-    persistence=persistences,
-    advance=advances,
-    count=st.integers(0, 50),
-    end=ends,
-    q=persistences,
-    early=st.floats(-1.0, 1.0),
-    error=st.floats(0.0, 0.1),
-    decay=st.sampled_from([0.0, 0.9]),
-    planned=st.booleans(),
-)
-def test_an_advance_follows_its_windows_case_by_case(
-    persistence, advance, count, end, q, early, error, decay, planned
-):
-    low = min((persistence + q) / 2, q)
-    edges = [edge for each in (NEAR, FAR) for edge in (each.falling, each.rising + 2 * error)]
-    assume(all(abs(x - edge) > 1e-9 for x in (low, q) for edge in edges))
-    assume(measured(q, error, early, decay)[1].late)  # 0 says that no window stands before
-    known = {"persistence": persistence, "advance": advance, "measured": count, "end": end}
-    new = follow(q, error, early, decay, planned, **known)
-    found = new.persistence, new.advance
-    assert found == pytest.approx(naive(known, q, planned, error), abs=1e-9)
-    assert 0.0 <= new.advance <= MOST and new.end == 0.0 and new.measured == count + 1
 
 
 BETWEEN, FAR_BETWEEN = (FAR.falling + NEAR.rising) / 2, (FAR.falling + FAR.rising) / 2
@@ -312,16 +250,3 @@ def test_momentum_alone_is_no_persistence(decay):
     assert abs(persistence(momentum(gradients, decay), decay)) < NEAR.rising
     drift = momentum(np.ones((1500, 4)), decay)
     assert persistence(drift, decay) == pytest.approx(1.0, rel=1e-3)
-
-
-@given(advance=advances, number=st.floats(0.02, 4.0), unit=st.floats(0.1, 2.0))
-def test_an_advance_is_divided_among_the_predicted_steps_of_a_full_step(advance, number, unit):
-    one = Confidence(advance=advance, unit=unit, best=0.5)
-    assert one.multiples(number, least=0.0) * unit == pytest.approx(min(advance / number, LONGEST))
-    assert one.multiples(number, least=1.0) >= 0.5
-    assert one.multiples(0.0, least=0.0) == 0.0
-
-
-def test_what_was_saved_goes_on_where_it_was():
-    one = closed(window(0.4), window(0.5, late=0.2), decay=0.9)
-    assert Confidence.from_state(one.state_dict()) == one

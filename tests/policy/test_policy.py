@@ -1,5 +1,7 @@
 """Which parts predicted steps may move, and how many steps are due."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,8 @@ from hypothesis import strategies as st
 from hybrid_predict import HybridConfig
 from hybrid_predict.config import MOST_PREDICTED
 from hybrid_predict.policy.confidence import LONGEST, MOST, Confidence, Skill, Window
+from hybrid_predict.policy.limits import LEAST as READINGS
+from hybrid_predict.policy.limits import Baseline
 from hybrid_predict.policy.policy import (
     LEAST,
     NO_SKILL,
@@ -19,7 +23,7 @@ from hybrid_predict.policy.policy import (
 )
 from hybrid_predict.policy.verdict import ENDED, RESTARTED, Evidence, Slopes
 
-SURE = Skill(windows=2, mean=0.5)
+SURE = Skill(count=2, mean=0.5)
 
 
 def make(parts=(), trained=0, *, advances=(), speedup=1.5, total=100, unaffordable="", **changes):
@@ -163,14 +167,14 @@ def test_a_failed_test_ends_predicted_steps_unless_forecasts_had_lasted(advance,
     policy.evidence = Evidence(verdicts=9, wealth=1e9)
     assert event in policy.learn(shown())
     assert policy.pausing(99) is (event == ENDED)
-    assert not policy.lasting
+    assert not any(each.advance for each in policy.confidences.values())
 
 
 def test_a_window_of_a_kind_that_is_not_predicted_any_more_is_left_out():
     policy = make([hidden(100)], 100)
     policy.follow([], 100)
     policy.learn(Outcome(1, [1.0], windows=[(("hidden", 0), Window(20, 0.8, 1.0, 1.0, 1.0))]))
-    assert not policy.confidences and not policy.skill.windows
+    assert not policy.confidences and not policy.skill.count
 
 
 def test_what_was_saved_goes_on_where_it_was():
@@ -185,3 +189,24 @@ def test_what_was_saved_goes_on_where_it_was():
     assert again.due(50) == policy.due(50)
     other_run = Policy(HybridConfig(total_steps=100), optimizers=2)
     assert not other_run.load_state_dict(policy.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("norm", "loss", "words"),
+    [
+        (1.0, 1.0, ""),
+        (1.0, None, ""),
+        (math.nan, 1.0, "not finite"),
+        (11.0, 1.0, "many times its usual length"),
+        (1.0, 6.0, "far above its mean"),
+        (1.0, math.inf, "loss of a verifying step was not finite"),
+    ],
+)
+def test_predicted_steps_are_undone_with_their_cause(norm, loss, words):
+    policy = Policy(HybridConfig(total_steps=100))
+    policy.limits.norms = [Baseline(READINGS, mean=math.log(0.1))]
+    policy.limits.loss = Baseline(READINGS, mean=1.25)
+    found = policy.cause(0, norm, loss, finite=True)
+    assert words in found
+    assert bool(found) == bool(words)
+    assert policy.cause(0, norm, loss, finite=False)

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -26,21 +25,6 @@ def plan(planned, stands=lambda k: True):
 
 def make(total=100, **changes):
     return schedule(HybridConfig(**{"total_steps": total, **changes}))
-
-
-@pytest.mark.parametrize(("total", "speedup"), [(100, 1), (20, 1.25), (997, 1.9), (1000, 3.7)])
-def test_a_run_takes_total_over_speedup_full_steps(total, speedup):
-    planned = make(total, speedup=speedup, warmup_steps=2, cooldown_steps=1)
-    steps = plan(planned)
-    assert len(steps) == total
-    wanted = round(total / Fraction(speedup).limit_denominator(1000))
-    assert steps.count("F") == max(wanted, total - planned.planned)
-    if not planned.shortfall:
-        assert steps.count("F") == wanted
-    if speedup < 2:
-        assert "PP" not in steps
-    assert steps[:2] == "FF"
-    assert steps[-1] == "F"
 
 
 lengths = st.one_of(st.integers(0, 50), st.floats(0, 0.9))

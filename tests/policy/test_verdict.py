@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybrid_predict.policy.verdict import LEVEL, MOST_LOST, Evidence, Slopes, cause
+from hybrid_predict.policy.verdict import LEVEL, MOST_LOST, Evidence, Slopes
 
 NAN, INF = math.nan, math.inf
 
@@ -87,19 +87,3 @@ def share_ended(chance, runs=500, verdicts=300):
 def test_sound_steps_end_no_more_often_than_stated():
     assert share_ended(MOST_LOST) <= LEVEL
     assert share_ended(0.5) > 0.99
-
-
-@pytest.mark.parametrize(
-    ("norm", "loss", "words"),
-    [
-        (1.0, 1.0, ""),
-        (1.0, None, ""),
-        (NAN, 1.0, "not finite"),
-        (11.0, 1.0, "many times its usual length"),
-        (1.0, 6.0, "far above its mean"),
-        (1.0, INF, "loss of a verifying step was not finite"),
-    ],
-)
-def test_predicted_steps_are_undone_with_their_cause(norm, loss, words):
-    assert words in cause(norm, 10.0, loss, 5.0)
-    assert bool(cause(norm, 10.0, loss, 5.0)) == bool(words)

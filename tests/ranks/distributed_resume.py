@@ -136,7 +136,7 @@ def uneven(folder: Path) -> dict[str, Any]:
         group["windows"][1]["shapes"][0][0] += 1
 
     def seen() -> list[int]:
-        return [group.memory.forecaster._window._seen for group in loop.engine._state.groups]
+        return [group.memory.forecaster._seen for group in loop.engine._state.groups]
 
     before = seen()
     loop.engine.load_state_dict(shared[0])
