@@ -70,11 +70,8 @@ class StepHooks:
                 hooks.move_to_end(handle.id, last)
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the listener, or let the closure call it when the gradients are final."""
         handled = id(sys.exc_info()[1])
-        under_way = self._outermost() is not None and handled == self._handled
-        # A kept traceback keeps a call that has raised: another one is a retry where none can nest.
-        nested = under_way and _nests(type(optimizer))
+        nested = self._outermost() is not None and handled == self._handled
         receiver = None if nested else self._listener()
         if receiver is None:
             return None
@@ -104,17 +101,10 @@ class StepHooks:
         return (args[0], observed, *args[2:]), call
 
     def _after(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Call the listener."""
         if kwargs is self._outermost():
             self.forget_call()
             if (receiver := self._listener()) is not None:
                 receiver.after_update(self._index)
-
-
-def _nests(cls: type) -> bool:
-    """Whether a step of this class may call another step that calls the hooks again."""
-    steps = [vars(base).get("step") for base in cls.__mro__]
-    return sum(bool(getattr(step, "hooked", False)) for step in steps) > 1
 
 
 def _no_call() -> None:

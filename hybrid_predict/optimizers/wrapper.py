@@ -41,14 +41,6 @@ class Options(NamedTuple):
 
 
 @final
-class _OptionsById(dict[int, Options]):
-    """Options by ``id``; a parameter that has left the optimizer inside a step stays in place."""
-
-    def __missing__(self, _: int) -> Options:
-        return Options(0.0, 0.0, 0.0, 1.0)
-
-
-@final
 class OptimizerWrapper:
     """Reports the updates of torch optimizers, and skips single updates.
 
@@ -119,7 +111,7 @@ class OptimizerWrapper:
 
     def options(self, index: int | None = None) -> dict[int, Options]:
         """Return how one optimizer, or all, update each parameter at the moment, by ``id``."""
-        by_id = _OptionsById()
+        by_id: dict[int, Options] = {}
         for group, rule in self._ruled(index):
             rate = group["lr"]
             on_device = isinstance(rate, Tensor) and rate.device.type != "cpu"

@@ -76,15 +76,6 @@ def reshard(module: Any) -> None:
         handle.reshard(True)
 
 
-def split_parts(model: nn.Module) -> dict[tuple[int, int], int]:
-    """Map the output of the split of each flat parameter to the ``id`` of the parameter."""
-    parts = {}
-    for _, flat in _flat_parameters(model):
-        places = [k for k, padding in enumerate(flat._is_padding_mask) if not padding]
-        parts.update({(id(flat), k): id(p) for k, p in zip(places, flat._params, strict=True)})
-    return parts
-
-
 def clean(name: str) -> str:
     """Return a name without the parts that wrappers add."""
     return ".".join(part for part in name.split(".") if part != _INNER)
@@ -95,24 +86,11 @@ def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((clean(name), p) for name, p in model.named_parameters())
 
 
-def named_modules(
-    model: nn.Module, *, remove_duplicate: bool = True
-) -> Iterator[tuple[str, nn.Module]]:
+def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules of a model as if nothing was wrapped."""
-    for name, module in model.named_modules(remove_duplicate=remove_duplicate):
+    for name, module in model.named_modules():
         if not _is_wrapper(module):
             yield clean(name), module
-
-
-def named_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the children of a module as if nothing was wrapped."""
-    return ((name, _inner(child)) for name, child in _inner(module).named_children())
-
-
-def _inner(module: Any) -> nn.Module:
-    while _is_wrapper(module):
-        module = module.module
-    return module
 
 
 def _flat_parameters(model: nn.Module) -> list[tuple[Any, Any]]:

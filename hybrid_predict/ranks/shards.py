@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -77,22 +77,9 @@ def keepers(model: nn.Module) -> list[Callable[[], None]]:
     return [*(module.reshard for module in fsdp2_modules(model)), *wrappers]
 
 
-def stand_ins(model: nn.Module) -> dict[Hashable, int]:
-    """Map what stands for a parameter in a forward pass to the ``id`` of the parameter.
-
-    With FSDP2 it is the ``id`` of the full parameter, unless this version of torch stores it in
-    another place. For FSDP1 see :func:`~hybrid_predict.ranks.fsdp1.split_parts`.
-    """
-    params: list[Any] = []
-    for module in fsdp2_modules(model):
-        state = getattr(module, "_get_fsdp_state", lambda: None)()
-        several = getattr(state, "_fsdp_param_groups", None)
-        for group in several or [getattr(state, "_fsdp_param_group", None)]:
-            params += getattr(group, "fsdp_params", ())
-    pairs = [(getattr(p, "_unsharded_param", None), p.sharded_param) for p in params]
-    found: dict[Hashable, int] = {id(f): id(shard) for f, shard in pairs if f is not None}
-    found.update(fsdp1.split_parts(model))
-    return found
+def gathers(model: nn.Module) -> bool:
+    """Return whether FSDP puts whole tensors in the places of parameters in a forward pass."""
+    return bool(fsdp2_modules(model) or fsdp1.wrappers(model))
 
 
 def is_sharded(tensor: Any) -> bool:

@@ -91,11 +91,6 @@ def write_sparse(model, value, bad):
     model.denser.add_(ones.to_sparse())
 
 
-def register(model, value, bad):
-    if bad:
-        model.register_buffer("late", value.expand(4).clone(), persistent=False)
-
-
 def register_earlier(model, value, bad):
     """A large buffer is made long after training has begun, and written to since."""
     if model.steps == 10:
@@ -140,7 +135,6 @@ CASES = {
     "is deleted": lambda: Net(buffers(cache=torch.zeros(3)), delete),
     "becomes None": lambda: Net(buffers(cache=torch.zeros(3)), empty),
     "is None between steps": lambda: Net(buffers(cache=None), fill),
-    "is registered": lambda: Net(change=register),
     "was registered in the run": lambda: Net(change=register_earlier),
     "is written through data": lambda: Net(
         buffers(small=torch.zeros(3), large=torch.zeros(LARGE)), write_through_data

@@ -106,13 +106,7 @@ def test_a_shadowed_run_of_such_an_optimizer_is_the_plain_one(monkeypatch):
     assert same_bits(*ends)
 
 
-def counting():
-    count = [0]
-    return lambda: count.append(1)
-
-
 UNCOPIED = {
-    "a function with variables of its own": lambda path: counting(),
     "a file": lambda path: (path / "log.txt").open("w"),
     "a generator": lambda path: iter(x for x in range(9)),
 }

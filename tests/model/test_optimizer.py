@@ -16,7 +16,7 @@ def named_optimizer(name):
 REFUSED = [
     torch.optim.LBFGS,
     type("Mine", (named_optimizer("SAM"),), {}),
-    *map(named_optimizer, ("AdamWScheduleFree", "Lookahead", "OnebitAdam")),
+    *map(named_optimizer, ("AdamWScheduleFree", "Lookahead")),
 ]
 
 
@@ -67,25 +67,9 @@ class Handing(torch.optim.SGD):
         return self.inner.step(closure)
 
 
-class Seen(torch.optim.SGD):
-    """Has its groups from elsewhere."""
-
-    groups = None
-
-    @property
-    def param_groups(self):
-        return self.groups
-
-    @param_groups.setter
-    def param_groups(self, groups):
-        self.groups = groups
-
-
 WRAPPERS = {
     "an attribute": lambda inner: Handing(inner, None),
     "a list": lambda inner: Handing(_Stepper(inner), [inner]),
-    "a dict": lambda inner: Handing(_Stepper(inner), {"first": inner}),
-    "a property": lambda inner: Seen(inner.param_groups, lr=0.1),
 }
 
 
@@ -208,14 +192,12 @@ class Wrapper:
         self.opt = inner
 
 
-OwnOptimizer = type("Optimizer", (), {"__module__": "fastai.optimizer"})
 ZeroOptimizer = type("Zero", (Wrapper,), {"__module__": "deepspeed.runtime.zero.stage3"})
 
 
 @pytest.mark.parametrize(
     ("other", "remedy"),
     [
-        (OwnOptimizer(), r"OptimWrapper, opt=torch\.optim\.AdamW.*pass learn\.opt\.opt"),
         (Wrapper(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "that it wraps, its attribute 'opt'"),
         (ZeroOptimizer(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "divides weights.*fully_shard"),
         (None, r"optimizer: expected a torch\.optim.Optimizer"),
@@ -231,9 +213,7 @@ class DeepSpeedEngine(nn.Linear):
     """As the engine of DeepSpeed, of which its other engines are subclasses."""
 
 
-@pytest.mark.parametrize("mark", ["ds_id", ""])
-def test_models_of_deepspeed_are_refused_with_the_nearest_that_works(mark):
-    net = nn.Linear(2, 2) if mark else type("PipelineEngine", (DeepSpeedEngine,), {})(2, 2)
-    setattr(net.weight, mark or "own", 0)
+def test_models_of_deepspeed_are_refused_with_the_nearest_that_works():
+    net = type("PipelineEngine", (DeepSpeedEngine,), {})(2, 2)
     with pytest.raises(UnsupportedSetupError, match=r"model: .*DistributedData.*fully_shard"):
         HybridEngine(net, torch.optim.SGD(net.parameters(), lr=0.1), HybridConfig(total_steps=9))

@@ -69,7 +69,7 @@ KINDS = {
     "weights that data or noise change": (
         Styled,
         ["noisy", "style.weight", "weight"],
-        ["noisy", "weight"],
+        ["weight"],
     ),
 }
 
