@@ -7,18 +7,43 @@ compares what they say with torch's public calls.
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, final
 
+from torch import Tensor, nn
 from torch import distributed as dist
-from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.ranks.layouts import register
 
 _INNER = "_fsdp_wrapped_module"
+
+RANGES: Any = WeakTensorKeyDictionary()
+"""The `Range` of each parameter that holds one; nothing in the parameter tells so."""
+
+
+@final
+@dataclass(frozen=True)
+class Range:
+    """What is known of a parameter of which each rank holds a range of the flat entries.
+
+    Args:
+        form: A tensor of the whole parameter's shape, type and device; it has no memory.
+        members: The ranks among which it is divided, in order. Other ranks hold copies.
+        sizes: Number of entries that each of them holds.
+        has_gradient: Returns whether ranks have a gradient, the same on all of them. A rank with an
+            empty range cannot see that by its own part.
+    """
+
+    form: Tensor
+    members: tuple[int, ...]
+    sizes: tuple[int, ...]
+    has_gradient: Callable[[], bool]
 
 
 def wrappers(model: nn.Module) -> list[Any]:
@@ -57,14 +82,22 @@ def check_supported(model: nn.Module) -> None:
 
 
 def note_ranges(model: nn.Module) -> None:
-    """Note which range of each parameter this rank holds; every rank has to call it."""
+    """Note which range of each parameter every rank holds."""
     for module, flat in _flat_parameters(model):
-        if module._handle.uses_sharded_strategy:
-            shapes = [tuple(shape) for shape in flat._shapes]
-            members = dist.get_process_group_ranks(module.process_group)
-            handle = weakref.ref(module._handle)
-            has = [partial(_has_gradient, handle, k) for k in range(len(shapes))]
-            register(flat._params, shapes, members, has)
+        if not module._handle.uses_sharded_strategy:
+            continue
+        members = tuple(dist.get_process_group_ranks(module.process_group))
+        each = flat._sharded_size.numel()
+        cuts = [each * k for k in range(len(members) + 1)]
+        ends = accumulate(flat._numels_with_padding)
+        ends = [end for end, pad in zip(ends, flat._is_padding_mask, strict=True) if not pad]
+        for k, (p, shape) in enumerate(zip(flat._params, flat._shapes, strict=True)):
+            start = ends[k] - math.prod(shape)
+            places = [min(max(cut, start), ends[k]) for cut in cuts]
+            sizes = tuple(b - a for a, b in pairwise(places))
+            form = p.detach().new_empty(()).expand(tuple(shape))
+            has_gradient = partial(_has_gradient, weakref.ref(module._handle), k)
+            RANGES[p] = Range(form, members, sizes, has_gradient)
 
 
 def reshard(module: Any) -> None:
