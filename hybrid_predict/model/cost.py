@@ -80,12 +80,8 @@ class OperationCounter:
         """Count the next full step, if it is the first one and all of it can be counted.
 
         Models with compiled parts are not counted, and neither are models with tensor parallelism,
-        where every rank would count the full layers.
-
-        Args:
-            model: The model.
-            follow: Called with each operation of the full step, its arguments and its result, also
-                if nothing is counted; never for models with compiled parts.
+        where every rank would count the full layers. ``follow`` is called also if nothing is
+        counted, but never for models with compiled parts.
         """
         known = self._started or self._ledger.flops_per_step is not None
         self._started = True
@@ -124,10 +120,7 @@ class OperationCounter:
             self._started = False
 
     def report(self) -> bool:
-        """Write the operations counted so far to the ledger; return whether there were any.
-
-        Every rank has to call it.
-        """
+        """Write the count so far to the ledger, on all ranks; return whether there was any."""
         operations = processes.total(self._total - self._added)
         if operations > 0:
             self._ledger.flops_per_step = operations

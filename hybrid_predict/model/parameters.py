@@ -26,7 +26,7 @@ class ParameterMapper:
     shards.
 
     Args:
-        model: The model; its modules determine names and kinds.
+        model: The model.
         parameters: The parameters that the optimizers update; None for all parameters of the model.
         overrides: Glob pattern over names to kind; the first pattern that matches wins over the
             classification.
@@ -85,7 +85,7 @@ class ParameterMapper:
         index: MatrixIndex,
         with_gradient: Collection[int],
     ) -> tuple[dict[str, str], list[str]]:
-        """Do as :func:`~hybrid_predict.model.kinds.resolve`, by names; no kind is changed yet."""
+        """Do as `kinds.resolve`, by names; no kind is changed yet."""
         known = {key: kind for key, kind in self._kinds.items() if key in keys}
         kinds, unseen = resolve(known, seen, index, with_gradient)
         by_name = {self.by_id[key]: kind for key, kind in kinds.items()}

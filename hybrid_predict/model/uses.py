@@ -36,10 +36,8 @@ NONE: frozenset[int] = frozenset()
 class MatrixIndex:
     """The trained matrices of a model by ``id``.
 
-    Args:
-        matrices: Trained parameters of two or more dimensions.
-        networks: Matrices of each network that an optimizer of its own trains. Those of others do
-            not count for it, so that a generator followed by its discriminator has a head.
+    ``networks`` are those of each network that an optimizer of its own trains. Those of others do
+    not count for it, so that a generator followed by its discriminator has a head.
     """
 
     matrices: Mapping[int, Tensor]
@@ -49,38 +47,23 @@ class MatrixIndex:
 @final
 @dataclass
 class Findings:
-    """What losses have shown, as sets of the ``id`` of matrices.
+    """What losses have shown, as sets of the ``id`` of matrices."""
 
-    Attributes:
-        heads: Matrices in a product that no product with another matrix follows.
-        inside: Matrices in a product that products with other matrices follow.
-        tables: Matrices in which rows are looked up.
-        elementwise: Matrices that are combined with data element by element.
-        weights: Matrices in a product, or in what may be one.
-    """
-
-    heads: set[int] = field(default_factory=set)
-    inside: set[int] = field(default_factory=set)
-    tables: set[int] = field(default_factory=set)
-    elementwise: set[int] = field(default_factory=set)
-    weights: set[int] = field(default_factory=set)
+    heads: set[int] = field(default_factory=set)  # in a product that none with a matrix follows
+    inside: set[int] = field(default_factory=set)  # in a product that others follow
+    tables: set[int] = field(default_factory=set)  # in which rows are looked up
+    elementwise: set[int] = field(default_factory=set)  # combined with data entry by entry
+    weights: set[int] = field(default_factory=set)  # in a product, or in what may be one
 
 
 @final
 class _Flow(NamedTuple):
-    """What a tensor is computed from: matrices by ``id``, and uses as the bits of a number.
+    """What a tensor is computed from: matrices by ``id``, and uses as the bits of a number."""
 
-    Args:
-        weight: Whether it is computed from parameters alone.
-        matrices: Matrices in it; in data, those that it was combined with element by element.
-        free: Uses that reach it with no other product in between.
-        behind: Uses that reach it through another product.
-    """
-
-    weight: bool = False
-    matrices: frozenset[int] = NONE
-    free: int = 0
-    behind: int = 0
+    weight: bool = False  # whether it is computed from parameters alone
+    matrices: frozenset[int] = NONE  # in it; in data, those combined with it entry by entry
+    free: int = 0  # uses that reach it with no other product in between
+    behind: int = 0  # uses that reach it through another product
 
 
 _NOTHING = _Flow()
@@ -93,14 +76,7 @@ class MatrixUses:
     A use is one product of data with a matrix. When a later product takes its result in, it is
     inside the network; a use that reaches the loss without one is that of a head. Products of
     parameters alone are weights, so a network on learned inputs shows no head. Tensors are referred
-    to weakly.
-
-    Args:
-        model: The model.
-        index: Its trained matrices.
-
-    Attributes:
-        findings: What the losses so far have shown, see :meth:`add`.
+    to weakly. ``findings`` is what the losses so far have shown, see :meth:`add`.
     """
 
     def __init__(self, model: nn.Module, index: MatrixIndex) -> None:
@@ -141,10 +117,11 @@ class MatrixUses:
         outputs = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
         flows = [self._flow(x) for x in inputs]
         matrices = NONE.union(*(flow.matrices for flow in flows if flow.weight))
+        foreign = getattr(func, "namespace", "") not in ("aten", "prims")
         if name.startswith(("embedding", "_embedding")):
             self.findings.tables |= matrices
             flow = _NOTHING
-        elif matrices and _is_foreign(func) and not all(flow.weight for flow in flows):
+        elif matrices and foreign and not all(flow.weight for flow in flows):
             self.findings.weights |= matrices
             flow = _NOTHING  # it may be any function
         elif _PRODUCT.fullmatch(name):
@@ -241,10 +218,6 @@ def _joined(flows: Sequence[_Flow]) -> _Flow:
         reduce(or_, (flow.free for flow in flows), 0),
         reduce(or_, (flow.behind for flow in flows), 0),
     )
-
-
-def _is_foreign(func: Any) -> bool:
-    return getattr(func, "namespace", "") not in ("aten", "prims")
 
 
 def _local(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -34,29 +35,19 @@ _CLOSE = 1e-3
 """Relative difference of numbers that count as equal."""
 
 DECAY = "whose weight decay could not be found out"
-"""What about an optimizer could not be found out."""
 
 
 @final
 @dataclass(frozen=True)
 class UpdateRule:
-    """How an optimizer updates a parameter, besides following its gradient.
+    """How an optimizer updates a parameter, besides following its gradient."""
 
-    Args:
-        decay: Fraction of the weights that decoupled weight decay removes in one update.
-        by_rate: Whether ``decay`` is per unit of learning rate.
-        coupled: Multiple of the weights that coupled weight decay adds to the gradient.
-        relative: Whether the length of an update is proportional to that of the weights.
-        unknown: What could not be determined about the optimizer, "" if nothing.
-        weight_decay: The option of this name with which the rule was found; 0 without one.
-    """
-
-    decay: float = 0.0
-    by_rate: bool = True
-    coupled: float = 0.0
-    relative: bool = False
-    unknown: str = ""
-    weight_decay: float = 0.0
+    decay: float = 0.0  # fraction of the weights that decoupled decay removes in one update
+    by_rate: bool = True  # whether that is per unit of learning rate
+    coupled: float = 0.0  # multiple of the weights that coupled decay adds to the gradient
+    relative: bool = False  # whether updates are as long as a share of the weights
+    unknown: str = ""  # what could not be found out about the optimizer
+    weight_decay: float = 0.0  # the option of this name with which the rule was found
 
     def at(self, group: Mapping[str, Any]) -> UpdateRule:
         """Return the rule for the group's ``weight_decay``, to which decay is proportional."""
@@ -126,7 +117,6 @@ def found_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
 
 
 def _decay(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
-    """Return the part of the rule that concerns weight decay."""
     moves = _moves(optimizer, group, torch.zeros_like)
     if not any(bool(move.any()) for _, move in moves):
         return UpdateRule()
@@ -141,35 +131,33 @@ def _decay(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
             return UpdateRule(full / _RATE if by_rate else full, by_rate, weight_decay=weight_decay)
         return UpdateRule(unknown=DECAY)
     most = _CLOSE * max(float(move.abs().max()) for _, move in moves)
-    stopped = _moves(optimizer, group, lambda place: -weight_decay * place)
+    stopped = _moves(optimizer, group, partial(torch.mul, -weight_decay))
     if all(bool(move.abs().max() <= most) for _, move in stopped):
         return UpdateRule(coupled=weight_decay, weight_decay=weight_decay)
     return UpdateRule(unknown=DECAY)
 
 
 def _is_relative(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
-    """Return whether updates grow with the weights."""
+    lengths = []
+    for scale in (0.25, 2.0):
+        ((_, move),) = _moves(optimizer, group, _constant, scales=(scale, scale))
+        lengths.append(move.norm())
+    return bool(lengths[1] > 3.0 * lengths[0] > 0)
 
-    def constant(_: Tensor) -> Tensor:
-        return torch.tensor(_GRADIENT, dtype=torch.float64)
 
-    short, long = (
-        _moves(optimizer, group, constant, scales=(scale, scale))[0][1].norm()
-        for scale in (0.25, 2.0)
-    )
-    return bool(long > 3.0 * short > 0)
+def _constant(place: Tensor) -> Tensor:
+    return torch.tensor(_GRADIENT, dtype=place.dtype)
 
 
 def _returns(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
     """Return whether most of a manual movement after the first update is gone later."""
     own = group["params"][0].dtype  # some optimizers keep a second copy only of 16-bit weights
-    gradient = torch.tensor(_GRADIENT, dtype=own)
     without = {"weight_decay": 0.0} if group.get("weight_decay") else {}
     ends = []
     for nudge in (0.0, 0.1):
         twin, p = _scratch(optimizer, group, torch.tensor(_PLACE, dtype=own), lr=1e-6, **without)
         for k in range(_LONG):
-            _update(twin, p, gradient * (-1.0) ** k)
+            _update(twin, p, (-1.0) ** k * _constant(p))
             if k == 0:
                 p.detach().add_(nudge)
         ends.append(p.detach().double())

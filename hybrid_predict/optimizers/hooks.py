@@ -5,23 +5,10 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-
-class UpdateListener(Protocol):
-    """Receives a call before and after each update of a wrapped optimizer."""
-
-    def open_update(self, index: int) -> None:
-        """An update begins; a closure has not been called yet."""
-
-    def before_update(self, index: int, loss: object) -> None:
-        """Called when the gradients are final; ``loss`` is the result of a closure, or None."""
-
-    def after_update(self, index: int) -> None:
-        """Called when the parameters have been updated."""
 
 
 @final
@@ -38,12 +25,12 @@ class StepHooks:
     hooks again if the base class was ever instantiated itself; only the outermost call counts. A
     call in the handler of an error is no part of the call that raised it.
 
-    ``listener`` returns the listener, or None if it no longer exists, such as a weak reference.
+    ``listener`` returns the listener, or None if it no longer exists, such as a weak reference. Its
+    ``open_update(index)`` is called when an update begins, ``before_update(index, loss)`` when the
+    gradients are final, with the loss of a closure or None, and ``after_update(index)`` at the end.
     """
 
-    def __init__(
-        self, optimizer: Optimizer, index: int, listener: Callable[[], UpdateListener | None]
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, index: int, listener: Callable[[], Any]) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._index = index
         self._listener = listener

@@ -60,25 +60,19 @@ def check_supported(model: nn.Module) -> None:
 
     Raises:
         UnsupportedSetupError: For flat parameters in the place of the original ones, parameters on
-            the host, and those whose entries are not in the usual order.
+            the host, tensor parallelism, and entries that are not in the usual order.
     """
     for module, flat in _flat_parameters(model):
-        got = remedy = ""
-        if not module._use_orig_params:
-            got = "use_orig_params=False"
-            remedy = "Set use_orig_params=True, as Lightning does."
-        elif module.cpu_offload.offload_params:
-            got = "CPUOffload(offload_params=True)"
-            remedy = "Leave cpu_offload out."
-        elif any(extension is not None for extension in flat._param_extensions):
-            got = "tensor parallelism"
-            remedy = "Use one of both, or fully_shard (FSDP2)."
-        elif not all(flat._contiguities):
-            got = "parameters that are not contiguous"
-            remedy = "Make them contiguous before the model is wrapped."
-        if got:
-            expected = "FullyShardedDataParallel with original parameters on their device"
-            raise UnsupportedSetupError("model", expected, got, remedy)
+        extended = any(extension is not None for extension in flat._param_extensions)
+        moved = module.cpu_offload.offload_params or extended or not all(flat._contiguities)
+        if moved or not module._use_orig_params:
+            raise UnsupportedSetupError(
+                "model",
+                "FullyShardedDataParallel with original parameters, contiguous and on their device",
+                "another kind",
+                "Set use_orig_params=True, as Lightning does, and leave cpu_offload and tensor "
+                "parallelism out; or use fully_shard (FSDP2).",
+            )
 
 
 def note_ranges(model: nn.Module) -> None:
@@ -89,8 +83,8 @@ def note_ranges(model: nn.Module) -> None:
         members = tuple(dist.get_process_group_ranks(module.process_group))
         each = flat._sharded_size.numel()
         cuts = [each * k for k in range(len(members) + 1)]
-        ends = accumulate(flat._numels_with_padding)
-        ends = [end for end, pad in zip(ends, flat._is_padding_mask, strict=True) if not pad]
+        padded = zip(accumulate(flat._numels_with_padding), flat._is_padding_mask, strict=True)
+        ends = [end for end, padding in padded if not padding]
         for k, (p, shape) in enumerate(zip(flat._params, flat._shapes, strict=True)):
             start = ends[k] - math.prod(shape)
             places = [min(max(cut, start), ends[k]) for cut in cuts]

@@ -68,19 +68,12 @@ def fetch(array: Tensor, owner: int, tensor: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True)
 class Exchange:
-    """Tensors of one type and team that are whole on their owners at the same time.
+    """Tensors of one type and team that are whole on their owners at the same time."""
 
-    Args:
-        positions: Their positions among all tensors.
-        tensors: The parameters.
-        owners: The rank that owns each.
-        like: A tensor of the type and device in which they are exchanged.
-    """
-
-    positions: list[int]
-    tensors: list[Tensor]
-    owners: list[int]
-    like: Tensor
+    positions: list[int]  # among all tensors
+    tensors: list[Tensor]  # the parameters
+    owners: list[int]  # the rank that owns each
+    like: Tensor  # of the type and device in which they are exchanged
 
     @property
     def own(self) -> list[int]:
@@ -145,12 +138,8 @@ def exchanges(
 ) -> list[Exchange]:
     """Divide tensors into those that are exchanged together.
 
-    Sharded ones come in rounds, so that a rank holds few whole tensors at a time.
-
-    Args:
-        tensors: The parameters.
-        owners: The rank that owns each.
-        like: Their averaged gradients; what is exchanged has the same device and at least 32 bits.
+    Sharded ones come in rounds, so that a rank holds few whole tensors at a time. What is exchanged
+    has the devices of ``like``, their averaged gradients, and at least 32 bits.
     """
     together: dict[Any, list[int]] = defaultdict(list)
     for k, (tensor, x) in enumerate(zip(tensors, like, strict=True)):
@@ -169,13 +158,7 @@ def exchanges(
 
 
 def rounds(sizes: Sequence[int], owners: Sequence[int], most: int) -> list[list[int]]:
-    """Divide tensors into rounds in which no owner has more than ``most`` elements, or one tensor.
-
-    Args:
-        sizes: Elements of each tensor.
-        owners: Rank that owns it.
-        most: Most elements of one owner in a round.
-    """
+    """Divide tensors into rounds in which no owner has over ``most`` elements, or one tensor."""
     parts: list[list[int]] = []
     number = Counter[int]()
     filled = Counter[int]()

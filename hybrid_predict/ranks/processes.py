@@ -51,7 +51,7 @@ def combine(norms: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def total(count: int) -> int:
-    """Sum a count over the ranks; waits for the device."""
+    """Sum a count over the ranks."""
     return count if size() == 1 else int(_all_reduced(torch.tensor([count])).item())
 
 
@@ -81,13 +81,7 @@ def broadcast(value: Tensor, source: int, group: Any) -> Tensor:
 
 
 def joined(part: Tensor, sizes: Sequence[int], members: tuple[int, ...]) -> Tensor:
-    """Return the flat parts of some ranks one after the other; all of them have to call it.
-
-    Args:
-        part: The part of this rank.
-        sizes: Number of elements of each rank.
-        members: The ranks.
-    """
+    """Return the parts of some ranks, of these sizes, flat one after the other; all call it."""
     sent = _reducible(torch.cat([part.reshape(-1), part.new_zeros(max(sizes) - part.numel())]))
     rows = [torch.empty_like(sent) for _ in sizes]
     dist.all_gather(rows, sent, group=group_of(members))

@@ -160,23 +160,24 @@ def gather_state(
     """
     if not any_sharded(tensors):
         return {**state, **whole}
-    gathered = {name: _convert_each(value, tensors, _to_host) for name, value in state.items()}
-    both = {**gathered, **whole}
+    both = {**_converted(state, tensors, _to_host), **whole}
     return tree_map_only(Tensor, Tensor.cpu, both) if rank() == 0 else None
 
 
 def shard_state(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
     """Undo :func:`gather_state` on every rank, for any number of ranks."""
-    return {name: _convert_each(value, tensors, _to_shard) for name, value in state.items()}
+    return _converted(state, tensors, _to_shard)
 
 
-def _convert_each(
-    value: Any, tensors: Sequence[Tensor], convert: Callable[[Tensor, Tensor], Any]
-) -> Any:
-    fits = isinstance(value, list) and len(value) == len(tensors)
-    if not fits or not all(isinstance(x, Tensor) for x in value):
-        return value
-    return [convert(x, t) for x, t in zip(value, tensors, strict=True)]
+def _converted(
+    state: dict[str, Any], tensors: Sequence[Tensor], convert: Callable[[Tensor, Tensor], Any]
+) -> dict[str, Any]:
+    converted = dict(state)
+    for name, values in state.items():
+        fits = isinstance(values, list) and len(values) == len(tensors)
+        if fits and all(isinstance(x, Tensor) for x in values):
+            converted[name] = [convert(x, t) for x, t in zip(values, tensors, strict=True)]
+    return converted
 
 
 def _to_host(shard: Tensor, tensor: Tensor) -> Tensor | None:

@@ -240,9 +240,9 @@ def test_what_cannot_work_is_refused_on_every_rank(
 @pytest.mark.parametrize(
     ("setup", "words"),
     [
-        ("flat", "use_orig_params=False.*Set use_orig_params=True"),
-        ("turned", "not contiguous.*before the model is wrapped"),
-        ("host", "offload_params=True.*Leave cpu_offload out"),
+        ("flat", "Set use_orig_params=True"),
+        ("turned", "contiguous.*fully_shard"),
+        ("host", "leave cpu_offload"),
     ],
 )
 def test_fsdp1_is_refused_where_parameters_do_not_stay(
