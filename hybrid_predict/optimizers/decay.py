@@ -212,7 +212,7 @@ def _scratch(
     given = {"lr": _RATE, **dict.fromkeys(plain, False), **options}
     if isinstance(chosen["lr"], Tensor):
         given["lr"] = torch.tensor(given["lr"])
-    alone = {**copy.deepcopy(chosen), **given, "params": [p]}
+    alone: dict[str, Any] = {"params": [p]}
     # Flags in its state may tell how a parameter is treated.
     known = optimizer.state.get(first, {}).items()
     flags = {name: value for name, value in known if isinstance(value, (bool, str))}
@@ -230,7 +230,9 @@ def _scratch(
     memo |= {id(each): alone for each in optimizer.param_groups}
     memo |= {id(first): p, id(optimizer): twin, id(optimizer.param_groups): [alone]}
     memo[id(optimizer.state)] = defaultdict(dict, {p: flags} if flags else {})
-    vars(twin).update(copy.deepcopy(held, memo))
+    held, own = copy.deepcopy((held, chosen), memo)
+    alone.update(own | given)
+    vars(twin).update(held)
     return twin, p
 
 

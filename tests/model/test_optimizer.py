@@ -42,20 +42,6 @@ def test_every_parameter_has_the_options_of_its_group():
     assert [o.sign for o in found] == [1.0, -1.0, 1.0]
 
 
-def test_a_rule_follows_the_flags_and_parameters_of_a_group():
-    a, b = (nn.Parameter(torch.ones(2, 2)) for _ in range(2))
-    optimizer = torch.optim.AdamW([{"params": [a]}], lr=0.3, weight_decay=0.2)
-    wrapper = OptimizerWrapper(optimizer)
-    assert wrapper.options(0)[id(a)].sign == 1.0
-    (group,) = optimizer.param_groups
-    group["maximize"] = True
-    group["params"].append(b)
-    options = wrapper.options()
-    assert [(options[id(p)].shrink, options[id(p)].sign) for p in (a, b)] == [
-        (pytest.approx(0.06, rel=1e-3), -1.0)
-    ] * 2
-
-
 class Handing(torch.optim.SGD):
     """Hands its steps to other optimizers."""
 
