@@ -70,11 +70,9 @@ def resolve(
 ) -> tuple[dict[int, str], list[int]]:
     """Change the known kinds of parameters, by ``id``, to what losses have shown.
 
-    A head is a matrix whose product reaches the loss without a product with another matrix in
-    between. It stays a head if it is also used inside, as in a model that feeds its prediction
-    back. A table in which rows are looked up is an embedding, whatever else it is used for. A
-    parameter that is only combined with data element by element is a vector. Kinds do not change
-    for the only matrix of a network, and for matrices that no loss shows.
+    A head stays one if it is also used inside, as in a model that feeds its prediction back, and a
+    table an embedding, whatever else it is used for. Kinds do not change for the only matrix of a
+    network, and for matrices that no loss shows.
 
     Returns:
         Kinds by ``id``, and the ``id`` of matrices with a gradient whose place was not shown.

@@ -158,14 +158,10 @@ class ParameterMapper:
 
     def _check(self) -> None:
         known = {id(p) for p in self.model.parameters()}
-        if not any(p.requires_grad for p in self.parameters):
-            expected = "at least one parameter that requires a gradient"
-            remedy = "Give the optimizer the model's trainable parameters."
-            raise ConfigError("optimizer", expected, 0, remedy)
-        if not known & self.by_id.keys():
-            got = f"{len(self.parameters)} parameters of another"
-            remedy = "Make the optimizer from model.parameters()."
-            raise ConfigError("optimizer", "parameters of this model", got, remedy)
+        if not any(p.requires_grad for p in self.parameters) or not known & self.by_id.keys():
+            expected = "parameters of this model, of which at least one requires a gradient"
+            remedy = "Make the optimizer from the model's trainable parameters."
+            raise ConfigError("optimizer", expected, len(self.parameters), remedy)
         for pattern in self._overrides:
             if not any(fnmatchcase(name, pattern) for name in self.names):
                 expected = "patterns that match at least one trained parameter"

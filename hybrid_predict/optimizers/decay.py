@@ -93,8 +93,7 @@ def found_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
     relative if they grow with the weights although the gradient stays the same. Weights that are
     moved between two updates stay moved, unless the optimizer keeps a second copy of them.
 
-    A function or an object that cannot be copied is shared with the copy: an optimizer of one's own
-    should hold none that its steps change.
+    Variables of a function that an optimizer holds are shared with the copy.
 
     Raises:
         UnsupportedSetupError: If the optimizer keeps a second copy of the weights.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
@@ -97,7 +99,8 @@ class OptimizerWrapper:
 
     def options(self, index: int | None = None) -> dict[int, Options]:
         """Return how one optimizer, or all, update each parameter at the moment, by ``id``."""
-        by_id: dict[int, Options] = {}
+        # A parameter that has left the optimizer inside a step stays in place.
+        by_id = defaultdict[int, Options](partial(Options, 0.0, 0.0, 0.0, 1.0))
         for group, rule in self._ruled(index):
             rate = group["lr"]
             on_device = isinstance(rate, Tensor) and rate.device.type != "cpu"

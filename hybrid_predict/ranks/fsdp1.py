@@ -30,20 +30,12 @@ RANGES: Any = WeakTensorKeyDictionary()
 @final
 @dataclass(frozen=True)
 class Range:
-    """What is known of a parameter of which each rank holds a range of the flat entries.
+    """What is known of a parameter of which each rank holds a range of the flat entries."""
 
-    Args:
-        form: A tensor of the whole parameter's shape, type and device; it has no memory.
-        members: The ranks among which it is divided, in order. Other ranks hold copies.
-        sizes: Number of entries that each of them holds.
-        has_gradient: Returns whether ranks have a gradient, the same on all of them. A rank with an
-            empty range cannot see that by its own part.
-    """
-
-    form: Tensor
-    members: tuple[int, ...]
-    sizes: tuple[int, ...]
-    has_gradient: Callable[[], bool]
+    form: Tensor  # of the whole parameter's shape, type and device, without memory
+    members: tuple[int, ...]  # the ranks among which it is divided; other ranks hold copies
+    sizes: tuple[int, ...]  # number of entries that each of them holds
+    has_gradient: Callable[[], bool]  # the same on all ranks, also on one with an empty range
 
 
 def wrappers(model: nn.Module) -> list[Any]:
@@ -56,12 +48,7 @@ def _is_wrapper(module: nn.Module) -> bool:
 
 
 def check_supported(model: nn.Module) -> None:
-    """Check that parameters keep their identity, and that their ranges stay where they are.
-
-    Raises:
-        UnsupportedSetupError: For flat parameters in the place of the original ones, parameters on
-            the host, tensor parallelism, and entries that are not in the usual order.
-    """
+    """Raise `UnsupportedSetupError` unless parameters and their ranges stay where they are."""
     for module, flat in _flat_parameters(model):
         extended = any(extension is not None for extension in flat._param_extensions)
         moved = module.cpu_offload.offload_params or extended or not all(flat._contiguities)

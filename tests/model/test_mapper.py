@@ -31,7 +31,7 @@ def test_override_that_matches_nothing_is_refused():
 
 
 def test_nothing_to_train_is_refused():
-    with pytest.raises(ConfigError, match="optimizer: expected at least one parameter"):
+    with pytest.raises(ConfigError, match=r"optimizer: expected .*at least one"):
         ParameterMapper(nn.Linear(2, 2).requires_grad_(False))
 
 
