@@ -28,7 +28,7 @@ Follow = Callable[[Any, Any, Any, Any], None]
 """Takes an operation, its arguments, its keyword arguments and its result."""
 
 _FAILED = -(2**50)
-"""Count of a rank that failed to count; it makes the sum over the ranks negative."""
+"""Count of an operation whose formula fails; it makes the sum over the ranks negative."""
 
 
 def batch_size(batch: Any) -> int | None:
@@ -63,34 +63,29 @@ class Watching(TorchDispatchMode):
 class OperationCounter:
     """Counts the operations of one plain full step, and what correcting it adds.
 
-    Operations without a formula in torch count zero. Torch's own ``FlopCounterMode`` is not used,
-    because it also hooks modules; this breaks losses that differentiate inside the forward pass, as
-    in physics-informed networks.
+    Operations without a formula in torch count zero, as do those that the compiler has fused.
+    Torch's own ``FlopCounterMode`` is not used, because it also hooks modules; this breaks losses
+    that differentiate inside the forward pass, as in physics-informed networks.
     """
 
     def __init__(self, ledger: SavingsLedger) -> None:
         self._ledger = ledger
         self._mode: Watching | None = None
-        self._counts = False
         self._follow: Follow | None = None
         self._total = self._added = 0
-        self._started = self._failed = False
+        self._counts = True
+        self._started = False
 
     def start(self, model: nn.Module, follow: Follow | None = None) -> None:
         """Count the next full step, if it is the first one and all of it can be counted.
 
         Models with compiled parts are not counted, and neither are models with tensor parallelism,
-        where every rank would count the full layers. In compiled functions outside the model,
-        operations that the compiler has fused count zero.
-
-        Args:
-            model: The model.
-            follow: Called with each operation of the full step, its arguments and its result, also
-                if nothing is counted; never for models with compiled parts.
+        where every rank would count the full layers. ``follow`` is called also if nothing is
+        counted, but never for models with compiled parts.
         """
-        tried, self._started = self._started, True
-        counted = tried or self._ledger.flops_per_step is not None
-        self._counts = not counted and not shards.is_tensor_parallel(model)
+        known = self._started or self._ledger.flops_per_step is not None
+        self._started = True
+        self._counts = not (known or shards.is_tensor_parallel(model))
         self._follow = follow
         if (self._counts or follow is not None) and not _compiled(model):
             self._mode = Watching(self._see)
@@ -113,9 +108,9 @@ class OperationCounter:
     def stop(self) -> bool:
         """Stop counting; return whether a full step was being counted."""
         counting = self.counting
-        mode, self._mode, self._follow = self._mode, None, None
-        if mode is not None:
-            mode.__exit__(None, None, None)
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+        self._mode = None
         return counting
 
     def reset(self) -> None:
@@ -125,11 +120,8 @@ class OperationCounter:
             self._started = False
 
     def report(self) -> bool:
-        """Write the operations counted so far to the ledger; return whether there were any.
-
-        Every rank has to call it.
-        """
-        operations = processes.total(_FAILED if self._failed else self._total - self._added)
+        """Write the count so far to the ledger, on all ranks; return whether there was any."""
+        operations = processes.total(self._total - self._added)
         if operations > 0:
             self._ledger.flops_per_step = operations
         return operations > 0
@@ -144,26 +136,26 @@ class OperationCounter:
 
     def _see(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if self._counts:
-            self._count(func, args, kwargs, result)
+            try:
+                self._total += _operations(func, args, kwargs, result)
+            except Exception as error:  # it must not end the user's forward pass
+                self._total += _FAILED
+                raise_interrupt(error)
         if self._follow is not None:
             self._follow(func, args, kwargs, result)
 
-    def _count(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        try:
-            operation = func._overloadpacket
-            if (count := flop_registry.get(operation)) is not None:
-                self._total += count(*args, **kwargs, out_val=result)
-            elif (passes := _RECURRENT.get(operation._qualified_op_name)) is not None:
-                self._total += passes * _recurrent(args)
-        except Exception as error:  # a formula that fails must not end the user's forward pass
-            self._failed = True
-            raise_interrupt(error)
+
+def _operations(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    operation = func._overloadpacket
+    if (count := flop_registry.get(operation)) is not None:
+        return int(count(*args, **kwargs, out_val=result))
+    passes = _RECURRENT.get(operation._qualified_op_name, 0)
+    return passes * _recurrent(args) if passes else 0
 
 
 def _recurrent(args: Sequence[Any]) -> int:
     """Return the operations of the matrix products in one pass through a recurrent layer."""
-    flat = [x for arg in args for x in (arg if isinstance(arg, (list, tuple)) else [arg])]
-    tensors = [x for x in flat if isinstance(x, Tensor)]
+    tensors = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
     positions = tensors[0].numel() // max(1, tensors[0].shape[-1])
     return 2 * positions * sum(x.numel() for x in tensors[1:] if x.dim() == 2)
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.ranks import shards
-from hybrid_predict.ranks.layouts import all_plain
 from hybrid_predict.tensors.lists import HALF
 
 
@@ -16,7 +15,7 @@ def dense_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return the local shards of the gradients that parameters have, dense and detached."""
     known = [p.grad for p in parameters]
     usual = [type(g) is Tensor and not (g.is_sparse or g.requires_grad) for g in known]
-    if all(usual) and all_plain(parameters):
+    if all(usual) and shards.all_plain(parameters):
         return known  # type: ignore[return-value]
     return [dense_gradient(p) for p in parameters]
 

@@ -9,12 +9,9 @@ from typing import Any, final
 def watch_state_dict(
     model: Any, read: Callable[[], object], load: Callable[[], object]
 ) -> list[Any]:
-    """Call a function before the state dict of a model is read, and one before it is loaded.
+    """Call functions before the state dict of a model is read, and loaded; return their handles.
 
     They are called before other hooks, as FSDP1 gathers parameters in one.
-
-    Returns:
-        Handles that remove the hooks.
     """
     reads = model.register_state_dict_pre_hook(OwnHook(lambda *_: read()))
     loads = model.register_load_state_dict_pre_hook(OwnHook(lambda *_: load()))

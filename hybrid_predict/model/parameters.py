@@ -26,7 +26,7 @@ class ParameterMapper:
     shards.
 
     Args:
-        model: The model; its modules determine names and kinds.
+        model: The model.
         parameters: The parameters that the optimizers update; None for all parameters of the model.
         overrides: Glob pattern over names to kind; the first pattern that matches wins over the
             classification.
@@ -85,9 +85,9 @@ class ParameterMapper:
         index: MatrixIndex,
         with_gradient: Collection[int],
     ) -> tuple[dict[str, str], list[str]]:
-        """Do as :func:`~hybrid_predict.model.kinds.resolve`, by names; no kind is changed yet."""
+        """Do as `kinds.resolve`, by names; no kind is changed yet."""
         known = {key: kind for key, kind in self._kinds.items() if key in keys}
-        kinds, unseen = resolve(self.model, known, seen, index, with_gradient)
+        kinds, unseen = resolve(known, seen, index, with_gradient)
         by_name = {self.by_id[key]: kind for key, kind in kinds.items()}
         return by_name, [self.by_id[key] for key in unseen]
 
@@ -124,20 +124,10 @@ class ParameterMapper:
         return sum(sizes.get(name, 0) for name in names) / max(1, sum(sizes.values()))
 
     def visit(self, fn: Callable[[str, Tensor], object]) -> None:
-        """Call ``fn(name, tensor)`` for every parameter, of which it gets the local shard.
-
-        Raises:
-            ConfigError: If ``fn`` has written to a tensor.
-        """
-        for name, p in self._by_name.items():
-            value = shards.local(p)
-            before = value._version
-            with torch.no_grad():
-                fn(name, value)
-            if value._version != before:
-                expected = f"a function that only reads {name}"
-                remedy = "Call map with a function that returns the new values."
-                raise ConfigError("fn", expected, "a write to it", remedy)
+        """Call ``fn(name, tensor)``, which only reads, for every parameter's local shard."""
+        with torch.no_grad():
+            for name, p in self._by_name.items():
+                fn(name, shards.local(p))
 
     def map(self, fn: Callable[[str, Tensor], Tensor]) -> None:
         """Replace every parameter's values by ``fn(name, tensor)``; on an error none is replaced.
@@ -154,39 +144,24 @@ class ParameterMapper:
             for name, new in results.items():
                 if not isinstance(new, Tensor):
                     raise ConfigError("fn", f"a tensor for {name}", type(new).__name__)
-                _check_shape("fn", name, values[name], new)
+                if new.shape != values[name].shape:
+                    expected = f"shape {tuple(values[name].shape)} for {name}"
+                    raise ConfigError("fn", expected, tuple(new.shape))
             for name, new in results.items():
                 values[name].copy_(new)
         self.written()
 
     def movement(self, delta: WeightDelta, carries: dict[str, Tensor] | None = None) -> Movement:
-        """Return a movement of the parameters, before it moves a weight.
-
-        Args:
-            delta: The movement, with each name at most once.
-            carries: See :class:`~hybrid_predict.tensors.deltas.Movement`.
-
-        Raises:
-            ConfigError: If the delta has an unknown name or a wrong shape.
-        """
-        targets = []
-        for name, direction in zip(delta.names, delta.directions, strict=True):
-            if name not in self._by_name:
-                raise ConfigError("delta", "names of trained parameters", name)
-            targets.append(self._by_name[name])
-            _check_shape("delta", name, shards.local(targets[-1]), direction)
+        """Return a movement of parameters, before it moves a weight; see `Movement`."""
+        targets = [self._by_name[name] for name in delta.names]
         return Movement(delta, targets, shards.local, self.written, carries)
 
     def _check(self) -> None:
         known = {id(p) for p in self.model.parameters()}
-        if not any(p.requires_grad for p in self.parameters):
-            expected = "at least one parameter that requires a gradient"
-            remedy = "Give the optimizer the model's trainable parameters."
-            raise ConfigError("optimizer", expected, 0, remedy)
-        if not known & self.by_id.keys():
-            got = f"{len(self.parameters)} parameters of another"
-            remedy = "Make the optimizer from model.parameters()."
-            raise ConfigError("optimizer", "parameters of this model", got, remedy)
+        if not any(p.requires_grad for p in self.parameters) or not known & self.by_id.keys():
+            expected = "parameters of this model, of which at least one requires a gradient"
+            remedy = "Make the optimizer from the model's trainable parameters."
+            raise ConfigError("optimizer", expected, len(self.parameters), remedy)
         for pattern in self._overrides:
             if not any(fnmatchcase(name, pattern) for name in self.names):
                 expected = "patterns that match at least one trained parameter"
@@ -210,12 +185,6 @@ def overlapping(tensors: Sequence[Tensor]) -> set[int]:
         if span[0] != furthest[0] or span[2] > furthest[2]:
             furthest = span
     return found
-
-
-def _check_shape(subject: str, name: str, value: Tensor, new: Tensor) -> None:
-    if new.shape != value.shape:
-        expected = f"shape {tuple(value.shape)} for {name}"
-        raise ConfigError(subject, expected, tuple(new.shape))
 
 
 def _check_initialised(model: nn.Module) -> None:

@@ -5,23 +5,10 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-
-class UpdateListener(Protocol):
-    """Receives a call before and after each update of a wrapped optimizer."""
-
-    def open_update(self, index: int) -> None:
-        """An update begins; a closure has not been called yet."""
-
-    def before_update(self, index: int, loss: object) -> None:
-        """Called when the gradients are final; ``loss`` is the result of a closure, or None."""
-
-    def after_update(self, index: int) -> None:
-        """Called when the parameters have been updated."""
 
 
 @final
@@ -38,12 +25,12 @@ class StepHooks:
     hooks again if the base class was ever instantiated itself; only the outermost call counts. A
     call in the handler of an error is no part of the call that raised it.
 
-    ``listener`` returns the listener, or None if it no longer exists, such as a weak reference.
+    ``listener`` returns the listener, or None if it no longer exists, such as a weak reference. Its
+    ``open_update(index)`` is called when an update begins, ``before_update(index, loss)`` when the
+    gradients are final, with the loss of a closure or None, and ``after_update(index)`` at the end.
     """
 
-    def __init__(
-        self, optimizer: Optimizer, index: int, listener: Callable[[], UpdateListener | None]
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, index: int, listener: Callable[[], Any]) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._index = index
         self._listener = listener
@@ -70,11 +57,8 @@ class StepHooks:
                 hooks.move_to_end(handle.id, last)
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the listener, or let the closure call it when the gradients are final."""
         handled = id(sys.exc_info()[1])
-        under_way = self._outermost() is not None and handled == self._handled
-        # A kept traceback keeps a call that has raised: another one is a retry where none can nest.
-        nested = under_way and _nests(type(optimizer))
+        nested = self._outermost() is not None and handled == self._handled
         receiver = None if nested else self._listener()
         if receiver is None:
             return None
@@ -104,17 +88,10 @@ class StepHooks:
         return (args[0], observed, *args[2:]), call
 
     def _after(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Call the listener."""
         if kwargs is self._outermost():
             self.forget_call()
             if (receiver := self._listener()) is not None:
                 receiver.after_update(self._index)
-
-
-def _nests(cls: type) -> bool:
-    """Whether a step of this class may call another step that calls the hooks again."""
-    steps = [vars(base).get("step") for base in cls.__mro__]
-    return sum(bool(getattr(step, "hooked", False)) for step in steps) > 1
 
 
 def _no_call() -> None:

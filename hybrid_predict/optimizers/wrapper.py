@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from operator import is_
+from functools import partial
 from typing import Any, NamedTuple, final
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -15,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.model.gradients import dense_gradients
 from hybrid_predict.optimizers.decay import UpdateRule, found_rule, number, stated_rule
-from hybrid_predict.optimizers.hooks import StepHooks, UpdateListener
+from hybrid_predict.optimizers.hooks import StepHooks
 from hybrid_predict.optimizers.refusals import check_supported, inner_optimizer
 from hybrid_predict.ranks import shards
 from hybrid_predict.tensors.lists import upcast
@@ -23,29 +24,12 @@ from hybrid_predict.tensors.lists import upcast
 
 @final
 class Options(NamedTuple):
-    """How a parameter is updated.
+    """How a parameter is updated."""
 
-    Args:
-        rate: Learning rate: a number, or a tensor if reading it would wait for the device.
-        shrink: Fraction of the weights that decoupled weight decay removes in one update.
-        coupled: Multiple of the weights that coupled weight decay adds to ``sign`` times the
-            gradient.
-        sign: -1 if the optimizer goes along the gradient, as with ``maximize`` or a negative
-            learning rate, else 1.
-    """
-
-    rate: float | Tensor
-    shrink: float | Tensor
-    coupled: float
-    sign: float
-
-
-@final
-class _OptionsById(dict[int, Options]):
-    """Options by ``id``; a parameter that has left the optimizer inside a step stays in place."""
-
-    def __missing__(self, _: int) -> Options:
-        return Options(0.0, 0.0, 0.0, 1.0)
+    rate: float | Tensor  # learning rate; a tensor if reading it would wait for the device
+    shrink: float | Tensor  # fraction of the weights that decoupled decay removes in one update
+    coupled: float  # multiple of the weights that coupled decay adds to sign times the gradient
+    sign: float  # -1 along the gradient, as with maximize or a negative rate, else 1
 
 
 @final
@@ -60,10 +44,7 @@ class OptimizerWrapper:
 
     Raises:
         ConfigError: If an element is not a torch optimizer.
-        UnsupportedSetupError: If an optimizer keeps a second copy of the weights or runs the model
-            several times in one step (LBFGS, Schedule-Free, Lookahead, SAM,
-            ZeroRedundancyOptimizer), wraps another optimizer, or has a parameter group without a
-            learning rate.
+        UnsupportedSetupError: See `refusals.check_supported`.
     """
 
     def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
@@ -74,7 +55,6 @@ class OptimizerWrapper:
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
         self._found: dict[tuple[Any, ...], UpdateRule] = {}
         self._first_seen: dict[tuple[Any, ...], tuple[float, ...]] = {}
-        self._known: dict[tuple[int, int], tuple[list[Any], UpdateRule]] = {}
         self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
         self._hooks: list[StepHooks] = []
         for optimizer in several:
@@ -119,7 +99,8 @@ class OptimizerWrapper:
 
     def options(self, index: int | None = None) -> dict[int, Options]:
         """Return how one optimizer, or all, update each parameter at the moment, by ``id``."""
-        by_id = _OptionsById()
+        # A parameter that has left the optimizer inside a step stays in place.
+        by_id = defaultdict[int, Options](partial(Options, 0.0, 0.0, 0.0, 1.0))
         for group, rule in self._ruled(index):
             rate = group["lr"]
             on_device = isinstance(rate, Tensor) and rate.device.type != "cpu"
@@ -132,41 +113,28 @@ class OptimizerWrapper:
         return by_id
 
     def rules(self) -> dict[int, UpdateRule]:
-        """Return how each parameter is updated besides following the gradient, by ``id``.
-
-        Raises:
-            UnsupportedSetupError: If an optimizer keeps a second copy of the weights.
-        """
+        """Return by ``id`` how each parameter is updated; see `decay.found_rule`."""
         return {id(p): rule for group, rule in self._ruled() for p in group["params"]}
 
     def _ruled(self, index: int | None = None) -> Iterator[tuple[dict[str, Any], UpdateRule]]:
-        """Yield every group with its rule, which stays until an option other than lr changes."""
         for k in range(len(self.optimizers)) if index is None else (index,):
             for place, group in enumerate(self.optimizers[k].param_groups):
-                values = [*{**group, "lr": None}.values()]
-                before, rule = self._known.get((k, place), ([], UpdateRule()))
-                if len(before) != len(values) or not all(map(is_, before, values)):
-                    rule = self._rule(k, place, group)
-                    if not any(isinstance(value, Tensor) for value in values):  # set in place
-                        self._known[k, place] = values, rule
-                yield group, rule
+                stated = stated_rule(self.optimizers[k], group)
+                yield group, stated or self._rule(k, place, group)
 
     def _rule(self, index: int, place: int, group: Mapping[str, Any]) -> UpdateRule:
-        """Return the rule of a group.
+        """Return the rule of a group of an optimizer that is not torch's own.
 
-        Optimizers that are not torch's own are tried once for each combination of flags in a group,
-        and once for groups with the same numbers. Later a decay of theirs is only followed if it is
-        called ``weight_decay``; other numbers may be counters, which change in every step.
+        It is tried once for each combination of flags in a group, and once for groups with the same
+        numbers. Later its decay is only followed if it is called ``weight_decay``; other numbers
+        may be counters, which change in every step.
         """
-        optimizer = self.optimizers[index]
-        if (stated := stated_rule(optimizer, group)) is not None:
-            return stated
         flags = _flags(group)
         numbers = tuple(number(group, name) for name in group if "lr" not in name)
         numbers = self._first_seen.setdefault((index, place, *flags), numbers)
         key = (index, *flags, *numbers)
         if key not in self._found:
-            self._found[key] = found_rule(optimizer, group)
+            self._found[key] = found_rule(self.optimizers[index], group)
         return self._found[key].at(group)
 
     def gradients(
@@ -174,12 +142,8 @@ class OptimizerWrapper:
     ) -> list[Tensor]:
         """Return the gradients that an update follows, dense, with coupled weight decay.
 
-        Gradient scalers leave it to fused optimizers to unscale their gradients.
-
-        Args:
-            index: Number of the optimizer.
-            parameters: Parameters of it that have a gradient.
-            options: How each is updated.
+        Gradient scalers leave it to fused optimizers to unscale the gradients of ``parameters``,
+        which all have one.
         """
         found = dense_gradients(parameters)
         scale = getattr(self.optimizers[index], "grad_scale", None)
@@ -197,42 +161,32 @@ class OptimizerWrapper:
         """Step every optimizer, and return what the closure returns.
 
         Args:
-            closure: Evaluates the model and returns the loss. It is called once, in the step of the
-                first optimizer.
-            rate: Learning rate of every parameter group in this call; None for their own. Predicted
-                steps are taken before, by the groups' own rate.
+            closure: Returns the loss; it is called once, in the step of the first optimizer.
+            rate: Learning rate of every group in this call; None for their own. Predicted steps
+                are taken before, by the groups' own rate.
 
         Raises:
             ConfigError: If ``rate`` is not a finite number.
         """
-        number_like = isinstance(rate, (int, float)) and not isinstance(rate, bool)
-        if rate is not None and not (number_like and math.isfinite(rate)):
+        known = rate is None or (isinstance(rate, (int, float)) and not isinstance(rate, bool))
+        if not known or (rate is not None and not math.isfinite(rate)):
             raise ConfigError("rate", "a finite number or None", rate)
-        with self._at(rate):
-            first, *others = self.optimizers
-            loss = first.step() if closure is None else first.step(closure)
-            for optimizer in others:
-                optimizer.step()
-        return loss
-
-    @contextmanager
-    def _at(self, rate: float | None) -> Iterator[None]:
-        """Set the learning rate of every group, and restore it at the end."""
         groups = [group for o in self.optimizers for group in o.param_groups if rate is not None]
         kept = [_copied(group["lr"]) for group in groups]
         try:
             for group in groups:
-                _set_rate(group, rate)
-            yield
+                _set(group, "lr", rate)
+            first, *others = self.optimizers
+            loss = first.step() if closure is None else first.step(closure)
+            for optimizer in others:
+                optimizer.step()
         finally:
             for group, old in zip(groups, kept, strict=True):
-                _set_rate(group, old)
+                _set(group, "lr", old)
+        return loss
 
     def skips(self, index: int) -> bool:
-        """Return whether a gradient scaler makes a fused optimizer skip its next update.
-
-        Reading its flag waits for the device, as the scaler itself does for other optimizers.
-        """
+        """Return whether a gradient scaler makes a fused optimizer skip its update; waits."""
         flag = getattr(self.optimizers[index], "found_inf", None)
         return flag is not None and bool(flag)
 
@@ -259,13 +213,9 @@ class OptimizerWrapper:
         groups = self.optimizers[index].param_groups
         for group, before in zip(groups, counts, strict=False):  # some may be new
             for name, value in before.items():
-                now = group.get(name)
-                if isinstance(now, Tensor) and isinstance(value, Tensor):
-                    now.copy_(value)  # a schedule or a compiled step may hold this very tensor
-                else:
-                    group[name] = value
+                _set(group, name, value)
 
-    def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
+    def attach(self, listener: Callable[[], Any]) -> list[RemovableHandle]:
         """Call what ``listener`` returns around every update, until the handles are removed."""
         self._hooks = [StepHooks(o, k, listener) for k, o in enumerate(self.optimizers)]
         return [handle for hooks in self._hooks for handle in hooks.handles]
@@ -280,11 +230,12 @@ def _copied(option: Any) -> Any:
     return option.clone() if isinstance(option, Tensor) else option
 
 
-def _set_rate(group: dict[str, Any], rate: Any) -> None:
-    if isinstance(group["lr"], Tensor):  # a compiled step reads this very tensor
-        group["lr"].fill_(rate)
+def _set(group: dict[str, Any], name: str, value: Any) -> None:
+    now = group.get(name)
+    if isinstance(now, Tensor) and isinstance(value, (Tensor, float, int)):
+        now.copy_(torch.as_tensor(value))  # a schedule or a compiled step may hold this very tensor
     else:
-        group["lr"] = rate
+        group[name] = value
 
 
 def _flags(group: Mapping[str, Any]) -> list[Any]:

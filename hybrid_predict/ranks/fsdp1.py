@@ -7,18 +7,35 @@ compares what they say with torch's public calls.
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, final
 
+from torch import Tensor, nn
 from torch import distributed as dist
-from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.ranks.layouts import register
 
 _INNER = "_fsdp_wrapped_module"
+
+RANGES: Any = WeakTensorKeyDictionary()
+"""The `Range` of each parameter that holds one; nothing in the parameter tells so."""
+
+
+@final
+@dataclass(frozen=True)
+class Range:
+    """What is known of a parameter of which each rank holds a range of the flat entries."""
+
+    form: Tensor  # of the whole parameter's shape, type and device, without memory
+    members: tuple[int, ...]  # the ranks among which it is divided; other ranks hold copies
+    sizes: tuple[int, ...]  # number of entries that each of them holds
+    has_gradient: Callable[[], bool]  # the same on all ranks, also on one with an empty range
 
 
 def wrappers(model: nn.Module) -> list[Any]:
@@ -31,40 +48,37 @@ def _is_wrapper(module: nn.Module) -> bool:
 
 
 def check_supported(model: nn.Module) -> None:
-    """Check that parameters keep their identity, and that their ranges stay where they are.
-
-    Raises:
-        UnsupportedSetupError: For flat parameters in the place of the original ones, parameters on
-            the host, and those whose entries are not in the usual order.
-    """
+    """Raise `UnsupportedSetupError` unless parameters and their ranges stay where they are."""
     for module, flat in _flat_parameters(model):
-        got = remedy = ""
-        if not module._use_orig_params:
-            got = "use_orig_params=False"
-            remedy = "Set use_orig_params=True, as Lightning does."
-        elif module.cpu_offload.offload_params:
-            got = "CPUOffload(offload_params=True)"
-            remedy = "Leave cpu_offload out."
-        elif any(extension is not None for extension in flat._param_extensions):
-            got = "tensor parallelism"
-            remedy = "Use one of both, or fully_shard (FSDP2)."
-        elif not all(flat._contiguities):
-            got = "parameters that are not contiguous"
-            remedy = "Make them contiguous before the model is wrapped."
-        if got:
-            expected = "FullyShardedDataParallel with original parameters on their device"
-            raise UnsupportedSetupError("model", expected, got, remedy)
+        extended = any(extension is not None for extension in flat._param_extensions)
+        moved = module.cpu_offload.offload_params or extended or not all(flat._contiguities)
+        if moved or not module._use_orig_params:
+            raise UnsupportedSetupError(
+                "model",
+                "FullyShardedDataParallel with original parameters, contiguous and on their device",
+                "another kind",
+                "Set use_orig_params=True, as Lightning does, and leave cpu_offload and tensor "
+                "parallelism out; or use fully_shard (FSDP2).",
+            )
 
 
 def note_ranges(model: nn.Module) -> None:
-    """Note which range of each parameter this rank holds; every rank has to call it."""
+    """Note which range of each parameter every rank holds."""
     for module, flat in _flat_parameters(model):
-        if module._handle.uses_sharded_strategy:
-            shapes = [tuple(shape) for shape in flat._shapes]
-            members = dist.get_process_group_ranks(module.process_group)
-            handle = weakref.ref(module._handle)
-            has = [partial(_has_gradient, handle, k) for k in range(len(shapes))]
-            register(flat._params, shapes, members, has)
+        if not module._handle.uses_sharded_strategy:
+            continue
+        members = tuple(dist.get_process_group_ranks(module.process_group))
+        each = flat._sharded_size.numel()
+        cuts = [each * k for k in range(len(members) + 1)]
+        padded = zip(accumulate(flat._numels_with_padding), flat._is_padding_mask, strict=True)
+        ends = [end for end, padding in padded if not padding]
+        for k, (p, shape) in enumerate(zip(flat._params, flat._shapes, strict=True)):
+            start = ends[k] - math.prod(shape)
+            places = [min(max(cut, start), ends[k]) for cut in cuts]
+            sizes = tuple(b - a for a, b in pairwise(places))
+            form = p.detach().new_empty(()).expand(tuple(shape))
+            has_gradient = partial(_has_gradient, weakref.ref(module._handle), k)
+            RANGES[p] = Range(form, members, sizes, has_gradient)
 
 
 def reshard(module: Any) -> None:
@@ -74,15 +88,6 @@ def reshard(module: Any) -> None:
     gathers = handle is not None and hasattr(handle.flat_param, "_full_param_padded")
     if gathers and not handle.needs_unshard():
         handle.reshard(True)
-
-
-def split_parts(model: nn.Module) -> dict[tuple[int, int], int]:
-    """Map the output of the split of each flat parameter to the ``id`` of the parameter."""
-    parts = {}
-    for _, flat in _flat_parameters(model):
-        places = [k for k, padding in enumerate(flat._is_padding_mask) if not padding]
-        parts.update({(id(flat), k): id(p) for k, p in zip(places, flat._params, strict=True)})
-    return parts
 
 
 def clean(name: str) -> str:
@@ -95,24 +100,11 @@ def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((clean(name), p) for name, p in model.named_parameters())
 
 
-def named_modules(
-    model: nn.Module, *, remove_duplicate: bool = True
-) -> Iterator[tuple[str, nn.Module]]:
+def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules of a model as if nothing was wrapped."""
-    for name, module in model.named_modules(remove_duplicate=remove_duplicate):
+    for name, module in model.named_modules():
         if not _is_wrapper(module):
             yield clean(name), module
-
-
-def named_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the children of a module as if nothing was wrapped."""
-    return ((name, _inner(child)) for name, child in _inner(module).named_children())
-
-
-def _inner(module: Any) -> nn.Module:
-    while _is_wrapper(module):
-        module = module.module
-    return module
 
 
 def _flat_parameters(model: nn.Module) -> list[tuple[Any, Any]]:

@@ -51,7 +51,7 @@ def combine(norms: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def total(count: int) -> int:
-    """Sum a count over the ranks; waits for the device."""
+    """Sum a count over the ranks."""
     return count if size() == 1 else int(_all_reduced(torch.tensor([count])).item())
 
 
@@ -80,55 +80,12 @@ def broadcast(value: Tensor, source: int, group: Any) -> Tensor:
     return reducible.to(value.device)
 
 
-def exchange(
-    parts: Sequence[Sequence[Tensor]], sizes: Sequence[int], like: Tensor, group: Any
-) -> Sequence[Tensor]:
-    """Send tensors to each rank of a group, and return the elements that each one sends, flat.
-
-    Args:
-        parts: Tensors for each rank.
-        sizes: Number of elements from each rank.
-        like: A tensor of their type and device.
-        group: The process group.
-    """
-    counts = [sum(x.numel() for x in each) for each in parts]
-    sent = _reducible(_packed([x for each in parts for x in each], like))
-    received = sent.new_empty(sum(sizes))
-    dist.all_to_all_single(received, sent, list(sizes), counts, group=group)
-    return received.to(like.device).split(list(sizes))
-
-
-def share(
-    own: Sequence[Tensor], position: int, sizes: Sequence[int], like: Tensor
-) -> Sequence[Tensor]:
-    """Return the elements of the tensors of each rank, flat, the same bits on all ranks.
-
-    Ranks may have different numbers of elements. They are gathered padded to the largest, or summed
-    with zeros if that is less traffic, as when only a few ranks have any.
-
-    Args:
-        own: Tensors of this rank.
-        position: Number of this rank.
-        sizes: Number of elements of each rank.
-        like: A tensor of their type and device.
-    """
-    most = max(sizes)
-    sent = _packed(own, like)
-    if len(sizes) * most <= 2 * sum(sizes):
-        sent = _reducible(torch.cat([sent, like.new_zeros(most - len(sent))]))
-        received = sent.new_empty(len(sizes) * most)
-        # Renamed in torch 2.13.
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        gather(received, sent)
-        rows = received.to(like.device).split(most)
-        return [row[:length] for row, length in zip(rows, sizes, strict=True)]
-    values = like.new_zeros(sum(sizes))
-    values.split(list(sizes))[position].copy_(sent)
-    return _all_reduced(values).split(list(sizes))
-
-
-def _packed(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
-    return torch.cat([like.new_empty(0), *(x.reshape(-1) for x in tensors)])
+def joined(part: Tensor, sizes: Sequence[int], members: tuple[int, ...]) -> Tensor:
+    """Return the parts of some ranks, of these sizes, flat one after the other; all call it."""
+    sent = _reducible(torch.cat([part.reshape(-1), part.new_zeros(max(sizes) - part.numel())]))
+    rows = [torch.empty_like(sent) for _ in sizes]
+    dist.all_gather(rows, sent, group=group_of(members))
+    return torch.cat([row[:n] for row, n in zip(rows, sizes, strict=True)]).to(part.device)
 
 
 def summary(error: BaseException) -> str:

@@ -1,9 +1,9 @@
-"""Sharded tensors: local shards, full tensors, and norms over all ranks."""
+"""Sharded tensors: whole and local ones, gradients, and what a saved state has of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.ranks import fsdp1
-from hybrid_predict.ranks.layouts import all_plain, assembled, flat, is_dtensor, layout
+from hybrid_predict.ranks import fsdp1, processes
 from hybrid_predict.ranks.processes import rank, size
+
+_PLAIN = {Tensor, nn.Parameter}
 
 DEEPSPEED = (
     "DeepSpeed divides weights among ranks or updates copies of them. Use DistributedDataParallel, "
@@ -24,23 +25,20 @@ DEEPSPEED = (
 
 
 def of_deepspeed(given: Any) -> bool:
-    """Return whether a model, parameter or optimizer belongs to DeepSpeed."""
+    """Return whether a model or optimizer belongs to DeepSpeed."""
     names = [f"{cls.__module__}.{cls.__name__}" for cls in type(given).__mro__]
-    made = any(name.startswith("deepspeed.") or "DeepSpeedEngine" in name for name in names)
-    return made or any(hasattr(given, mark) for mark in ("ds_id", "_hp_mapping"))
+    return any(name.startswith("deepspeed.") or "DeepSpeedEngine" in name for name in names)
 
 
 def check_supported(model: nn.Module) -> None:
     """Check that the parameters of a model are full tensors, or sharded in a supported way.
 
     Raises:
-        UnsupportedSetupError: For parameters of DeepSpeed, those that are not split into one shard
-            per rank along a dimension, and what FSDP1 does not keep in place.
+        UnsupportedSetupError: For those that are not split into one shard per rank along a
+            dimension, and what FSDP1 does not keep in place.
     """
     fsdp1.check_supported(model)
     for name, p in model.named_parameters():
-        if of_deepspeed(p):
-            raise UnsupportedSetupError("model", "a torch module", name, DEEPSPEED)
         placements = getattr(p, "placements", ()) if is_dtensor(p) else ()
         odd = [str(x) for x in placements if type(x).__name__ not in ("Shard", "Replicate")]
         if odd:
@@ -77,32 +75,42 @@ def keepers(model: nn.Module) -> list[Callable[[], None]]:
     return [*(module.reshard for module in fsdp2_modules(model)), *wrappers]
 
 
-def stand_ins(model: nn.Module) -> dict[Hashable, int]:
-    """Map what stands for a parameter in a forward pass to the ``id`` of the parameter.
+def gathers(model: nn.Module) -> bool:
+    """Return whether FSDP puts whole tensors in the places of parameters in a forward pass."""
+    return bool(fsdp2_modules(model) or fsdp1.wrappers(model))
 
-    With FSDP2 it is the ``id`` of the full parameter, unless this version of torch stores it in
-    another place. For FSDP1 see :func:`~hybrid_predict.ranks.fsdp1.split_parts`.
-    """
-    params: list[Any] = []
-    for module in fsdp2_modules(model):
-        state = getattr(module, "_get_fsdp_state", lambda: None)()
-        several = getattr(state, "_fsdp_param_groups", None)
-        for group in several or [getattr(state, "_fsdp_param_group", None)]:
-            params += getattr(group, "fsdp_params", ())
-    pairs = [(getattr(p, "_unsharded_param", None), p.sharded_param) for p in params]
-    found: dict[Hashable, int] = {id(f): id(shard) for f, shard in pairs if f is not None}
-    found.update(fsdp1.split_parts(model))
+
+def all_plain(tensors: Sequence[Any]) -> bool:
+    """Return whether no tensor is known to be a part of another, in less time than one by one."""
+    return not fsdp1.RANGES.data and {*map(type, tensors)} <= _PLAIN
+
+
+def is_dtensor(tensor: Any) -> bool:
+    """Return whether a tensor is a DTensor, of which every rank holds a shard or a copy."""
+    return type(tensor) not in _PLAIN and hasattr(tensor, "to_local")
+
+
+def _range(tensor: Any) -> fsdp1.Range | None:
+    known = fsdp1.RANGES.data and isinstance(tensor, nn.Parameter)
+    found: fsdp1.Range | None = fsdp1.RANGES.get(tensor) if known else None
     return found
 
 
 def is_sharded(tensor: Any) -> bool:
     """Return whether a rank holds a part of a tensor: of a DTensor, or of a flattened parameter."""
-    return is_dtensor(tensor) or flat(tensor) is not None
+    return is_dtensor(tensor) or _range(tensor) is not None
+
+
+def team(tensor: Any) -> tuple[int, ...]:
+    """Return the ranks that hold parts or copies of a tensor."""
+    if is_dtensor(tensor):
+        return tuple(tensor.device_mesh.mesh.flatten().tolist())
+    return tuple(range(size()))
 
 
 def form(parameter: Tensor) -> Tensor:
     """Return a tensor of the whole parameter's shape, type and device, to be read for these."""
-    known = flat(parameter)
+    known = _range(parameter)
     return parameter if known is None else known.form
 
 
@@ -114,15 +122,31 @@ def local(tensor: Tensor) -> Tensor:
 
 def full_tensor(part: Tensor, tensor: Any) -> Tensor:
     """Gather the full tensor from parts placed like ``tensor``; every rank has to call it."""
-    return assembled(part, layout(tensor)) if is_sharded(tensor) else part
+    if (known := _range(tensor)) is not None:
+        return processes.joined(part, known.sizes, known.members).view(known.form.shape)
+    if not is_dtensor(tensor):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    mesh = tensor.device_mesh
+    form = {"shape": tensor.shape, "stride": tensor.stride()}
+    value = part.to(mesh.device_type)
+    whole = DTensor.from_local(value, mesh, tensor.placements, run_check=False, **form)
+    return whole.full_tensor().to(part.device)
 
 
 def local_shard(full: Tensor, tensor: Any) -> Tensor:
     """Cut this rank's part out of a full tensor, placed like ``tensor``, without communication."""
-    if not is_sharded(tensor):
+    if (known := _range(tensor)) is not None:
+        return full.reshape(-1).split(known.sizes)[known.members.index(rank())].to(tensor.device)
+    if not is_dtensor(tensor):
         return full
-    place = layout(tensor)
-    return place.part(full, place.team.index(rank())).to(local(tensor).device)
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = tensor.device_mesh
+    copies = [Replicate()] * mesh.ndim
+    whole = DTensor.from_local(full.to(mesh.device_type), mesh, copies, run_check=False)
+    return whole.redistribute(placements=tensor.placements).to_local().to(local(tensor).device)
 
 
 def gather_state(
@@ -136,23 +160,24 @@ def gather_state(
     """
     if not any_sharded(tensors):
         return {**state, **whole}
-    gathered = {name: _convert_each(value, tensors, _to_host) for name, value in state.items()}
-    both = {**gathered, **whole}
+    both = {**_converted(state, tensors, _to_host), **whole}
     return tree_map_only(Tensor, Tensor.cpu, both) if rank() == 0 else None
 
 
 def shard_state(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
     """Undo :func:`gather_state` on every rank, for any number of ranks."""
-    return {name: _convert_each(value, tensors, _to_shard) for name, value in state.items()}
+    return _converted(state, tensors, _to_shard)
 
 
-def _convert_each(
-    value: Any, tensors: Sequence[Tensor], convert: Callable[[Tensor, Tensor], Any]
-) -> Any:
-    fits = isinstance(value, list) and len(value) == len(tensors)
-    if not fits or not all(isinstance(x, Tensor) for x in value):
-        return value
-    return [convert(x, t) for x, t in zip(value, tensors, strict=True)]
+def _converted(
+    state: dict[str, Any], tensors: Sequence[Tensor], convert: Callable[[Tensor, Tensor], Any]
+) -> dict[str, Any]:
+    converted = dict(state)
+    for name, values in state.items():
+        fits = isinstance(values, list) and len(values) == len(tensors)
+        if fits and all(isinstance(x, Tensor) for x in values):
+            converted[name] = [convert(x, t) for x, t in zip(values, tensors, strict=True)]
+    return converted
 
 
 def _to_host(shard: Tensor, tensor: Tensor) -> Tensor | None:
@@ -178,7 +203,7 @@ def having_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
 
 def has_gradient(p: Tensor) -> bool:
     """Return whether a parameter has a gradient, the same on all ranks that hold parts of it."""
-    known = flat(p)
+    known = _range(p)
     return p.grad is not None if known is None else known.has_gradient()
 
 
@@ -204,5 +229,14 @@ def norm_factors(tensors: Sequence[Any]) -> list[float] | None:
     """
     if size() == 1:
         return None
-    shards = [layout(t).shards if is_sharded(t) else 1 for t in tensors]
-    return [math.sqrt(number / size()) for number in shards]
+    return [math.sqrt(_shards(tensor) / size()) for tensor in tensors]
+
+
+def _shards(tensor: Any) -> int:
+    """Return the number of ranks among which each copy of a tensor is divided."""
+    if (known := _range(tensor)) is not None:
+        return len(known.members)
+    if not is_dtensor(tensor):
+        return 1
+    counts = zip(tensor.device_mesh.mesh.shape, tensor.placements, strict=True)
+    return math.prod(count for count, placement in counts if placement.is_shard())

@@ -34,13 +34,8 @@ def slopes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return lengths of updates, and products of them and of directions with averages.
 
-    Each has shape (K,) and at least 32 bits.
-
-    Args:
-        updates: Lists of x, y and f; the updates are x[k] - f[k] * y[k].
-        averages: K tensors.
-        directions: K tensors.
-        counts: See :data:`Counts`.
+    Each has shape (K,) and at least 32 bits. ``updates`` are lists of x, y and f, of which the
+    updates are x[k] - f[k] * y[k].
     """
     if not averages:
         return (torch.zeros(0),) * 3

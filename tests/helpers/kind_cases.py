@@ -300,7 +300,10 @@ class KindCase:
 
 
 CASES = {
-    "count decoder": KindCase(CountDecoder, ["px_r", "px_scale_decoder.0.weight"]),
+    "count decoder": KindCase(
+        CountDecoder,
+        ["px_dropout_decoder.weight", "px_r", "px_r_decoder.weight", "px_scale_decoder.0.weight"],
+    ),
     "attention": KindCase(Attending, ["out.weight", "value.weight"], of_words, ["embed.weight"]),
     "tied": KindCase(TiedLM, [], of_words, ["embedding.weight"]),
     "transposed convolutions": KindCase(
@@ -371,7 +374,7 @@ def resolved(model: nn.Module, loss: Loss, after: bool = True) -> tuple[dict[str
         uses.add(value)
         value.backward() if not after else None
     with_gradient = {id(p) for p in model.parameters() if p.grad is not None}
-    kinds, unseen = resolve(model, classify(model), uses.findings, index, with_gradient)
+    kinds, unseen = resolve(classify(model), uses.findings, index, with_gradient)
     named = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
     by_name = {name: kinds[key] for key, name in named.items() if kinds[key] != "vector"}
     return by_name, sorted(named[key] for key in unseen)

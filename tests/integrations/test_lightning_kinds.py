@@ -22,6 +22,7 @@ class Counts(pl.LightningModule):
         super().__init__()
         torch.manual_seed(0)
         self.net = CountDecoder()
+        del self.net.px_r_decoder, self.net.px_dropout_decoder  # which are not used
 
     def training_step(self, batch, batch_idx):
         return self.net(rows()).square().mean()

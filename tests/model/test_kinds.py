@@ -58,15 +58,10 @@ def body():
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8))
 
 
-def lora_gpt(head):
-    return parts(embed=frozen(nn.Embedding(11, 8)), a=Adapted(8, 24), b=Adapted(8, 8), head=head)
-
-
 EMBEDDINGS = {
     "gpt": ["token_embedding.weight", "position_embedding.weight"],
     "tied": ["embedding.weight"],
     "vit": ["pos_embedding"],
-    "vocabulary and value": ["embed.weight"],
 }
 CASES = {
     "mlp": (MODELS["mlp"].build, ["5.weight"]),
@@ -76,32 +71,11 @@ CASES = {
     "attention": (lambda: parts(a=nn.MultiheadAttention(8, 2), b=nn.Linear(8, 3)), ["b.weight"]),
     "tied": (TiedLM, []),
     "vit": (ViTLike, ["head.weight"]),
-    "heads of two layers in a list": (
-        lambda: parts(
-            trunk=mlp_of(8, 16), heads=nn.ModuleList([mlp_of(16, 16, k) for k in (3, 2)])
-        ),
-        ["heads.0.2.weight", "heads.1.2.weight"],
-    ),
-    "vocabulary and value": (
-        lambda: parts(
-            embed=nn.Embedding(11, 16),
-            block=mlp_of(16, 16, 16),
-            words=nn.Linear(16, 11),
-            value=nn.Linear(16, 1),
-        ),
-        ["words.weight", "value.weight"],
-    ),
     "classes and boxes": (
         lambda: parts(stem=nn.Conv2d(3, 16, 3), classes=conv(9), boxes=conv(4)),
         ["classes.weight", "boxes.weight"],
     ),
-    "adapters, frozen head": (lambda: lora_gpt(frozen(nn.Linear(8, 11))), []),
-    "adapters in a model of one child": (lambda: parts(net=lora_gpt(frozen(nn.Linear(8, 11)))), []),
     "adapters of every layer": (lambda: parts(a=Adapted(8, 8), b=Adapted(8, 3)), ["b.up.weight"]),
-    "frozen head of several layers": (
-        lambda: parts(body=body(), head=frozen(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)))),
-        [],
-    ),
     "teacher": (
         lambda: parts(body=body(), head=nn.Linear(8, 3), teacher=frozen(body())),
         ["head.weight"],
@@ -158,28 +132,6 @@ def test_networks_of_optimizers_of_their_own_have_heads_of_their_own(split, head
     mapper = HybridEngine(model, optimizers, HybridConfig(total_steps=9)).mapper
     found = {n for n, kind in zip(mapper.names, mapper.kinds, strict=True) if kind == "head"}
     assert found == set(heads)
-
-
-class Policy(nn.Module):
-    """Two networks of one class side by side."""
-
-    def __init__(self):
-        super().__init__()
-        self.policy, self.value = mlp_of(6, 8, 4), mlp_of(6, 8, 1)
-
-    def forward(self, x):
-        return self.policy(x), self.value(x)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("build", [MODELS["conv"].build, Policy])
-def test_scripted_modules_are_classified_as_what_they_were_made_of(build):
-    found = []
-    for model in (parts(net=build()), parts(net=torch.jit.script(build()))):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        mapper = HybridEngine(model, optimizer, HybridConfig(total_steps=9)).mapper
-        found.append(dict(zip(mapper.names, mapper.kinds, strict=True)))
-    assert found[0] == found[1]
 
 
 def test_no_parametrized_weight_is_computed():

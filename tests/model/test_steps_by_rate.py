@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from loops import Bench, make_config, same_bits
 from torch import nn
 
-from hybrid_predict import HybridEngine, OptimizerWrapper
+from hybrid_predict import OptimizerWrapper
 from hybrid_predict.errors import ConfigError
 
 
@@ -62,23 +61,3 @@ def test_a_rate_is_a_finite_number(rate):
     with pytest.raises(ConfigError, match="rate: expected a finite number or None"):
         OptimizerWrapper(optimizers).step(rate=rate)
     assert [p.item() for p in parameters] == [1.0] * 3
-
-
-def test_an_engine_hears_the_steps_of_a_wrapper_and_corrects_by_their_rate():
-    moved = []
-    for rate, own in ((None, 0.02), (0.02, 0.3)):
-        bench = Bench(None)
-        for group in bench.optimizer.param_groups:
-            group.update(lr=own, weight_decay=0.1)
-        wrapper = OptimizerWrapper(bench.optimizer)
-        engine = HybridEngine(bench.model, wrapper, make_config(speedup=1))
-        for _ in range(5):
-            engine.before_step()
-            loss = bench.loss()
-            loss.backward()
-            wrapper.step(rate=rate)
-            bench.optimizer.zero_grad()
-            engine.after_step(loss)
-        assert engine.ledger.corrected_steps == 5
-        moved.append(dict(bench.model.state_dict()))
-    assert same_bits(*moved)

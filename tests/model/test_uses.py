@@ -26,12 +26,8 @@ class Kernel(nn.Module):
 
     def forward(self, x):
         x = self.stem(x)
-        if self.how == "plain":
-            far = (x[:, None] - self.points).square().sum(-1)
-        elif self.how == "cdist":
+        if self.how == "cdist":
             far = torch.cdist(x, self.points).square()
-        elif self.how == "scaled":
-            far = torch.cdist(x / self.scale, self.points / self.scale).square()
         else:  # squares and a product of both with ones, as gpytorch has it
             x, points = x / self.scale, self.points / self.scale
             ones, more = torch.ones(len(x), 1), torch.ones(len(points), 1)
@@ -64,12 +60,12 @@ KINDS = {
             ["inner.weight", *["stem.weight"] * deep],
             [],
         )
-        for how, deep in (("plain", False), ("cdist", True), ("scaled", False), ("product", True))
+        for how, deep in (("cdist", True), ("product", True))
     },
     "weights that data or noise change": (
         Styled,
         ["noisy", "style.weight", "weight"],
-        ["noisy", "weight"],
+        ["weight"],
     ),
 }
 
@@ -122,12 +118,6 @@ def of_parts(net):
     return net["net"](inner.tanh()).square().mean()
 
 
-def of_copies(net):
-    """As in SimSiam: one of two branches is not trained through."""
-    one, other = net["stem"](rows()), net["stem"](rows().flip(0))
-    return (net["net"](one) - other.detach()).square().mean()
-
-
 def of_targets(net):
     """A target from the network's outputs that no gradient goes through."""
     found = net["net"](rows())
@@ -143,9 +133,6 @@ FURTHER = {
     ),
     "parts": KindCase(
         lambda: parts(net=mlp(8, 8, 3), stem=nn.Linear(6, 8)), ["net.2.weight"], of_parts
-    ),
-    "a branch that is not trained": KindCase(
-        lambda: parts(net=mlp(8, 4, 8), stem=mlp(6, 8)), ["net.2.weight"], of_copies
     ),
     "a target without gradient": KindCase(
         lambda: parts(net=mlp(6, 8, 3), other=frozen(nn.Linear(3, 3))), ["net.2.weight"], of_targets

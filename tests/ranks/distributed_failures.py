@@ -10,18 +10,9 @@ from typing import Any
 import pytest
 from loops import same_bits
 
-from distributed_loops import Loop, ddp, make_config, sharded
-from faulty import Failing, FailingUpdate
+from distributed_loops import Loop, make_config, sharded
+from faulty import FailingUpdate
 from hybrid_predict.ranks import processes
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailingThere(Failing):
-    """Fails on the last rank only."""
-
-    def _fail(self, method: str, state: Any) -> None:
-        if processes.rank() == 1:
-            super()._fail(method, state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +41,5 @@ def failing(wrap: Callable[[Any], Any], **changes: Any) -> Callable[[Path], dict
 
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
-    "predictor": failing(ddp(), predictors={"hidden": FailingThere(gated=False)}),
     "sharded": failing(sharded, updates={"hidden": FailingUpdateThere(after=8)}),
 }

@@ -11,8 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import ShardingStrategy, fully_shard
 
 from distributed_fsdp1 import fsdp1
-from distributed_loops import Net, ddp, trained
-from distributed_owners import Seen, corrected
+from distributed_loops import Net, trained
 
 
 def hybrid_sharded(net: Net) -> Net:
@@ -32,15 +31,7 @@ def hybrid(net: Net) -> Any:
     return fsdp1(ShardingStrategy.HYBRID_SHARD, process_group=(inner, outer))(net)
 
 
-def one_matrix(net: Net) -> Any:
-    """A model of which one matrix is trained."""
-    net.first.weight.requires_grad_(False)
-    net.middle.weight.requires_grad_(False)
-    return ddp()(net)
-
-
 CHECKS: dict[str, Callable[[Path], Any]] = {
     "hsdp": trained(hybrid_sharded),
     "hybrid": trained(hybrid),
-    "one matrix": corrected(one_matrix, Seen),
 }

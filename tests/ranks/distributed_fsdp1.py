@@ -7,13 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from loops import same_bits
 from torch.distributed.fsdp import (
-    CPUOffload,
     FullStateDictConfig,
     FullyShardedDataParallel,
     ShardingStrategy,
@@ -26,7 +24,6 @@ from distributed_loops import (
     SPOILED,
     Loop,
     Net,
-    build,
     make_config,
     moved,
     spoiled,
@@ -84,27 +81,11 @@ def saved_inside(folder: Path) -> dict[str, bool]:
     }
 
 
-def refused(folder: Path) -> dict[str, str]:
-    """What is said to what FSDP1 can do and the plug-in cannot follow."""
-
-    def turned(net: Net) -> Any:
-        net.middle.weight.data = net.middle.weight.data.t().contiguous().t()
-        return fsdp1()(net)
-
-    def flat(net: Net) -> Any:
-        return FullyShardedDataParallel(net, device_id=torch.device("cpu"))
-
-    told = {}
-    for name, wrap in {"flat": flat, "turned": turned}.items():
-        with pytest.raises(UnsupportedSetupError) as caught:
-            Loop(wrap)
-        told[name] = str(caught.value)
-    model = fsdp1()(build())
-    with mock.patch.object(model, "cpu_offload", CPUOffload(offload_params=True)):
-        with pytest.raises(UnsupportedSetupError) as caught:
-            Loop(lambda net: model)
-        told["host"] = str(caught.value)
-    return told
+def refused(folder: Path) -> str:
+    """What is said to flat parameters in the place of the original ones."""
+    with pytest.raises(UnsupportedSetupError) as caught:
+        Loop(lambda net: FullyShardedDataParallel(net, device_id=torch.device("cpu")))
+    return str(caught.value)
 
 
 SETUPS: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -238,20 +237,6 @@ def trained(*args: Any, **options: Any) -> Callable[[Path], dict[str, Any]]:
     return check
 
 
-def reductions(wrap: Callable[[Net], Any]) -> Callable[[Path], list[tuple[int, int]]]:
-    """Predicted steps before each full step, and how often our code reduces in it."""
-
-    def check(folder: Path) -> list[tuple[int, int]]:
-        loop, found = Loop(wrap), []
-        with mock.patch.object(processes, "_all_reduced", wraps=processes._all_reduced) as reduced:
-            for _ in range(10):
-                reduced.reset_mock()
-                found.append((loop.step().predicted, reduced.call_count))
-        return found
-
-    return check
-
-
 def spoiled(
     wrap: Callable[[Net], Any], spoil: Spoil, **options: Any
 ) -> Callable[[Path], dict[str, Any]]:
@@ -354,8 +339,6 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     **{name: trained(wrap, **options) for name, (wrap, options) in SETUPS.items()},
     **GRADIENTS,
     **LOSSES,
-    "ddp, reductions": reductions(ddp()),
-    "fsdp2, reductions": reductions(sharded),
     "fsdp2, moved": moved(sharded),
     "refused": refused,
     "logged": logged,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,10 @@ import torch
 import torch.distributed as dist
 from loops import same_bits
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from distributed_fsdp1 import fsdp1
 from distributed_loops import (
     FEW,
-    OWN,
     SPOILED,
     Loop,
     Net,
@@ -31,14 +27,9 @@ from distributed_loops import (
     wide,
 )
 from hybrid_predict import SpectralUpdate
-from hybrid_predict.groups import group
-from hybrid_predict.model.cost import Watching
 from hybrid_predict.ranks import owners, processes, shards
 from hybrid_predict.ranks.owners import MOST_TOGETHER
 from hybrid_predict.updates import UpdateState
-from hybrid_predict.updates.correct import correction
-
-COLLECTIVES = ("all_to_all_single", "all_gather_single", "all_gather_into_tensor", "all_reduce")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,65 +49,24 @@ class Seen(SpectralUpdate):
         return super().direction(state, members, matrices)
 
 
-@contextmanager
-def counted() -> Iterator[Counter[str]]:
-    """Numbers that this rank receives from other ranks, by collective."""
-    received = Counter[str]()
-
-    def watch(name: str) -> Callable[..., Any]:
-        real = getattr(dist, name)
-
-        def call(out: Tensor, *args: Any, **options: Any) -> Any:
-            if name == "all_to_all_single":
-                own = args[1][dist.get_rank()]
-            else:
-                own = out.numel() // dist.get_world_size() if "gather" in name else 0
-            received[name] += out.numel() - own
-            return real(out, *args, **options)
-
-        return call
-
-    names = [name for name in COLLECTIVES if hasattr(dist, name)]
-    with mock.patch.multiple(dist, **{name: watch(name) for name in names}):
-        yield received
-
-
 def corrected(
-    wrap: Callable[[Net], Any], update: Any, together: int = MOST_TOGETHER
+    wrap: Callable[[Net], Any], together: int = MOST_TOGETHER
 ) -> Callable[[Path], dict[str, Any]]:
-    """Matrices that this rank corrects in a full step, and what it receives and holds for that."""
+    """Matrices that this rank corrects in a full step, and what it keeps about them."""
 
     def check(folder: Path) -> dict[str, Any]:
-        seen = update() if update is Seen else None
-        config = make_config(updates={"hidden": seen or update}, predictors={})
-        loop = Loop(wrap, config)
+        seen = Seen()
+        loop = Loop(wrap, make_config(updates={"hidden": seen}, predictors={}))
         loop.train(3)
         (kept,) = loop.engine._state.groups
-        held, received = set[tuple[int, ...]](), Counter[str]()
-
-        def correct(*args: Any) -> Any:
-            with counted() as count, Watching(lambda f, a, k, out: hold(out)):
-                found = correction(*args)
-            received.update(count)
-            return found
-
-        def hold(out: Any) -> None:
-            tensors = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
-            held.update(tuple(x.shape[-2:]) for x in tensors)
-
-        if seen is not None:
-            seen.shapes.clear()
-        few = mock.patch.object(owners, "MOST_TOGETHER", together)
-        with few, mock.patch.object(group, "correction", correct):
+        seen.shapes.clear()
+        with mock.patch.object(owners, "MOST_TOGETHER", together):
             loop.step()
         owned = kept.memory.owned()
         return {
-            "seen": seen and seen.shapes,
-            "received": dict(received),
-            "held": held,
+            "seen": seen.shapes,
             "owners": kept.memory.owners,
             "shapes": [tuple(shards.form(p).shape) for p in kept.parameters],
-            "parts": [shards.local(p).numel() for p in kept.parameters],
             "arrays": {name: [not x.is_meta for x in each] for name, each in owned.items()},
         }
 
@@ -178,11 +128,10 @@ def in_turns(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, Any]]:
 
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
-    "owners, ddp": corrected(ddp(), Seen),
-    "owners, fsdp2": corrected(sharded, Seen),
-    "owners, fsdp2, columns, rounds": corrected(wide, Seen, together=1),
-    "owners, fsdp2, own": corrected(sharded, OWN["hidden"]),
-    "owners, fsdp1, rounds": corrected(fsdp1(), Seen, together=1),
+    "owners, ddp": corrected(ddp()),
+    "owners, fsdp2": corrected(sharded),
+    "owners, fsdp2, columns, rounds": corrected(wide, together=1),
+    "owners, fsdp1, rounds": corrected(fsdp1(), together=1),
     "turns, ddp": in_turns(ddp()),
     "turns, fsdp2": in_turns(sharded),
     "ddp, resumed from any rank": resumed,

@@ -126,23 +126,6 @@ def refusal(loop: Loop, path: Path | None) -> dict[str, Any]:
     return {"text": str(caught.value), "same": same}
 
 
-def uneven(folder: Path) -> dict[str, Any]:
-    """Samples of windows that do not fit on one of two ranks: how many are left on this one."""
-    loop = Loop(sharded)
-    loop.train(SPOILED)
-    shared = [loop.engine.state_dict()]
-    dist.broadcast_object_list(shared)
-    for group in shared[0]["tensors"]["groups"]:
-        group["windows"][1]["shapes"][0][0] += 1
-
-    def seen() -> list[int]:
-        return [group.memory.forecaster._seen for group in loop.engine._state.groups]
-
-    before = seen()
-    loop.engine.load_state_dict(shared[0])
-    return {"seen": [before, seen()], **outcome(loop, loop.train(4))}
-
-
 def other(saved: dict[str, Any], wrap: Callable[[Net], Any] = sharded) -> dict[str, Any]:
     """A run that another number of ranks has saved."""
     loop = Loop(wrap)
@@ -182,7 +165,6 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, half, read inside a step": read_inside(halved),
     "tensor parallelism, read inside a step": read_inside(tensor_parallel),
     "ddp, read on one rank": read_on_one_rank,
-    "fsdp2, uneven": uneven,
     "more": lambda folder: other(torch.load(folder / "single.pt")),
     "alone": one_rank,
 }

@@ -31,7 +31,7 @@ MEASURED = ("skill", "predicted_length", "mean_length", "advanced", "rate_factor
 TRAINED = {**SETUPS, **distributed_fsdp1.SETUPS}
 SPOILED = [*GRADIENTS, "fsdp1, spoiled shard"]
 RESUMED = ("fsdp2", "fsdp2, half", "fsdp2, bfloat16, in turns", "fsdp1")
-PLAIN = ("fsdp2, uneven", "more", "fsdp1, more")
+PLAIN = ("more", "fsdp1, more")
 ALIKE = [*TRAINED, *SPOILED, *LOSSES, *PLAIN]
 
 
@@ -107,18 +107,6 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
             assert ours.gradients.alignments == pytest.approx(angles, abs=0.02)
 
 
-@pytest.mark.parametrize(("kind", "each"), [("ddp", 1), ("fsdp2", 4)])
-def test_reductions_per_full_step(results: Results, kind: str, each: int) -> None:
-    # What was measured is one reduction; in a verifying step there is one more per optimizer. Of
-    # sharded tensors, groups that are only predicted need one more, those that are corrected two.
-    # The first full step also adds up counted operations.
-    for found in results[f"{kind}, reductions"]:
-        assert [number for _, number in found] == [
-            each + 2 * (step == 0) + (predicted > 0) for step, (predicted, _) in enumerate(found)
-        ]
-        assert sum(predicted for predicted, _ in found) > 5
-
-
 @pytest.mark.parametrize("name", SPOILED)
 def test_a_gradient_that_is_not_finite_on_one_rank_undoes_on_all(
     results: Results, name: str
@@ -191,13 +179,6 @@ def test_a_state_that_is_refused_changes_nothing_on_any_rank(
             assert found["refused"][which]["same"]
 
 
-def test_samples_that_do_not_fit_on_one_rank_are_dropped_on_all(results: Results) -> None:
-    for found in results["fsdp2, uneven"]:
-        before, after = found["seen"]
-        assert min(before) > 0
-        assert set(after) == {0}
-
-
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -237,20 +218,9 @@ def test_what_cannot_work_is_refused_on_every_rank(
             raise RuntimeError(told[setup])
 
 
-@pytest.mark.parametrize(
-    ("setup", "words"),
-    [
-        ("flat", "use_orig_params=False.*Set use_orig_params=True"),
-        ("turned", "not contiguous.*before the model is wrapped"),
-        ("host", "offload_params=True.*Leave cpu_offload out"),
-    ],
-)
-def test_fsdp1_is_refused_where_parameters_do_not_stay(
-    results: Results, setup: str, words: str
-) -> None:
+def test_fsdp1_is_refused_where_parameters_do_not_stay(results: Results) -> None:
     for told in results["fsdp1, refused"]:
-        with pytest.raises(RuntimeError, match=words):
-            raise RuntimeError(told[setup])
+        assert "Set use_orig_params=True" in told
 
 
 def test_fsdp1_saves_verified_weights_inside_a_step_and_loads_others(results: Results) -> None:

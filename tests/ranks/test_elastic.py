@@ -14,23 +14,15 @@ import torch
 from loops import same_bits
 from torch import distributed as dist
 
-from elastic_loop import Deaths, Elastic
-
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo"),
 ]
 
 TESTS = Path(__file__).parents[1]
-LOOP, TRAINER = (Path(__file__).parent / f"elastic_{name}.py" for name in ("loop", "trainer"))
+TRAINER = Path(__file__).parent / "elastic_trainer.py"
 EXAMPLE = TESTS.parent / "examples" / "by_feature" / "elastic.py"
 
-IN_A_LOOP = [
-    [1, 2, "forward", "kill"], [0, 8, "backward", "exit"], [0, 9, "save", "kill"],
-    [1, 11, "forward", "raise"], [0, 14, "backward", "kill"], [1, 17, "after update", "exit"],
-    [1, 19, "between", "raise"], [0, 22, "forward", "exit"], [1, 27, "forward", "kill"],
-    [1, 28, "backward", "exit"], [1, 29, "after update", "raise"],
-]  # fmt: skip
 IN_A_TRAINER = [
     [[1, 3, "on_before_backward", "SIGKILL"]], [[0, 7, "on_after_backward", "exit"]],
     [[1, 10, "on_before_backward", "raise"]], [[0, 12, "on_before_optimizer_step", "SIGKILL"]],
@@ -61,16 +53,6 @@ def torchrun(program: Path, *arguments: Any, count: int = 2, restarts: int = 0) 
     return done.stdout + done.stderr
 
 
-def end(folder: Path) -> dict[str, Any]:
-    """Everything that a run of one's own loop has saved, without seconds."""
-    saved = torch.load(folder / "last.pt", weights_only=True)
-    ledger = saved["engine"]["ledger"]
-    for name in [n for n in ledger if "seconds" in n or "overhead" in n]:
-        del ledger[name]
-    saved["engine"]["ledger"] = repr(ledger)
-    return saved
-
-
 def told(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
@@ -83,46 +65,18 @@ def test_an_example_goes_on_after_a_lost_process(tmp_path: Path) -> None:
     assert "done: 100 full + 50 predicted = 150 steps" in printed
 
 
-@pytest.mark.parametrize("dropped", ["", "drift", "optimizer", "scheduler", "limits", "ledger"])
-def test_what_is_not_resumed_changes_the_end(tmp_path: Path, dropped: str) -> None:
-    runs = [Elastic(tmp_path, "single", Deaths(tmp_path, []))]
-    for _ in range(12):
-        runs[0].step()
-    runs[0].save()
-    runs.append(Elastic(tmp_path, "single", Deaths(tmp_path, []), dropped))
-    ends = []
-    for run in runs:
-        run.run()
-        ends.append(end(tmp_path))
-    assert same_bits(*ends) is (dropped == "")
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The end of a set-up's run to which nothing happens, made once."""
-    made: dict[tuple[Path, str], Path] = {}
+    made: dict[str, Path] = {}
 
-    def folder(program: Path, setup: str) -> Path:
-        key = program, setup
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp("whole")
-            torchrun(program, made[key], setup)
-        return made[key]
+    def folder(setup: str) -> Path:
+        if setup not in made:
+            made[setup] = tmp_path_factory.mktemp("whole")
+            torchrun(TRAINER, made[setup], setup)
+        return made[setup]
 
     return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("setup", ["ddp", "fsdp2"])
-def test_a_loop_that_loses_ranks_in_every_phase_ends_with_the_same_bits(
-    tmp_path: Path, whole: Any, setup: str
-) -> None:
-    torchrun(LOOP, tmp_path, setup, json.dumps(IN_A_LOOP), restarts=len(IN_A_LOOP))
-    met = told(tmp_path, "deaths.jsonl")
-    assert [[d["step"], d["place"]] for d in met] == [death[1:3] for death in IN_A_LOOP]
-    phases = {d["phase"] for d in met if "phase" in d}
-    assert phases == {"warmup", "full", "predict", "cooldown"}
-    assert same_bits(end(tmp_path), end(whole(LOOP, setup)))
 
 
 @pytest.mark.slow
@@ -134,7 +88,7 @@ def test_a_trainer_that_loses_ranks_in_every_phase_ends_with_the_same_bits(
     met = told(tmp_path, "faults.jsonl")
     assert [fault["rank"] for fault in met] == [fault[0][0] for fault in IN_A_TRAINER]
     assert {f["phase"] for f in met if "phase" in f} == {"warmup", "full", "predict", "cooldown"}
-    ends = [torch.load(x / "end.pt", weights_only=False) for x in (tmp_path, whole(TRAINER, setup))]
+    ends = [torch.load(x / "end.pt", weights_only=False) for x in (tmp_path, whole(setup))]
     assert same_bits(*(e["weights"] for e in ends)) and same_bits(*(e["optimizer"] for e in ends))
     assert repr(ends[0]["ledger"]) == repr(ends[1]["ledger"])
     assert ends[0]["step"] == ends[1]["step"] == 40
@@ -145,26 +99,18 @@ def test_a_trainer_that_loses_ranks_in_every_phase_ends_with_the_same_bits(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 4])
-@pytest.mark.parametrize(
-    ("kind", "setup"),
-    [("loop", "ddp"), ("loop", "fsdp2"), ("trainer", "ddp"), ("trainer", "fsdp2, sharded")],
-)
+@pytest.mark.parametrize("setup", ["ddp", "fsdp2, sharded"])
 def test_a_job_goes_on_with_another_number_of_ranks(
-    tmp_path: Path, whole: Any, kind: str, setup: str, count: int
+    tmp_path: Path, whole: Any, setup: str, count: int
 ) -> None:
-    program, file = {"loop": (LOOP, "last.pt"), "trainer": (TRAINER, "end.pt")}[kind]
-    death, fault = [1, 14, "forward", "exit"], [[1, 14, "on_before_backward", "exit"]]
+    fault = [[1, 14, "on_before_backward", "exit"]]
     with pytest.raises(AssertionError):
-        torchrun(program, tmp_path, setup, json.dumps([death if kind == "loop" else fault]))
-    printed = torchrun(program, tmp_path, setup, count=count)
+        torchrun(TRAINER, tmp_path, setup, json.dumps([fault]))
+    printed = torchrun(TRAINER, tmp_path, setup, count=count)
     assert printed.count(f"the number of ranks changed from 2 to {count}") == 1
-    places = tmp_path, whole(program, setup)
-    ends = [torch.load(place / file, weights_only=False) for place in places]
-    ledgers = [each["engine"]["ledger"] if kind == "loop" else each["ledger"] for each in ends]
+    places = tmp_path, whole(setup)
+    ledgers = [torch.load(place / "end.pt", weights_only=False)["ledger"] for place in places]
     counted = [[x[n] for n in ("steps", "full_steps", "predicted_steps")] for x in ledgers]
     assert counted == [[40, 30, 10]] * 2
     (event,) = ledgers[0]["events"]
     assert event["count"] == 1
-    if kind == "loop":  # the random states of a Trainer's ranks start anew
-        for name, weight in ends[1]["model"].items():
-            torch.testing.assert_close(ends[0]["model"][name], weight, atol=1e-3, rtol=1e-3)
