@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from benchmarks.tasks import Task
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.updates import make_update
 
-_TRAINING = ("tasks", "peers", "optimizers.py", "train.py")
+_TRAINING = ("tasks", "peers.py", "optimizers.py", "train.py")
 """Code of the benchmark that a result depends on."""
 
 _ASIDE = {
@@ -78,8 +77,3 @@ def _is_text(node: ast.stmt) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
-
-
-def states(rows: Iterable[Mapping[str, Any]]) -> int:
-    """Return from how many states of the code the runs with the plug-in come."""
-    return len({row["code"] for row in rows if ARMS[row["arm"]].plugin is not None})

@@ -1,17 +1,20 @@
-"""Times full steps with and without the plug-in, in loops that take turns in one process."""
+"""Measures time and memory of full steps, in loops that take turns in one process."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from time import perf_counter, process_time
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.optim import Optimizer
 
 from hybrid_predict import HybridConfig, HybridEngine
@@ -118,3 +121,40 @@ def without_advice() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def set_imports_aside() -> None:
+    """Hide all objects that are alive from the garbage collector, and so from `Memory`.
+
+    Imported packages leave many objects. Looking at all of them takes half a second. Call this
+    after the imports, and before data are loaded.
+    """
+    import_module("torch._dynamo")  # otherwise an optimizer imports it in its first step
+    gc.freeze()
+
+
+class Memory:
+    """Measures the bytes allocated after the object was made.
+
+    On a CUDA device this is the peak that torch's allocator records. On the CPU no peak is
+    recorded; there it is the size of the tensors that are alive, without activations.
+    """
+
+    def __init__(self) -> None:
+        self._cuda = torch.cuda.is_available()
+        if self._cuda:
+            torch.cuda.reset_peak_memory_stats()
+        self._before = torch.cuda.memory_allocated() if self._cuda else _held()
+
+    def used(self) -> int:
+        """Return the bytes used since this object was made."""
+        now = torch.cuda.max_memory_allocated() if self._cuda else _held()
+        return now - self._before
+
+
+def _held() -> int:
+    gc.collect()
+    tensors = [x for x in gc.get_objects() if issubclass(type(x), Tensor) and not is_fake(x)]
+    gradients = [x.grad for x in tensors if x.is_leaf and x.grad is not None]
+    storages = {x.untyped_storage().data_ptr(): x for x in (*tensors, *gradients)}
+    return sum(x.untyped_storage().nbytes() for x in storages.values())

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import Loop, milliseconds, ratio, take_turns, waits
-from benchmarks.memory import Memory
+from benchmarks.measure import Loop, Memory, milliseconds, ratio, take_turns, waits
 from benchmarks.tasks import Task
 from benchmarks.train import warm
 from hybrid_predict import MomentumPredictor

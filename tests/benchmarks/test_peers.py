@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import optimizers
+from benchmarks import optimizers, peers
 from benchmarks.optimizers import Rates, hidden_and_rest
-from benchmarks.peers import libraries
-from benchmarks.peers.dowg import DoWG
-from benchmarks.peers.muon import Muon
+from benchmarks.peers import DoWG, Muon
 from benchmarks.tasks import TASKS
 from hybrid_predict.errors import MissingExtraError
 
@@ -53,9 +51,21 @@ def test_muon_is_torchs_on_matrices(options):
     assert_same(*map(trained, made))
 
 
+@pytest.mark.parametrize("make", [Muon, peers.SOAPMuon])
+def test_kernels_are_read_as_matrices(make):
+    kernel = torch.nn.Parameter(torch.randn(4, 3, 2, 2, generator=torch.manual_seed(0)))
+    matrix = torch.nn.Parameter(kernel.detach().flatten(1).clone())
+    for p in (kernel, matrix):
+        optimizer = make([p], lr=RATE)
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(STEPS):
+            p.grad = torch.randn(4, 12, generator=generator).view(p.shape)
+            optimizer.step()
+    assert torch.equal(kernel.detach().flatten(1), matrix)
+
+
 LIBRARY = {
-    name: partial(getattr(libraries, name), lr=RATE, weight_decay=DECAY)
-    for name in ("normuon", "soap")
+    name: partial(getattr(peers, name), lr=RATE, weight_decay=DECAY) for name in ("normuon", "soap")
 }
 library = pytest.mark.parametrize("make", LIBRARY.values(), ids=LIBRARY)
 
@@ -93,7 +103,7 @@ def test_hidden_matrices_have_the_peer_and_the_rest_adamw(build, name):
 def test_peers_from_a_library_need_it(name, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=r"hybrid_predict\[bench\]"):
-        trained(partial(getattr(libraries, name), lr=RATE))
+        trained(partial(getattr(peers, name), lr=RATE))
 
 
 def test_dowg_follows_its_formulas():

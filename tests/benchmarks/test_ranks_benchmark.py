@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import load
-from benchmarks.ranks import FULL, by_formula, network
+from benchmarks.studies.ranks import FULL, by_formula, network
 from hybrid_predict.tensors.shapes import direction_operations
 from hybrid_predict.updates.spectral import SpectralUpdate
 

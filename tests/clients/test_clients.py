@@ -1,6 +1,6 @@
 """Every client of the benchmark whose package is installed trains a short run.
 
-``python -m benchmarks.clients --test`` runs this for each client in an environment of its own.
+``python -m benchmarks.clients NAME`` runs this for a client in an environment of its own.
 """
 
 from __future__ import annotations
