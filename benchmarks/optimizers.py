@@ -71,8 +71,8 @@ def _of_hidden(name: str, make: Callable[..., Optimizer]) -> Build:
         peer = make(hidden, lr=rates.base * rates.hidden, weight_decay=recipe.weight_decay)
         if not rest:
             return [peer]
-        decay, betas = recipe.weight_decay, recipe.betas
-        return [peer, AdamW(rest, lr=rates.base, betas=betas, weight_decay=decay, fused=True)]
+        shared = {"betas": recipe.betas, "weight_decay": recipe.weight_decay}
+        return [peer, AdamW(rest, lr=rates.base, fused=True, **shared)]
 
     build.__qualname__ = name  # committed runs have a digest of it
     return build
@@ -107,6 +107,7 @@ def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[O
         weight_decay=recipe.weight_decay,
         warmup_steps=max(1, round(recipe.warmup_fraction * updates)),
     )
+    peer.train()  # type: ignore[attr-defined]
     return [peer]
 
 

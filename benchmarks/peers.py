@@ -152,59 +152,47 @@ def _squares(tensors: Iterable[Tensor]) -> float:
     return sum(float(t.square().sum()) for t in tensors)
 
 
-def normuon(params: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> Optimizer:
+def from_package(package: str, name: str, **options: Any) -> Callable[..., Optimizer]:
+    """Return a function that makes a package's optimizer with these options and others.
+
+    Without the package it raises `MissingExtraError`.
+    """
+
+    def make(params: Iterable[Any], lr: float, **others: Any) -> Optimizer:
+        try:
+            module = import_module(package)
+        except ImportError as error:
+            raise MissingExtraError(name, "bench") from error
+        optimizer: Optimizer = getattr(module, name)(list(params), lr=lr, **options, **others)
+        return optimizer
+
+    return make
+
+
+def normuon(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
     """NorMuon: Muon whose rows are levelled by their own second moments.
 
     References:
         Li et al., NorMuon: Making Muon more efficient and scalable (2025), arXiv 2510.05491.
     """
-    group = {"params": list(params), "lr": lr, "weight_decay": weight_decay, "use_muon": True}
-    make = _library("pytorch_optimizer", "NorMuon")
-    return make([group], momentum=0.95, beta2=0.95, update_scale="match_rms")
+    fixed = {"momentum": 0.95, "beta2": 0.95, "update_scale": "match_rms"}
+    make = from_package("pytorch_optimizer", "NorMuon", **fixed)
+    return make([{"params": list(params), "lr": lr, "use_muon": True, **options}], lr)
 
 
-def soap(params: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> Optimizer:
-    """SOAP: Adam in the eigenbases of the gradients' covariances, turned every ten steps.
+soap = from_package("pytorch_optimizer", "SOAP", betas=(0.95, 0.95), precondition_frequency=10)
+"""Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam (2024), arXiv 2409.11321. As in
+the authors' code, the first step fills the covariances and moves nothing, and every dimension of a
+kernel has its own basis."""
 
-    As in the authors' code, the first step fills the covariances and moves nothing, and every
-    dimension of a kernel has its own basis.
+schedule_free = from_package("schedulefree", "AdamWScheduleFree")
+"""Defazio et al., The Road Less Scheduled (2024)."""
 
-    References:
-        Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam (2024), arXiv 2409.11321.
-    """
-    make = _library("pytorch_optimizer", "SOAP")
-    options = {"betas": (0.95, 0.95), "precondition_frequency": 10}
-    return make(list(params), lr=lr, weight_decay=weight_decay, **options)
+prodigy = from_package("pytorch_optimizer", "Prodigy")
+"""Mishchenko and Defazio, Prodigy: An Expeditiously Adaptive Parameter-Free Learner (2023)."""
 
-
-def schedule_free(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
-    """Schedule-Free AdamW, ready to train; it has ``eval()`` and a warm-up of its own.
-
-    References:
-        Defazio et al., The Road Less Scheduled (2024).
-    """
-    optimizer = _library("schedulefree", "AdamWScheduleFree")(params, lr=lr, **options)
-    optimizer.train()  # type: ignore[attr-defined]
-    return optimizer
-
-
-def prodigy(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
-    """Prodigy: AdamW that estimates the distance to the solution, and from it its learning rate.
-
-    References:
-        Mishchenko and Defazio, Prodigy: An Expeditiously Adaptive Parameter-Free Learner (2023).
-    """
-    return _library("pytorch_optimizer", "Prodigy")(list(params), lr=lr, **options)
-
-
-def d_adapt_adam(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
-    """D-Adaptation over AdamW.
-
-    References:
-        Defazio and Mishchenko, Learning-Rate-Free Learning by D-Adaptation (2023).
-    """
-    make = _library("pytorch_optimizer", "DAdaptAdam")
-    return make(list(params), lr=lr, weight_decouple=True, **options)
+d_adapt_adam = from_package("pytorch_optimizer", "DAdaptAdam", weight_decouple=True)
+"""Defazio and Mishchenko, Learning-Rate-Free Learning by D-Adaptation (2023)."""
 
 
 def mechanic(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
@@ -213,14 +201,9 @@ def mechanic(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
     References:
         Cutkosky, Defazio and Mehta, Mechanic: A Learning Rate Tuner (2023).
     """
-    make: Any = _library("mechanic_pytorch", "mechanize")
-    optimizer: Optimizer = make(torch.optim.AdamW)(list(params), lr=lr, **options)
-    return optimizer
-
-
-def _library(package: str, name: str) -> Callable[..., Optimizer]:
     try:
-        found: Callable[..., Optimizer] = getattr(import_module(package), name)
+        mechanize = import_module("mechanic_pytorch").mechanize
     except ImportError as error:
-        raise MissingExtraError(name, "bench") from error
-    return found
+        raise MissingExtraError("Mechanic", "bench") from error
+    optimizer: Optimizer = mechanize(torch.optim.AdamW)(list(params), lr=lr, **options)
+    return optimizer

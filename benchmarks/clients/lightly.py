@@ -1,11 +1,10 @@
 """lightly: its SimCLR tutorial on images of digits."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.clients import Client, fitted
+from benchmarks.clients import About, Callbacks, fitted
 
 SIDE, BATCH, WIDTH = 16, 64, 0.25
 
@@ -20,7 +19,7 @@ def data(seed: int) -> Any:
     return images[order], torch.from_numpy(digits.target)[order], len(images) * 4 // 5
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     import lightning.pytorch as pl
     from lightly.loss import NTXentLoss
     from lightly.models import ResNetGenerator
@@ -62,8 +61,7 @@ def quality(trained: Any, data: Any) -> float:
     return float((ranked[:, 0] == labels[cut:]).float().mean())
 
 
-CLIENT = Client(
-    package="lightly",
+ABOUT = About(
     trains=(
         f"SimCLR, `ResNetGenerator('resnet-9', width={WIDTH})`, scikit-learn's digits at {SIDE} "
         f"pixels, batches of {BATCH} images"
@@ -72,7 +70,4 @@ CLIENT = Client(
     lower=False,
     length=10,
     requires=("lightly==1.6.0", "scikit-learn==1.9.1"),
-    data=data,
-    train=train,
-    quality=quality,
 )

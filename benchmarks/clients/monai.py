@@ -1,11 +1,10 @@
 """monai: the segmentation tutorial of a U-Net on generated images, in a LightningModule."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.clients import Client, fitted, validated
+from benchmarks.clients import About, Callbacks, fitted, validated
 
 
 def data(seed: int) -> Any:
@@ -23,7 +22,7 @@ def data(seed: int) -> Any:
     return train, DataLoader(Dataset(images[40:], scale), batch_size=1)
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     import lightning.pytorch as pl
     from monai.losses import DiceLoss
     from monai.metrics import DiceMetric
@@ -51,14 +50,12 @@ def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
     return fitted(Net(), data, length, callbacks)
 
 
-CLIENT = Client(
-    package="monai",
+quality = validated("val_dice", 1)
+
+ABOUT = About(
     trains="`UNet` with `DiceLoss`, 40 images of `create_test_image_2d`, crops of 96 pixels",
     metric="Dice score of held-out images",
     lower=False,
     length=10,
     requires=("monai==1.6.1",),
-    data=data,
-    train=train,
-    quality=validated("val_dice", 1),
 )

@@ -1,6 +1,5 @@
 """neuraloperator: a Fourier neural operator for Darcy flow."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import torch
 from scipy.fft import idctn  # type: ignore[import-untyped,unused-ignore]
 from torch.utils.data import DataLoader
 
-from benchmarks.clients import Client, engine_for
+from benchmarks.clients import About, Callbacks, engine_for
 from benchmarks.clients.kept import KeptBatches
 
 SIDE, TRAINED, TESTED, EPOCHS = 16, 1000, 200, 15
@@ -26,7 +25,7 @@ def data(seed: int) -> Any:
     return train, DataLoader(rows[TRAINED:], TESTED)  # type: ignore[arg-type]
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     from neuralop import H1Loss, LpLoss, Trainer
     from neuralop.models import FNO
     from neuralop.training import AdamW
@@ -75,13 +74,9 @@ def pressure(medium: Any) -> Any:
     return np.linalg.solve(matrix[:-1, :-1], np.ones(SIDE**2)).reshape(SIDE, SIDE)
 
 
-CLIENT = Client(
-    package="neuraloperator",
+ABOUT = About(
     trains=f"`FNO`, Darcy flow through {TRAINED} generated media of {SIDE} x {SIDE} cells",
     metric="relative error (L2) on generated media",
     length=EPOCHS,
     requires=("neuraloperator==2.0.0",),
-    data=data,
-    train=train,
-    quality=quality,
 )

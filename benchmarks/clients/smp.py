@@ -1,11 +1,10 @@
 """segmentation_models_pytorch: its Lightning tutorial on generated images."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.clients import Client, fitted, validated
+from benchmarks.clients import About, Callbacks, fitted, validated
 
 SIDE, BATCH, IMAGES, ENCODER = 64, 16, 320, "timm-mobilenetv3_small_100"
 
@@ -24,7 +23,7 @@ def data(seed: int) -> Any:
     return DataLoader(train, BATCH, shuffle=True), DataLoader(held_out, BATCH)
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     import lightning.pytorch as pl
     import segmentation_models_pytorch as smp
 
@@ -51,14 +50,12 @@ def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
     return fitted(Net(), data, length, callbacks)
 
 
-CLIENT = Client(
-    package="segmentation_models_pytorch",
+quality = validated("val_iou", 1)
+
+ABOUT = About(
     trains=f"`FPN` with encoder `{ENCODER}`, {IMAGES} generated images of {SIDE} pixels",
     metric="intersection over union of held-out images",
     lower=False,
     length=13,
     requires=("segmentation-models-pytorch==0.6.0",),
-    data=data,
-    train=train,
-    quality=validated("val_iou", 1),
 )

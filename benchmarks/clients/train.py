@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from benchmarks.clients import Client, client
+from benchmarks.clients import client
 
 ARMS: dict[str, Any] = {
     "full": None,
@@ -35,7 +35,7 @@ def train_seed(
     torch.set_num_threads(1)
     quiet()
     chosen = client(name)
-    length = max(1, round(share * chosen.length))
+    length = max(1, round(share * chosen.ABOUT.length))
     _trained(chosen, "hybrid", seed, max(1, length // 20))
     by_arm = {}
     for arm in arms[:: -1 if seed % 2 else 1]:
@@ -48,7 +48,7 @@ def train_seed(
     for arm, row in by_arm.items():
         row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]
         row["code"] = code_digest("hybrid" if ARMS[arm] is not None else "plain")
-    return chosen.to_dict(), [{**shared, "arm": arm, **by_arm[arm]} for arm in arms]
+    return chosen.ABOUT.to_dict(), [{**shared, "arm": arm, **by_arm[arm]} for arm in arms]
 
 
 def quiet() -> None:
@@ -57,7 +57,7 @@ def quiet() -> None:
     logging.disable(logging.WARNING)
 
 
-def _trained(chosen: Client, arm: str, seed: int, length: int) -> dict[str, Any]:
+def _trained(chosen: Any, arm: str, seed: int, length: int) -> dict[str, Any]:
     """Train one run; return its quality, steps, and seconds of processor time."""
     from lightning.fabric import seed_everything
 

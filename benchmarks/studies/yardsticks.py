@@ -62,7 +62,8 @@ def lines(chosen: Selection) -> Iterator[Line]:
 
 def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
     """Return what makes the blocks of the page, by name."""
-    kept = list(rows)
+    known = {problem.name for problem in LIGHTBENCH}
+    kept = [row for row in rows if row["setting"] == "nanogpt" or row["task"] in known]
     of_gpt, of_traps = (Summary(row for row in kept if row["setting"] == name) for name in NAMES)
     return {
         "yardsticks source": partial(source, kept),

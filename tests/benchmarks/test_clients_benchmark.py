@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -11,7 +12,7 @@ import torch
 from lightning_models import Net, Ungated, loader
 
 from benchmarks import clients, load
-from benchmarks.clients import QUIET, Client, plan
+from benchmarks.clients import QUIET, About, plan
 from benchmarks.clients import train as run
 from benchmarks.clients.kept import KeptBatches
 from benchmarks.plan import Selection
@@ -26,12 +27,10 @@ def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
     return trainer
 
 
-SMALL = Client(
-    package="lightning",
-    trains="a small net",
-    metric="loss",
-    length=30,
-    unit="steps",
+SMALL = SimpleNamespace(
+    ABOUT=About(
+        requires=("lightning",), trains="a small net", metric="loss", length=30, unit="steps"
+    ),
     data=lambda seed: loader(20),
     train=train,
     quality=lambda trained, data: float(
@@ -83,7 +82,7 @@ def made(hybrid: list[float | None], lower: bool = True) -> dict[str, Any]:
         **dict.fromkeys(("corrected", "hybrid", "auto"), hybrid),
     }
     rows = [row(arm, k, q, 1 + k) for arm, values in arms.items() for k, q in enumerate(values)]
-    told = {**SMALL.to_dict(), "lower": lower}
+    told = {**SMALL.ABOUT.to_dict(), "lower": lower}
     environment = {"torch": "2", "python": "3"}
     return {"environment": environment, "clients": {"small": told}, "rows": rows}
 

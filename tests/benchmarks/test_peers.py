@@ -95,7 +95,7 @@ def test_hidden_matrices_have_the_peer_and_the_rest_adamw(build, name):
 @pytest.mark.parametrize(
     ("name", "package"),
     [
-        *((name, "pytorch_optimizer") for name in (*LIBRARY, "prodigy", "d_adapt_adam")),
+        ("normuon", "pytorch_optimizer"),
         ("schedule_free", "schedulefree"),
         ("mechanic", "mechanic_pytorch"),
     ],

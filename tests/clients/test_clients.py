@@ -24,7 +24,7 @@ SHARE = 0.1
 def test_a_client_trains_as_many_steps_as_without_the_plug_in(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = client(name).package
+    package = client(name).ABOUT.package
     try:
         version(package)
     except PackageNotFoundError:
