@@ -43,7 +43,7 @@ def recipe_digest(task: Task, arm: Arm) -> str:
 def code_digest(arm: str) -> str:
     """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch.
 
-    Comments and docstrings do not count.
+    Comments do not count.
     """
     return _digest(plugin=ARMS[arm].plugin is not None)
 
@@ -58,22 +58,6 @@ def _digest(*, plugin: bool) -> str:
         sources += [(package, path) for path in package.rglob("*.py")
                     if not _ASIDE & set(path.relative_to(package).parts)]  # fmt: skip
     for root, path in sorted(sources):
-        digest.update(f"{path.relative_to(root).as_posix()}{statements(path)}".encode())
+        code = ast.dump(ast.parse(path.read_text("utf-8")))
+        digest.update(f"{path.relative_to(root).as_posix()}{code}".encode())
     return digest.hexdigest()[:12]
-
-
-def statements(path: Path) -> str:
-    """Return the code of a file without comments and docstrings."""
-    tree = ast.parse(path.read_text("utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(getattr(node, "body", None), list):
-            node.body = [each for each in node.body if not _is_text(each)]  # type: ignore[attr-defined]
-    return ast.dump(tree)
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )

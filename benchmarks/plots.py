@@ -32,8 +32,6 @@ COLORS = {
 }
 """Of arms."""
 
-OTHER = "#8a8f98"
-
 TASK = "gpt-0.2m"
 """The task of the first picture."""
 
@@ -50,32 +48,6 @@ def save_figure(figure: Figure, path: str | Path, source: str | Path) -> None:
     png = Path(path).suffix == ".png"
     digest = hashlib.sha256(Path(source).read_bytes()).hexdigest()
     figure.savefig(path, dpi=120, metadata={"Source": digest} if png else None)
-
-
-def suite(results: Mapping[str, Any]) -> Figure:
-    """Draw losses against full steps and, below, speedups at equal quality; a column per task."""
-    summary = Summary(results["runs"])
-    arms = [arm for arm in summary.arms if arm not in PLAIN]
-    columns = len(summary.tasks)
-    figure = new_figure(figsize=(1.6 + 3.4 * columns, 3.4 + 0.3 * len(arms)))
-    grid = figure.subplots(
-        2, columns, squeeze=False, sharex="row", height_ratios=(3, 0.4 + 0.3 * len(arms))
-    )
-    titles = [ARMS[arm].title for arm in arms]
-    for k, task in enumerate(summary.tasks):
-        _losses(grid[0, k], summary, task, ("corrected", "hybrid"))
-        grid[0, k].set(xscale="log", title=task, xlabel="full steps", ylabel="final loss")
-        grid[0, k].legend(frameon=False)
-        for row, arm in enumerate(arms):
-            if (figures := summary.figures(task, arm)) is not None:
-                _mark(grid[1, k], row, figures, upright=False)
-        grid[1, k].axvline(1.0, color=COLORS["plain"], linewidth=1)
-        grid[1, k].set(xlabel="speedup at equal quality", ylim=(len(arms) - 0.5, -0.5))
-        grid[1, k].set_yticks(range(len(arms)), titles if k == 0 else [""] * len(arms))
-        tidy(grid[1, k])
-    setting = SETTINGS[summary.setting]
-    figure.suptitle(f"Suite {results['suite']}, {setting}, {count(summary.seeds, 'seed')}")
-    return figure
 
 
 def first(results: Mapping[str, Any]) -> Figure:
@@ -228,7 +200,7 @@ def _along(axes: Axes, places: Sequence[tuple[float, Figures]]) -> None:
         label = ARMS[arm].title
         axes.plot([x for x, _ in mine], values, color=color, linewidth=1.2, label=label)
         for x, figures in mine:
-            _mark(axes, x, figures, upright=True)
+            _mark(axes, x, figures, color)
     ticks = sorted({x for x, _ in places})
     axes.set_xscale("log")
     axes.minorticks_off()
@@ -239,19 +211,14 @@ def _along(axes: Axes, places: Sequence[tuple[float, Figures]]) -> None:
     tidy(axes)
 
 
-def _mark(axes: Axes, at: float, figures: Figures, *, upright: bool) -> None:
+def _mark(axes: Axes, x: float, figures: Figures, color: str) -> None:
     """Mark a speedup: the bar is its interval, a hollow mark has one seed, triangles are bounds."""
     speedup = figures.speedup
-    if speedup is None:
-        return
-    color = COLORS.get(figures.place.arm, OTHER)
+    assert speedup is not None
     if speedup.low is not None and speedup.high is not None:
-        ends = [speedup.low, speedup.high]
-        bar = ([at, at], ends) if upright else (ends, [at, at])
-        axes.plot(*bar, color=color, linewidth=2.5, alpha=0.5)
+        axes.plot([x, x], [speedup.low, speedup.high], color=color, linewidth=2.5, alpha=0.5)
     face = "white" if speedup.low is None else color
-    point = ([at], [speedup.value]) if upright else ([speedup.value], [at])
-    axes.plot(*point, color=color, marker=_SHAPES[speedup.bound], mfc=face)
+    axes.plot([x], [speedup.value], color=color, marker=_SHAPES[speedup.bound], mfc=face)
 
 
 def tidy(axes: Axes) -> None:

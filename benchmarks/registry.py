@@ -48,7 +48,9 @@ class Study:
         return load(self.file, folder) if (folder / self.file).exists() else None
 
 
-def _suite(name: str, about: str, **figures: Callable[[Any], Figure]) -> Study:
+def _suite(
+    name: str, about: str, figures: Mapping[str, Callable[[Any], Figure]] | None = None
+) -> Study:
     return Study(
         about,
         f"bench-{name}.json",
@@ -56,7 +58,7 @@ def _suite(name: str, about: str, **figures: Callable[[Any], Figure]) -> Study:
         suites.blocks,
         runs=lambda results: results["runs"],
         compiled=partial(suites.compiled, name),
-        figures={f"{figure}.png": draw for figure, draw in figures.items()},
+        figures=figures or {},
     )
 
 
@@ -64,7 +66,7 @@ STUDIES: dict[str, Study] = {
     "core": _suite(
         "core",
         "three tasks with all arms, about four hours on 2 cores",
-        **{"bench-core": plots.suite, "first": plots.first},
+        figures={"first.png": plots.first},
     ),
     "wide": _suite("wide", "four more tasks, about four hours"),
     "fresh": _suite("fresh", "six tasks that nothing was tuned on, about an hour"),

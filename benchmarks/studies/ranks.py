@@ -89,24 +89,23 @@ def network(size: Size) -> nn.Sequential:
 
 
 class RankLoop(Loop):
-    """A loop of one rank; ``around`` is entered for each update of the optimizer."""
+    """A loop of one rank on random rows; ``around`` is entered for each update of the optimizer."""
 
     def __init__(self, wrap: Wrap, size: Size, options: Mapping[str, Any] | None) -> None:
         torch.manual_seed(0)
-        self.model: nn.Module = wrap(network(size))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        model: nn.Module = wrap(network(size))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         self.around: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self._rows = size.rows
-        super().__init__(self.model, self.optimizer, options, torch.device("cpu"))
 
-    def full_step(self) -> Tensor:
-        """Take one full step on random rows; return its loss."""
-        loss: Tensor = self.model(torch.randn(self._rows, 8)).square().mean()
-        loss.backward()
-        with self.around():
-            self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss
+        def full_step() -> Tensor:
+            loss: Tensor = model(torch.randn(size.rows, 8)).square().mean()
+            loss.backward()
+            with self.around():
+                optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        super().__init__(model, optimizer, full_step, options)
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from benchmarks.views import (
     count,
     loss_text,
     mean_text,
-    rate_text,
     ratio_text,
     speedup_text,
     states_text,
@@ -130,7 +129,6 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
         f"{suite} headline": partial(headline, summary),
         f"{suite} mechanisms": partial(mechanisms_table, summary, results["steps"]),
         f"{suite} arms": partial(arms_table, summary),
-        f"{suite} losses": partial(losses_table, summary),
         f"{suite} steps": partial(steps_table, results["steps"]),
     }
 
@@ -222,24 +220,6 @@ def arms_table(summary: Summary) -> str:
             }
         )
     return view(rows)
-
-
-def losses_table(summary: Summary) -> str:
-    """List loss, steps, time and memory of every arm on every task."""
-    return view(
-        {
-            "task": f"`{f.place.task}`",
-            "setting": f.place.setting,
-            "arm": ARMS[f.place.arm].title,
-            "rate (x hidden)": rate_text(f),
-            "full steps": mean_text(f, "full_steps"),
-            "predicted steps": mean_text(f, "predicted_steps"),
-            "final loss, mean ± sd": loss_text(f),
-            "seconds": f"{f.median('seconds'):.1f}",
-            "memory, MiB": f"{f.median('memory') / 2**20:,.1f}",
-        }
-        for f in map(summary.at, summary.places())
-    )
 
 
 def steps_table(steps: Mapping[str, Any]) -> str:

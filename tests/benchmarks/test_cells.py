@@ -12,7 +12,7 @@ from benchmarks.cells import CellPlan
 from benchmarks.digests import code_digest, recipe_digest
 from benchmarks.gains import Summary
 from benchmarks.optimizers import Rates
-from benchmarks.plan import TUNING_SEED, Selection, as_cell, to_row
+from benchmarks.plan import Selection, as_cell, to_row
 from benchmarks.registry import STUDIES
 from benchmarks.step_cost import WAYS
 from benchmarks.studies import rates, suites, yardsticks
@@ -97,9 +97,11 @@ def test_the_plan_has_every_committed_run_once(name, lines):
         task = "stdlib" if cell.setting == "nanogpt" else cell.task  # its name is that of a file
         return replace(cell, recipe="", task=task)
 
-    cells = list(CellPlan(lines).keys({}))
+    plan = CellPlan(lines)
+    cells = list(plan.keys({}))
     assert len(cells) == len(set(cells))
-    assert {place(cell) for cell in cells} == {place(as_cell(row)) for row in load(f"{name}.jsonl")}
+    committed = {place(as_cell(row)) for row in load(f"{name}.jsonl")}
+    assert {place(cell) for cell in cells} == {c for c in committed if c.task in plan.tasks}
 
 
 @pytest.mark.parametrize("name", ["core", "wide", "fresh"])
@@ -132,13 +134,11 @@ def test_tables_name_every_task_and_arm(core, monkeypatch):
     results = suites.compiled("core", Selection(), rows, False, {"steps": steps})
     results = json.loads(json.dumps(results, allow_nan=False))
     made = {name: make() for name, make in suites.blocks(results).items()}
-    wanted = ("source", "headline", "mechanisms", "arms", "losses", "steps")
+    wanted = ("source", "headline", "mechanisms", "arms", "steps")
     assert list(made) == [f"bench core {name}" for name in wanted]
     assert all(f"`{task}`" in made["bench core arms"] for task in plan.tasks)
     others = {line.arm for line in plan.lines} - set(PLAIN)
     assert all(ARMS[arm].title in made["bench core arms"] for arm in others)
     assert f"5 paired seeds, {len(rows):,} runs so far" in made["bench core source"]
-    runs = [cell for cell in done if cell.seed not in (*range(1, 5), TUNING_SEED)]
-    assert made["bench core losses"].count("\n") == 1 + len(runs)
     for row in ("`cnn` | corrected | 533 | 7 | 106.6", "`gpt-0.2m` | corrected | 400 | 7 | n/a"):
         assert f"\n| {row} |" in made["bench core mechanisms"]

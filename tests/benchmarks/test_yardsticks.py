@@ -42,7 +42,6 @@ def test_a_problem_is_decided_by_its_seed_and_leaves_global_chance_alone(task, a
     ("name", "point"),
     [
         ("rosenbrock-trivial", torch.ones(2)),
-        ("beale-trivial", torch.zeros(2)),
         ("wide_linear-easy", torch.ones(32, 32).triu()),
         ("quadratic_varying_target-medium", torch.arange(512.0) / torch.arange(512.0).norm()),
     ],
