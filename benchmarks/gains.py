@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import norm, t  # type: ignore[import-untyped,unused-ignore]
 
 from benchmarks.arms import ARMS, PLAIN
-from benchmarks.plan import TUNING_SEED, Row, as_cell, number
+from benchmarks.plan import TUNING_SEED, Row, number
 from hybrid_predict.runs.evidence import EXACT, plain_steps_to_reach, spread
 
 RESAMPLES = 2000
@@ -68,7 +68,7 @@ def speedup(
     n = len(arm)
     everyone = np.arange(n)
     value, bound = measure(everyone)
-    if n < 2:
+    if n < 2 or not resamples:
         return Speedup(value, bound, None, None, n)
     draws = np.random.default_rng(0).choice(everyone, (resamples, n))
     tail = float(norm.sf(math.sqrt(n / (n - 1)) * float(t.isf(0.025, n - 1))))
@@ -146,8 +146,7 @@ class Overall:
 class Summary:
     """Statistics of the rows of a study, trials of rates left out.
 
-    An arm is read off all plain runs of its task and setting. They are paired by the seeds that
-    plain training of the same T has too.
+    An arm is read off all plain runs of its task and setting, paired by seed.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -178,10 +177,15 @@ class Summary:
         found = [p for p in self._runs if (p.task, p.arm) == (task, arm)]
         return self.at(found[0]) if found else None
 
+    def rows(self, place: Place) -> Sequence[Row]:
+        """Return the rows of a place; empty if there are none."""
+        return list(self._runs.get(place, {}).values())
+
     def at(self, place: Place) -> Figures:
         """Return the statistics of a place."""
         if place not in self._known:  # the bootstrap takes long
-            self._known[place] = Figures(place, self._runs[place], self._speedup(place))
+            found = self.beside(place, PLAIN, place.setting)
+            self._known[place] = Figures(place, self._runs[place], found)
         return self._known[place]
 
     def speedup(self, task: str, arm: str) -> float:
@@ -209,21 +213,26 @@ class Summary:
         bound = bounds.pop() if len(bounds) == 1 else "≈" if bounds else EXACT
         return Overall(mean, bound, worst, known[worst].value)
 
-    def _speedup(self, place: Place) -> Speedup | None:
+    def beside(
+        self, place: Place, arms: Sequence[str], setting: str, resamples: int = RESAMPLES
+    ) -> Speedup | None:
+        """Return what runs gain beside those of some arms of their task in a setting.
+
+        Without ``resamples`` there is no interval. None with fewer than two lengths.
+        """
         curve: dict[int, dict[int, Row]] = {}
         for other, runs in self._runs.items():
-            same = (other.task, other.setting) == (place.task, place.setting)
-            if same and other.arm in PLAIN:
+            if (other.task, other.setting) == (place.task, setting) and other.arm in arms:
                 curve[ARMS[other.arm].full_steps(other.steps)] = runs
         mine = self._runs[place]
-        seeds = sorted(mine.keys() & curve.get(place.steps, {}).keys())
+        seeds = sorted(seed for seed in mine if any(seed in runs for runs in curve.values()))
         known = {n: runs for n, runs in sorted(curve.items()) if runs.keys() >= set(seeds)}
         if not seeds or len(known) < 2:
             return None
         losses = [number(mine[seed]["loss"]) for seed in seeds]
         # Runs that diverged count their planned full steps.
-        budget = as_cell(mine[seeds[0]]).budget
+        budget = ARMS[place.arm].full_steps(place.steps)
         least = [0 if math.isfinite(loss) else budget for loss in losses]
         costs = [max(mine[s]["full_steps"], n) for s, n in zip(seeds, least, strict=True)]
         plain = [[number(runs[seed]["loss"]) for seed in seeds] for runs in known.values()]
-        return speedup(list(known), plain, losses, costs)
+        return speedup(list(known), plain, losses, costs, resamples)

@@ -71,8 +71,9 @@ def _of_hidden(name: str, make: Callable[..., Optimizer]) -> Build:
         peer = make(hidden, lr=rates.base * rates.hidden, weight_decay=recipe.weight_decay)
         if not rest:
             return [peer]
-        shared = {"betas": recipe.betas, "weight_decay": recipe.weight_decay}
-        return [peer, AdamW(rest, lr=rates.base, fused=True, **shared)]
+        decay = recipe.weight_decay
+        adam = AdamW(rest, lr=rates.base, betas=recipe.betas, weight_decay=decay, fused=True)
+        return [peer, adam]
 
     build.__qualname__ = name  # committed runs have a digest of it
     return build

@@ -13,7 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LambdaLR
 
 from benchmarks.arms import ARMS
-from benchmarks.measure import Memory
 from benchmarks.optimizers import AroundOptimizers
 from benchmarks.plan import Cell
 from benchmarks.tasks import Task
@@ -29,22 +28,19 @@ def warm(task: Task) -> None:
 
 
 def train(cell: Cell, task: Task) -> dict[str, Any]:
-    """Train a cell and measure loss, steps, seconds and memory.
+    """Train a cell and measure loss, steps and seconds.
 
-    ``loss`` is None if the run diverged, ``mean_length`` is in drifts, ``advance`` as of
-    `SavingsLedger.advanced` per full step; ``hit``, of tasks with a target, is the full step that
-    reached it. ``seconds`` are of processor time without a CUDA device, so that other work on the
-    machine counts little; ``memory`` is in bytes, see `Memory`.
+    ``loss`` is None if the run diverged, ``mean_length`` is in drifts; ``hit``, of tasks with a
+    target, is the full step that reached it. ``seconds`` are of processor time without a CUDA
+    device, so that other work on the machine counts little.
     """
     warm(task)
-    memory = Memory()
     run = Run(cell, task)
     clock = perf_counter if torch.cuda.is_available() else process_time
     started = clock()
     run.train()
     seconds = clock() - started
-    used = memory.used()
-    return {**run.result(), "seconds": seconds, "memory": used}
+    return {**run.result(), "seconds": seconds}
 
 
 class Run:
@@ -114,7 +110,6 @@ class Run:
             "predicted_steps": ledger.predicted_steps if ledger else 0,
             "undone_steps": ledger.undone_steps if ledger else 0,
             "mean_length": ledger.mean_length if ledger else None,
-            "advance": ledger.advanced / self.full_steps if ledger else None,
             "parameters": sum(p.numel() for p in self.model.parameters()),
             **({} if self._task.target is None else {"hit": self.hit}),
         }

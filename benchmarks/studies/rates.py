@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
 from typing import NamedTuple
@@ -13,11 +12,12 @@ from typing import NamedTuple
 from benchmarks import load
 from benchmarks.arms import ARMS
 from benchmarks.cells import Line
+from benchmarks.gains import Place, Summary
 from benchmarks.optimizers import Rates
 from benchmarks.plan import Row, number
 from benchmarks.tasks import FRESH, TASKS
 from benchmarks.views import NONE, count, view
-from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, EXACT, plain_steps_to_reach
+from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, EXACT
 
 RATES = "rates"
 STEADY = "constant"
@@ -95,8 +95,8 @@ def lines() -> Iterator[Line]:
 
 def line(name: str, arm: str, rate: float, length: float, setting: str = RATES) -> Line:
     """Return the runs of a rate; ``length`` is that of their full steps over T."""
-    steps = round(TASKS[name].steps * length / ARMS[arm].share)
     rates = Rates(float(f"{rate:.3g}"))
+    steps = _steps(name, arm, length)
     return Line(TASKS[name], setting, arm, SEEDS[name], rates, setting != STEADY, steps)
 
 
@@ -107,8 +107,7 @@ class Ratio(NamedTuple):
     bound: str = EXACT
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """What an arm did on one task at one learning rate, a ``share`` of the best one.
 
     ``gain`` is beside plain training at the same rate, ``beside_tuned`` at the best rate.
@@ -125,84 +124,71 @@ class Point:
     beside_tuned: Ratio
 
 
+def at_rates(rows: Iterable[Row]) -> Summary:
+    """Return runs whose settings also say the share of the best rate, or an untuned rate."""
+    return Summary(
+        {**row, "setting": _named(row["setting"], _place(row))}
+        for row in rows
+        if row["setting"] != GUESSED or row["rate"] in UNTUNED.get(row["arm"], ())
+    )
+
+
+def _place(row: Row) -> float:
+    rate: float = row["rate"]
+    return rate if row["setting"] == GUESSED else nearest(rate / best_rates()[row["task"]])
+
+
+def _named(setting: str, place: float) -> str:
+    return f"{setting} {place:g}"
+
+
 def points(rows: Iterable[Row], length: float = 1.0, setting: str = RATES) -> list[Point]:
     """Return every arm on every task at every rate; a gain without its curve is nan."""
-    groups = at_shares(rows, setting)
+    summary = at_rates(rows)
     found = []
-    for (task, share, arm), group in sorted(groups.items()):
-        if arm in COMPARED and (chosen := _of_length(group, length)):
-            curves = ((task, share, "plain"), (task, share, "corrected"), (task, 1.0, "plain"))
-            loss, full = _means(chosen)
-            predicted = statistics.fmean(row["predicted_steps"] for row in chosen)
-            ratios = (_against(groups.get(curve, []), length, loss, full) for curve in curves)
-            found.append(Point(task, share, arm, full, predicted, loss, *ratios))
+    for task, share, arm in product(sorted(summary.tasks), SHARES, COMPARED):
+        place = Place(task, _named(setting, share), arm, _steps(task, arm, length))
+        if not (runs := summary.rows(place)):
+            continue
+        curves = (("plain", share), ("corrected", share), ("plain", 1.0))
+        ratios = (_against(summary, place, length, a, _named(setting, x)) for a, x in curves)
+        loss = statistics.fmean(number(row["loss"]) for row in runs)
+        full = statistics.fmean(row["full_steps"] for row in runs)
+        predicted = statistics.fmean(row["predicted_steps"] for row in runs)
+        found.append(Point(task, share, arm, full, predicted, loss, *ratios))
     return found
 
 
-def at_shares(rows: Iterable[Row], setting: str = RATES) -> dict[tuple[str, float, str], list[Row]]:
-    """Return the runs at shares of the best rate by task, share and arm."""
-    best = best_rates()
-    groups: dict[tuple[str, float, str], list[Row]] = {}
-    for row in rows:
-        if row["setting"] == setting:
-            share = nearest(row["rate"] / best[row["task"]])
-            groups.setdefault((row["task"], share, row["arm"]), []).append(row)
-    return groups
+def _steps(task: str, arm: str, length: float) -> int:
+    return round(TASKS[task].steps * length / ARMS[arm].share)
 
 
-def _of_length(rows: Iterable[Row], length: float) -> list[Row]:
-    return [
-        row
-        for row in rows
-        if row["steps"] == round(TASKS[row["task"]].steps * length / ARMS[row["arm"]].share)
-    ]
-
-
-def _against(rows: Sequence[Row], length: float, loss: float, full_steps: float) -> Ratio:
+def _against(summary: Summary, place: Place, length: float, arm: str, setting: str) -> Ratio:
     """Return a gain beside a curve over that of the curve's own run of this length.
 
     The latter is 1, unless a shorter run of the curve ends lower, as at rates that are too large.
     """
-    found = beside(rows, loss, full_steps)
-    own = _of_length(rows, length)
-    one = beside(rows, *_means(own)).value if own else 1.0
+    found = _beside(summary, place, arm, setting)
+    own = Place(place.task, setting, arm, _steps(place.task, arm, length))
+    one = _beside(summary, own, arm, setting).value if summary.rows(own) else 1.0
     return Ratio(found.value / one, found.bound)
 
 
-def beside(rows: Iterable[Row], loss: float, full_steps: float) -> Ratio:
-    """Return what a run gains beside the runs of a curve; nan with fewer than two lengths."""
-    losses: dict[int, list[float]] = {}
-    for row in rows:
-        losses.setdefault(row["full_steps"], []).append(number(row["loss"]))
-    if len(losses) < 2:
-        return Ratio(math.nan)
-    curve = {steps: statistics.fmean(each) for steps, each in sorted(losses.items())}
-    reached = plain_steps_to_reach(list(curve), list(curve.values()), loss)
-    return Ratio(reached.steps / full_steps, reached.bound)
+def _beside(summary: Summary, place: Place, arm: str, setting: str) -> Ratio:
+    found = summary.beside(place, (arm,), setting, resamples=0)
+    return Ratio(found.value, found.bound) if found else Ratio(math.nan)
 
 
 def untuned_ratios(rows: Iterable[Row]) -> dict[tuple[str, float], dict[str, Ratio]]:
     """Return gains beside plain training at its best rate, by arm and untuned rate, and by task."""
-    kept = list(rows)
-    curves = at_shares(kept)
-    runs: dict[tuple[str, float], dict[str, list[Row]]] = {}
-    for row in kept:
-        if row["setting"] == GUESSED and row["rate"] in UNTUNED.get(row["arm"], ()):
-            tasks = runs.setdefault((row["arm"], row["rate"]), {})
-            tasks.setdefault(row["task"], []).append(row)
-    return {
-        key: {
-            task: beside(curves.get((task, 1.0, "plain"), []), *_means(group))
-            for task, group in tasks.items()
-        }
-        for key, tasks in runs.items()
-    }
-
-
-def _means(rows: Sequence[Row]) -> tuple[float, float]:
-    """Return the mean loss and the mean number of full steps."""
-    loss = statistics.fmean(number(row["loss"]) for row in rows)
-    return loss, statistics.fmean(row["full_steps"] for row in rows)
+    summary = at_rates(rows)
+    found: dict[tuple[str, float], dict[str, Ratio]] = {}
+    for place in summary.places():
+        setting, rate = place.setting.split()
+        if setting == GUESSED:
+            ratio = _beside(summary, place, "plain", _named(RATES, 1.0))
+            found.setdefault((place.arm, float(rate)), {})[place.task] = ratio
+    return found
 
 
 def mean(ratios: Iterable[Ratio]) -> str:
