@@ -151,7 +151,8 @@ class CellPlan(Plan[Cell]):
         if key not in self._digests:
             self._digests[key] = recipe_digest(replace(task, steps=steps), ARMS[arm])
         digest = self._digests[key]
-        base, hidden = rates.base, rates.hidden
+        base = rates.base
+        hidden = rates.hidden
         return Cell(task.name, setting, arm, seed, base, hidden, line.decay, steps, digest)
 
     def key(self, row: Row) -> Cell:

@@ -51,7 +51,8 @@ def code_digest(arm: str) -> str:
 @lru_cache
 def _digest(*, plugin: bool) -> str:
     digest = hashlib.sha256(torch.__version__.encode())
-    here, package = Path(__file__).parent, Path(hybrid_predict.__file__).parent
+    here = Path(__file__).parent
+    package = Path(hybrid_predict.__file__).parent
     sources = [(here, path) for path in here.rglob("*.py")
                if path.relative_to(here).parts[0] in _TRAINING]  # fmt: skip
     if plugin:

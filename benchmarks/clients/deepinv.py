@@ -8,7 +8,9 @@ from torch.utils.data import DataLoader
 from benchmarks.clients import About, Callbacks, engine_for
 from benchmarks.clients.kept import Steps
 
-SIDE, BATCH, CROPS = 48, 16, 320
+SIDE = 48
+BATCH = 16
+CROPS = 320
 
 
 def data(seed: int) -> Any:

@@ -10,7 +10,9 @@ import torch
 from benchmarks.clients import About, Callbacks, engine_for
 from benchmarks.clients.kept import Steps
 
-SIDE, BATCH, WIDEN = 32, 64, 0.25
+SIDE = 32
+BATCH = 64
+WIDEN = 0.25
 
 
 def data(seed: int) -> Any:

@@ -6,13 +6,16 @@ import torch
 
 from benchmarks.clients import About, Callbacks, fitted
 
-SIDE, BATCH, WIDTH = 16, 64, 0.25
+SIDE = 16
+BATCH = 64
+WIDTH = 0.25
 
 
 def data(seed: int) -> Any:
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-    digits, generator = load_digits(), torch.Generator().manual_seed(seed)
+    digits = load_digits()
+    generator = torch.Generator().manual_seed(seed)
     images = torch.from_numpy(digits.images).float()[:, None].expand(-1, 3, -1, -1) / 16
     images = torch.nn.functional.interpolate(images, SIDE, mode="bilinear").clamp(0, 1)
     order = torch.randperm(len(images), generator=generator)
@@ -33,7 +36,8 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
             layers = list(ResNetGenerator("resnet-9", WIDTH).children())[:-1]
             pool = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
             self.backbone = torch.nn.Sequential(*layers, *pool)
-            self.head, self.loss = SimCLRProjectionHead(128, 128, 128), NTXentLoss()
+            self.head = SimCLRProjectionHead(128, 128, 128)
+            self.loss = NTXentLoss()
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.06)

@@ -15,7 +15,8 @@ def data(seed: int) -> Any:
     set_determinism(seed)
     made = [create_test_image_2d(128, 128, num_seg_classes=1, channel_dim=0) for _ in range(60)]
     images = [{"image": image, "label": label} for image, label in made]
-    scale, keys = mt.ScaleIntensityd("image"), ["image", "label"]
+    scale = mt.ScaleIntensityd("image")
+    keys = ["image", "label"]
     crop = mt.RandCropByPosNegLabeld(keys, "label", [96, 96], num_samples=4)
     changed = mt.Compose([scale, crop, mt.RandRotate90d(keys, prob=0.5)])
     train = DataLoader(Dataset(images[:40], changed), batch_size=2, shuffle=True)
@@ -32,7 +33,8 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.net = UNet(2, 1, 1, (16, 32, 64, 128, 256), (2, 2, 2, 2), num_res_units=2)
-            self.loss, self.dice = DiceLoss(sigmoid=True), DiceMetric()
+            self.loss = DiceLoss(sigmoid=True)
+            self.dice = DiceMetric()
 
         def configure_optimizers(self) -> Any:
             return torch.optim.Adam(self.parameters(), 1e-3)

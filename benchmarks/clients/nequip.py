@@ -7,7 +7,9 @@ import numpy as np
 
 from benchmarks.clients import About, Callbacks, fitted
 
-CUTOFF, TRAINED, VALIDATED = 4.0, 100, 50
+CUTOFF = 4.0
+TRAINED = 100
+VALIDATED = 50
 
 
 def data(seed: int) -> Any:
@@ -16,7 +18,9 @@ def data(seed: int) -> Any:
     from ase.calculators.emt import EMT
     from nequip.data.datamodule import ASEDataModule
 
-    rng, crystals, path = np.random.default_rng(seed), [], f"{mkdtemp()}/copper.xyz"
+    rng = np.random.default_rng(seed)
+    crystals = []
+    path = f"{mkdtemp()}/copper.xyz"
     for _ in range(TRAINED + VALIDATED):
         crystal = bulk("Cu", orthorhombic=True).repeat((2, 2, 1))
         crystal.positions += rng.normal(0, 0.1, crystal.positions.shape)

@@ -6,7 +6,8 @@ import torch
 
 from benchmarks.clients import QUIET, About, Callbacks
 
-HORIZON, TESTED = 12, 24
+HORIZON = 12
+TESTED = 24
 
 
 def data(seed: int) -> Any:

@@ -4,7 +4,8 @@ from typing import Any
 
 from benchmarks.clients import About, Callbacks, fitted, validated
 
-HISTORY, HORIZON = 24, 6
+HISTORY = 24
+HORIZON = 6
 
 
 def data(seed: int) -> Any:

@@ -23,7 +23,8 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 
     config, train, _ = data
     with TemporaryDirectory() as folder:
-        config["epochs"], config["checkpoint_dir"] = length, folder
+        config["epochs"] = length
+        config["checkpoint_dir"] = folder
         model = SASRec(config, train.dataset)
         found = trainer(config, model, length * len(train), *callbacks)
         found.fit(train, saved=False)

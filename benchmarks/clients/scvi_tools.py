@@ -6,7 +6,10 @@ import numpy as np
 
 from benchmarks.clients import QUIET, About, Callbacks
 
-CELLS, GENES, PROGRAMS, BATCHES = 420, 120, 6, 2
+CELLS = 420
+GENES = 120
+PROGRAMS = 6
+BATCHES = 2
 
 
 def data(seed: int) -> Any:

@@ -6,7 +6,10 @@ from typing import Any
 
 from benchmarks.clients import About, Callbacks
 
-TOPICS, OWN, COMMON, PAIRS = 100, 12, 400, 4096
+TOPICS = 100
+OWN = 12
+COMMON = 400
+PAIRS = 4096
 """Topics, words of each, words of none, and pairs of texts; each text has two topics."""
 
 

@@ -6,7 +6,10 @@ import torch
 
 from benchmarks.clients import About, Callbacks, fitted, validated
 
-SIDE, BATCH, IMAGES, ENCODER = 64, 16, 320, "timm-mobilenetv3_small_100"
+SIDE = 64
+BATCH = 16
+IMAGES = 320
+ENCODER = "timm-mobilenetv3_small_100"
 
 
 def data(seed: int) -> Any:
@@ -14,7 +17,8 @@ def data(seed: int) -> Any:
 
     torch.manual_seed(seed)
     axes = torch.meshgrid(*[torch.linspace(-1, 1, SIDE)] * 2, indexing="ij")
-    places, radii = torch.rand(IMAGES, 4, 2, 1, 1) * 1.6 - 0.8, torch.rand(IMAGES, 4, 1, 1) / 3
+    places = torch.rand(IMAGES, 4, 2, 1, 1) * 1.6 - 0.8
+    radii = torch.rand(IMAGES, 4, 1, 1) / 3
     discs = (torch.stack(axes) - places).norm(dim=2) < radii + 0.1
     colours = torch.rand(IMAGES, 4, 3, 1, 1)
     images = (discs[:, :, None] * colours).amax(1) + torch.randn(IMAGES, 3, SIDE, SIDE) / 2

@@ -8,7 +8,9 @@ from torch import Tensor
 from benchmarks.clients import About, Callbacks, engine_for
 from benchmarks.clients.kept import Steps
 
-SPEAKERS, VOICES, RATE = 40, 3200, 16_000
+SPEAKERS = 40
+VOICES = 3200
+RATE = 16_000
 
 
 def data(seed: int) -> Any:

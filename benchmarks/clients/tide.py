@@ -7,7 +7,9 @@ import torch
 
 from benchmarks.clients import QUIET, About, Callbacks
 
-HISTORY, HORIZON, TESTED = 52, 13, 208
+HISTORY = 52
+HORIZON = 13
+TESTED = 208
 
 
 def data(seed: int) -> Any:

@@ -7,7 +7,9 @@ from torch import nn
 
 from benchmarks.clients import About, Callbacks, fitted, validated
 
-GRAPHS, TRAINED, FEATURES = 2000, 1600, 10
+GRAPHS = 2000
+TRAINED = 1600
+FEATURES = 10
 
 
 def data(seed: int) -> Any:
@@ -22,7 +24,8 @@ def data(seed: int) -> Any:
     for label, motif in enumerate((HouseMotif(), CycleMotif(5))):
         made = ExplainerDataset(BAGraph(20, 1), motif, 1, GRAPHS // 2)
         for graph in made:
-            graph.x, graph.y = torch.full((graph.num_nodes, FEATURES), 0.1), label
+            graph.x = torch.full((graph.num_nodes, FEATURES), 0.1)
+            graph.y = label
             graphs.append(graph)
     mixed = [graphs[k] for k in torch.randperm(GRAPHS)]
     return LightningDataset(mixed[:TRAINED], mixed[TRAINED:], batch_size=64, num_workers=0)

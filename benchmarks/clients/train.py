@@ -20,7 +20,8 @@ ARMS: dict[str, Any] = {
 }
 """Arguments of the callback by arm, in the order of training; None trains without it."""
 
-SHORT, SHORT_ARMS = 2 / 3, ("short", "corrected")
+SHORT = 2 / 3
+SHORT_ARMS = ("short", "corrected")
 """Length of these arms as a share of the full one: 1 / 1.5, the default speedup. They take as many
 full steps as the default, if all its predicted steps are made."""
 

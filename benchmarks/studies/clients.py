@@ -23,7 +23,9 @@ def headline(results: Mapping[str, Any]) -> str:
     names = {"hybrid": "the default", "auto": '`speedup="auto"`'}
     parts = []
     for arm, name in names.items():
-        losses, surely, ratios = 0, 0, []
+        losses = 0
+        surely = 0
+        ratios = []
         for client, about in clients.items():
             by_arm = arms(results, client)
             worse = _worse(by_arm, arm, about)

@@ -135,7 +135,8 @@ def _received(counts: Counter[str]) -> Iterator[None]:
 
 def traffic(wrap: Wrap, size: Size) -> dict[str, Any]:
     """Return what this rank receives and computes for correcting in one full step."""
-    loop, found = RankLoop(wrap, size, {"speedup": 1, **WHOLE}), Counter[str]()
+    loop = RankLoop(wrap, size, {"speedup": 1, **WHOLE})
+    found = Counter[str]()
     loop.run(3)
     operations = FlopCounterMode(display=False)
 
@@ -257,9 +258,11 @@ def by_formula(row: Found) -> float:
 
 def counted(found: Found) -> str:
     """Traffic and operations."""
-    alone, rows = found["alone"], []
+    alone = found["alone"]
+    rows = []
     for row in found["rows"]:
-        each, ranks = row["each"], row["ranks"]
+        each = row["each"]
+        ranks = row["ranks"]
         if ranks == 1:
             continue
         whole = 4 * each[0]["elements"]

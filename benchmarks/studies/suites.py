@@ -135,7 +135,8 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
 
 def source(results: Mapping[str, Any], summary: Summary) -> str:
     """Describe the source of the numbers: suite, seeds, runs and machine."""
-    env, seeds = results["environment"], summary.seeds
+    env = results["environment"]
+    seeds = summary.seeds
     more = " Runs of a few steps show only that everything runs." * (results["suite"] == "smoke")
     hint = "" if seeds >= FEW_SEEDS else " So few seeds make every difference a hint."
     done = "" if results.get("complete", True) else " so far"

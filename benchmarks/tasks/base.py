@@ -166,7 +166,8 @@ def perceptron(*widths: int) -> list[nn.Module]:
 @lru_cache(maxsize=4)
 def trained_state(task: Task) -> dict[str, Tensor]:
     """Return the weights after a task's plain training with seed 0, the same on every call."""
-    recipe, model = task.recipe, task.model(0)
+    recipe = task.recipe
+    model = task.model(0)
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=recipe.learning_rate,

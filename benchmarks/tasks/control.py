@@ -159,12 +159,15 @@ class ControlTask(Task):
     @torch.no_grad()
     def _roll(self, model: ActorCritic, rollout: dict[str, Any]) -> None:
         """Play a rollout; store states, actions, log-probabilities, advantages and returns."""
-        carts, seen = rollout["carts"], []
-        state, age = carts["state"], carts["age"]
+        carts = rollout["carts"]
+        seen = []
+        state = carts["state"]
+        age = carts["age"]
         drawn = (rollout[name] for name in ("noise", "wind", "starts"))
         for noise, wind, starts in zip(*drawn, strict=True):
             right = model.acts(state, noise)
-            then, age = pushed(state, right, wind), age + 1
+            then = pushed(state, right, wind)
+            age = age + 1
             fell = fallen(then)
             ended = fell | (age >= LIMIT)
             seen.append((state, right.long(), then, fell.float(), ended.float()))
@@ -203,7 +206,8 @@ class ControlTask(Task):
         assert isinstance(model, ActorCritic)
         generator = torch.Generator().manual_seed(0)
         state = placed(torch.rand(self.judged, _OBSERVED, generator=generator))
-        standing, steps = torch.ones(self.judged, dtype=torch.bool), torch.zeros(self.judged)
+        standing = torch.ones(self.judged, dtype=torch.bool)
+        steps = torch.zeros(self.judged)
         for _ in range(LIMIT):
             right = model.acts(state, torch.rand(self.judged, generator=generator))
             state = pushed(state, right, torch.randn(self.judged, generator=generator))

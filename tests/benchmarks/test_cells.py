@@ -21,7 +21,8 @@ from benchmarks.tasks import TASKS
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.updates import UPDATES
 
-BEST_RATE, BEST_MULTIPLIER = 0.008, 2.0
+BEST_RATE = 0.008
+BEST_MULTIPLIER = 2.0
 
 
 def invented(cell, gain=1.3):
@@ -37,7 +38,8 @@ def invented(cell, gain=1.3):
 @pytest.fixture(scope="module")
 def core():
     """The plan of the suite, and all cells with invented results."""
-    plan, done = suites.plan("core", Selection()), {}
+    plan = suites.plan("core", Selection())
+    done = {}
     while ready := plan.ready(done):
         assert not done.keys() & set(ready)
         done.update({cell: invented(cell) for cell in ready})

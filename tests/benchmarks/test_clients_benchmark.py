@@ -99,9 +99,11 @@ def test_a_client_that_is_worse_is_told_so(hybrid: list[float], lower: bool, wor
 def test_a_loop_by_epochs_drops_the_batches_of_predicted_steps() -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    callback, adam = Ungated(speedup=1.5), torch.optim.Adam(net.parameters())
+    callback = Ungated(speedup=1.5)
+    adam = torch.optim.Adam(net.parameters())
     kept = KeptBatches(clients.engine_for(callback, net, adam, 6 * 10))
-    batches, seen = [torch.randn(8, 4) for _ in range(10)], []
+    batches = [torch.randn(8, 4) for _ in range(10)]
+    seen = []
     for _ in range(6):
         over = kept.over(batches)
         assert len(over) == 10

@@ -59,7 +59,9 @@ def test_plain_steps_to_reach_inverts_the_curve(losses, share):
 
 
 def test_interval_covers_the_truth_about_as_often_as_it_says():
-    rng, rounds, hits = np.random.default_rng(0), 100, 0
+    rng = np.random.default_rng(0)
+    rounds = 100
+    hits = 0
     true = [3 - math.log(n / 300) for n in STEPS]
     for _ in range(rounds):
         noise = 0.02 * rng.normal(size=(5, 5))

@@ -14,7 +14,9 @@ from benchmarks.tasks import TASKS
 from hybrid_predict.errors import MissingExtraError
 
 SHAPES = ((4, 3), (3, 7), (5, 5))
-RATE, DECAY, STEPS = 0.03, 0.1, 12
+RATE = 0.03
+DECAY = 0.1
+STEPS = 12
 
 
 def start():
@@ -108,7 +110,8 @@ def test_peers_from_a_library_need_it(name, package, monkeypatch):
 
 def test_dowg_follows_its_formulas():
     weights = first = start()
-    squared, weighted = 1e-4, 0.0
+    squared = 1e-4
+    weighted = 0.0
     for step in range(STEPS):
         slopes = gradients(step, weights)
         moved = sum(((w - w0) ** 2).sum() for w, w0 in zip(weights, first, strict=True))

@@ -29,7 +29,9 @@ def tiny(arm, task="inr"):
 
 def test_plain_arm_is_an_ordinary_loop():
     cell, task = tiny("plain")
-    model, batches, recipe = task.model(0), task.batches(0), task.recipe
+    model = task.model(0)
+    batches = task.batches(0)
+    recipe = task.recipe
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.learning_rate, betas=recipe.betas,
         weight_decay=recipe.weight_decay, fused=True,
@@ -65,7 +67,8 @@ QUICK = ("plain-double", "hybrid", "predict-.5", "muon")
 )
 def test_every_arm_trains_what_it_promises(name):
     cell, task = tiny(name)
-    first, arm = train(cell, task), ARMS[name]
+    first = train(cell, task)
+    arm = ARMS[name]
     assert first["full_steps"] + first["predicted_steps"] == arm.schedule(task.steps)
     if gated(arm):  # too few steps to know their skill
         assert first["predicted_steps"] == 0

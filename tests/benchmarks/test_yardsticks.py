@@ -27,7 +27,8 @@ def test_a_problem_is_decided_by_its_seed_and_leaves_global_chance_alone(task, a
     task.final_loss(task.model(0))  # imports draw random numbers of their own
 
     def use():
-        model, batches = task.model(1), task.batches(1)
+        model = task.model(1)
+        batches = task.batches(1)
         losses = [float(task.loss(model, batch).detach()) for batch in islice(batches, 2)]
         return [*losses, task.final_loss(model)]
 
@@ -113,7 +114,8 @@ def test_tables_and_figure_show_every_width_and_arm(tmp_path):
     lines = [
         replace(line, task=replace(line.task, validation_batches=1)) for line in scale.lines([case])
     ]
-    plan, done = CellPlan(lines), {}
+    plan = CellPlan(lines)
+    done = {}
     while ready := plan.ready(done):
         done.update({cell: plan.work(cell) for cell in ready})
     found = scale.points(done.values())
