@@ -5,26 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks import RESULTS
-from benchmarks.blocks import fill, names
-from benchmarks.plan import Row, Selection
-from benchmarks.plot import save_figure
+from benchmarks.plan import Selection
+from benchmarks.plots import save_figure
+from benchmarks.registry import STUDIES, Study
 from benchmarks.run import make_runs, stored
-from benchmarks.studies import STUDIES, Blocks, Study
 from hybrid_predict.cli.program import Command, need, positive, run_program
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.files import writing
 from hybrid_predict.runs.runtime import finite, locked, writable_folder, write_json
 
 PROGRAM = "python -m benchmarks"
-
-DRAWN = tuple(name for name, study in STUDIES.items() if study.figures)
-"""Studies that have a figure."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,12 +29,17 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run_options(add: Any) -> None:
     add("studies", nargs="+", metavar="STUDY", help=f"Of {', '.join(STUDIES)}.")
-    for name, what in (("tasks", "Tasks"), ("settings", "Settings"), ("arms", "Arms")):
-        add(f"--{name}", nargs="+", metavar="NAME", help=f"{what} in place of the study's.")
+    for name in ("tasks", "settings", "arms"):
+        add(f"--{name}", nargs="+", metavar="NAME", help=f"Some {name} of the study.")
     add("--seeds", type=positive, metavar="N", help="Paired seeds in place of the study's.")
     add("--jobs", type=positive, default=1, metavar="N", help="Processes, one thread each (1).")
-    add("--text", type=Path, metavar="FILE", help="Text file of the yardstick nanogpt, such as its "
-        "input.txt; without one, the source text of the standard library.")  # fmt: skip
+    add(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="Text file of the yardstick nanogpt, such as its input.txt; without one, the source "
+        "text of the standard library.",
+    )
     add(
         "--output-dir",
         default="benchmark-runs",
@@ -52,7 +52,8 @@ def _run_options(add: Any) -> None:
 
 def _run(options: Any) -> int:
     tasks, settings, arms = (
-        names and tuple(names) for names in (options.tasks, options.settings, options.arms)
+        None if names is None else tuple(names)
+        for names in (options.tasks, options.settings, options.arms)
     )
     chosen = Selection(tasks, settings, arms, options.seeds, options.text)
     studies = {name: _study(name) for name in options.studies}
@@ -72,7 +73,7 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
     It starts from the committed runs that hold: those without the plug-in, and those of its present
     code.
     """
-    plan = study.plan(chosen, folder)
+    plan = study.plan(chosen)
     if not plan.ready({}):
         raise ConfigError("STUDY", "a study with runs of what is chosen", name)
     store = stored(folder, f"{name}-runs", plan)
@@ -84,79 +85,50 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
         make_runs(plan, store, jobs, lambda row: print(plan.tell(row), flush=True))
     finally:
         path = folder / study.file
+        rows = list(store.done.values())
         if study.compiled is None:
-            _write_rows(store.done.values(), path)
+            with writing(path):
+                path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
         else:
-            write_json(finite(study.compiled(plan, store.done, study.read(folder))), path)
-        finished = len(plan.chosen(store.done))
-        print(f"{finished:,} runs are finished. Results: {path}", flush=True)
+            whole = not plan.ready(store.done)
+            content = study.compiled(chosen, rows, whole, study.read(folder) or committed)
+            write_json(finite(content), path)
+        print(f"{len(plan.chosen(store.done)):,} runs are finished. Results: {path}", flush=True)
 
 
-def _write_rows(rows: Iterable[Row], path: Path) -> None:
-    with writing(path):
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-
-
-def _table_options(add: Any) -> None:
+def _show_options(add: Any) -> None:
     add("study", metavar="STUDY", help=f"One of {', '.join(STUDIES)}.")
-    _from_options(add)
-    add("--write", nargs="+", default=[], metavar="PAGE", help="Markdown pages; fill their marked "
-        "blocks in place of printing.")  # fmt: skip
-
-
-def _from_options(add: Any) -> None:
-    add("--output-dir", type=Path, default=RESULTS, metavar="FOLDER", help="Folder of the command "
-        "run (docs/results).")  # fmt: skip
-
-
-def _table(options: Any) -> int:
-    with _reading(options):
-        blocks = STUDIES[options.study].blocks(_results(options))
-        texts = blocks if options.write else {name: make() for name, make in blocks.items()}
-    for page in options.write:
-        _fill(page, blocks)
-    for name, text in {} if options.write else texts.items():
-        print(f"\n{name}\n\n{text}")
-    return 0
-
-
-def _fill(name: str, blocks: Blocks) -> None:
-    """Fill the blocks of a page."""
-    try:
-        text = Path(name).read_text("utf-8")
-    except OSError as error:
-        raise ConfigError("--write", "a Markdown page", name, str(error)) from error
-    known = [block for block in names(text) if block in blocks]
-    if not known:
-        remedy = f"Blocks of these results are {', '.join(blocks)}."
-        raise ConfigError("--write", "a page with a block of these results", name, remedy)
-    Path(name).write_text(fill(text, blocks), encoding="utf-8")
-    print(f"{name}: {', '.join(known)}")
-
-
-def _plot_options(add: Any) -> None:
     add(
-        "study",
-        metavar="STUDY",
-        help=f"One of {', '.join(DRAWN)}.",
+        "--output-dir",
+        type=Path,
+        default=RESULTS,
+        metavar="FOLDER",
+        help="Folder of the command run (docs/results).",
     )
-    _from_options(add)
-    add("--output", default="bench.png", metavar="FILE", help="File to write: .png, .svg or .pdf "
-        "(bench.png).")  # fmt: skip
+    add("--figures", metavar="FOLDER", type=Path, help="Folder to draw the study's figures in.")
 
 
-def _plot(options: Any) -> int:
-    if options.study not in DRAWN:
-        raise ConfigError("STUDY", f"one of {', '.join(DRAWN)}", options.study)
-    draw = next(iter(STUDIES[options.study].figures.values()))
-    with _reading(options):
-        figure = draw(_results(options))
+def _show(options: Any) -> int:
+    study = _study(options.study)
+    if not (options.output_dir / study.file).exists():
+        raise ConfigError("--output-dir", f"a folder with {study.file}", str(options.output_dir))
     try:
-        save_figure(figure, options.output, options.output_dir / STUDIES[options.study].file)
-    except (OSError, ValueError) as error:
-        expected = "a file name that a figure can be written to"
-        raise ConfigError("--output", expected, options.output, str(error)) from error
-    print(f"Figure: {options.output}")
+        content = study.read(options.output_dir)
+        texts = {name: make() for name, make in study.blocks(content).items()}
+        figures = study.figures if options.figures else {}
+        drawn = {name: draw(content) for name, draw in figures.items()}
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError) as error:
+        expected = f"a results file written by {PROGRAM} run"
+        told = f"{type(error).__name__}: {error}"
+        file = str(options.output_dir / study.file)
+        raise ConfigError("--output-dir", expected, file, told) from error
+    for name, text in texts.items():
+        print(f"\n{name}\n\n{text}")
+    for name, figure in drawn.items():
+        path = writable_folder(options.figures, "--figures") / name
+        with writing(path):
+            save_figure(figure, path, options.output_dir / study.file)
+        print(f"Figure: {path}")
     return 0
 
 
@@ -172,27 +144,6 @@ def _study(name: str) -> Study:
     return STUDIES[name]
 
 
-def _results(options: Any) -> Any:
-    study = _study(options.study)
-    if (found := study.read(options.output_dir)) is None:
-        raise ConfigError("--output-dir", f"a folder with {study.file}", str(options.output_dir))
-    return found
-
-
-@contextmanager
-def _reading(options: Any) -> Iterator[None]:
-    """Turn errors from reading a results file into one that names the file."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError) as error:
-        file = options.output_dir / STUDIES[options.study].file
-        expected = f"a results file written by {PROGRAM} run"
-        told = f"{type(error).__name__}: {error}"
-        raise ConfigError("--output-dir", expected, str(file), told) from error
-
-
 _COMMANDS: Mapping[str, Command] = {
     "run": Command(
         "Run studies, or the rest of them.",
@@ -202,17 +153,16 @@ _COMMANDS: Mapping[str, Command] = {
         _run_options,
         _run,
     ),
-    "table": Command(
-        "Print results as Markdown tables, or write them into pages.",
-        "Prints results as Markdown tables, or writes them into pages, between the marks "
-        "<!-- results: NAME --> and <!-- end -->.",
-        _table_options,
-        _table,
+    "show": Command(
+        "Print results as Markdown tables, and draw their figures.",
+        "Prints results as Markdown tables, and draws their figures.",
+        _show_options,
+        _show,
     ),
-    "plot": Command("Draw a figure of results.", "Draw a figure of results.", _plot_options, _plot),
     "pages": Command(
         "Make the figures and pages of the committed results.",
-        "Makes the figures of docs/results, and fills the blocks of README.md and docs/.",
+        "Makes the figures of docs/results, and fills the blocks of README.md and docs/ between "
+        "the marks <!-- results: NAME --> and <!-- end -->.",
         lambda add: None,
         _pages,
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from benchmarks.tasks import Task
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.updates import make_update
 
-_TRAINING = ("tasks", "peers", "optimizers.py", "train.py")
+_TRAINING = ("tasks", "peers.py", "optimizers.py", "train.py")
 """Code of the benchmark that a result depends on."""
 
 _ASIDE = {
@@ -44,7 +43,7 @@ def recipe_digest(task: Task, arm: Arm) -> str:
 def code_digest(arm: str) -> str:
     """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch.
 
-    Comments and docstrings do not count.
+    Comments do not count.
     """
     return _digest(plugin=ARMS[arm].plugin is not None)
 
@@ -52,34 +51,14 @@ def code_digest(arm: str) -> str:
 @lru_cache
 def _digest(*, plugin: bool) -> str:
     digest = hashlib.sha256(torch.__version__.encode())
-    here, package = Path(__file__).parent, Path(hybrid_predict.__file__).parent
+    here = Path(__file__).parent
+    package = Path(hybrid_predict.__file__).parent
     sources = [(here, path) for path in here.rglob("*.py")
                if path.relative_to(here).parts[0] in _TRAINING]  # fmt: skip
     if plugin:
         sources += [(package, path) for path in package.rglob("*.py")
                     if not _ASIDE & set(path.relative_to(package).parts)]  # fmt: skip
     for root, path in sorted(sources):
-        digest.update(f"{path.relative_to(root).as_posix()}{statements(path)}".encode())
+        code = ast.dump(ast.parse(path.read_text("utf-8")))
+        digest.update(f"{path.relative_to(root).as_posix()}{code}".encode())
     return digest.hexdigest()[:12]
-
-
-def statements(path: Path) -> str:
-    """Return the code of a file without comments and docstrings."""
-    tree = ast.parse(path.read_text("utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(getattr(node, "body", None), list):
-            node.body = [each for each in node.body if not _is_text(each)]  # type: ignore[attr-defined]
-    return ast.dump(tree)
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
-
-
-def states(rows: Iterable[Mapping[str, Any]]) -> int:
-    """Return from how many states of the code the runs with the plug-in come."""
-    return len({row["code"] for row in rows if ARMS[row["arm"]].plugin is not None})

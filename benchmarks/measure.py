@@ -1,17 +1,19 @@
-"""Times full steps with and without the plug-in, in loops that take turns in one process."""
+"""Measures time and memory of full steps, in loops that take turns in one process."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import statistics
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from time import perf_counter, process_time
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.optim import Optimizer
 
 from hybrid_predict import HybridConfig, HybridEngine
@@ -20,25 +22,25 @@ Rounds = Sequence[Mapping[str, float]]
 """Seconds of one block of each loop, by name, per round."""
 
 
-class Loop(ABC):
-    """A training loop, plain (``engine`` is None) or with the plug-in."""
+class Loop:
+    """A training loop, plain (``engine`` is None) or with the plug-in of some options.
+
+    ``full_step`` takes one full step of the user's own, and returns its loss.
+    """
 
     def __init__(
         self,
         model: nn.Module,
-        optimizers: Optimizer | Sequence[Optimizer],
+        optimizer: Optimizer,
+        full_step: Callable[[], Tensor],
         options: Mapping[str, Any] | None,
-        device: torch.device,
     ) -> None:
-        self.device = device
+        self.full_step = full_step
+        self.device = next(model.parameters()).device
         self.engine: HybridEngine | None = None
         if options is not None:
             endless = {"total_steps": 10**9, "warmup_steps": 1, "cooldown_steps": 1}
-            self.engine = HybridEngine(model, optimizers, HybridConfig(**{**endless, **options}))
-
-    @abstractmethod
-    def full_step(self) -> Tensor:
-        """Take one full step of the user's own; return its loss."""
+            self.engine = HybridEngine(model, optimizer, HybridConfig(**{**endless, **options}))
 
     def step(self) -> int:
         """Take one full step, after the predicted steps that are due; return the ticks."""
@@ -50,23 +52,21 @@ class Loop(ABC):
     def run(self, steps: int) -> float:
         """Return the seconds of full steps: processor time on a CPU, wall time on CUDA."""
         clock = perf_counter if self.device.type == "cuda" else process_time
-        wait(self.device)
+        self._wait()
         started = clock()
         for _ in range(steps):
             self.step()
-        wait(self.device)
+        self._wait()
         return clock() - started
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def close(self) -> None:
         """Detach the engine from the model."""
         if self.engine is not None:
             self.engine.detach()
-
-
-def wait(device: torch.device) -> None:
-    """Wait until a CUDA device is done; nothing else is waited for."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def take_turns(loops: Mapping[str, Loop], blocks: int, length: int) -> Rounds:
@@ -87,11 +87,6 @@ def middle(ratios: Sequence[float]) -> dict[str, Any]:
         return {"ratio": ratios[0], "quartiles": [ratios[0]] * 2}
     low, median, high = statistics.quantiles(ratios, n=4)
     return {"ratio": median, "quartiles": [low, high]}
-
-
-def milliseconds(rounds: Rounds, name: str, length: int) -> float:
-    """Return the median milliseconds of a full step of a loop whose blocks have ``length``."""
-    return 1e3 * statistics.median(seconds[name] for seconds in rounds) / length
 
 
 def waits(step: Callable[[], object], steps: int) -> str | None:
@@ -118,3 +113,40 @@ def without_advice() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def set_imports_aside() -> None:
+    """Hide all objects that are alive from the garbage collector, and so from `Memory`.
+
+    Imported packages leave many objects. Looking at all of them takes half a second. Call this
+    after the imports, and before data are loaded.
+    """
+    import_module("torch._dynamo")  # otherwise an optimizer imports it in its first step
+    gc.freeze()
+
+
+class Memory:
+    """Measures the bytes allocated after the object was made.
+
+    On a CUDA device this is the peak that torch's allocator records. On the CPU no peak is
+    recorded; there it is the size of the tensors that are alive, without activations.
+    """
+
+    def __init__(self) -> None:
+        self._cuda = torch.cuda.is_available()
+        if self._cuda:
+            torch.cuda.reset_peak_memory_stats()
+        self._before = torch.cuda.memory_allocated() if self._cuda else _held()
+
+    def used(self) -> int:
+        """Return the bytes used since this object was made."""
+        now = torch.cuda.max_memory_allocated() if self._cuda else _held()
+        return now - self._before
+
+
+def _held() -> int:
+    gc.collect()
+    tensors = [x for x in gc.get_objects() if issubclass(type(x), Tensor) and not is_fake(x)]
+    gradients = [x.grad for x in tensors if x.is_leaf and x.grad is not None]
+    storages = {x.untyped_storage().data_ptr(): x for x in (*tensors, *gradients)}
+    return sum(x.untyped_storage().nbytes() for x in storages.values())

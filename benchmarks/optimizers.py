@@ -9,9 +9,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from benchmarks.peers import libraries
-from benchmarks.peers.dowg import DoWG
-from benchmarks.peers.muon import Muon, SOAPMuon
+from benchmarks import peers
 from benchmarks.tasks import Recipe
 from hybrid_predict.model.kinds import classify
 
@@ -73,8 +71,9 @@ def _of_hidden(name: str, make: Callable[..., Optimizer]) -> Build:
         peer = make(hidden, lr=rates.base * rates.hidden, weight_decay=recipe.weight_decay)
         if not rest:
             return [peer]
-        decay, betas = recipe.weight_decay, recipe.betas
-        return [peer, AdamW(rest, lr=rates.base, betas=betas, weight_decay=decay, fused=True)]
+        decay = recipe.weight_decay
+        adam = AdamW(rest, lr=rates.base, betas=recipe.betas, weight_decay=decay, fused=True)
+        return [peer, adam]
 
     build.__qualname__ = name  # committed runs have a digest of it
     return build
@@ -91,30 +90,31 @@ def _of_all(name: str, make: Callable[..., Optimizer]) -> Build:
     return build
 
 
-muon = _of_hidden("muon", partial(Muon, adjust_lr_fn="match_rms_adamw"))
-normuon = _of_hidden("normuon", libraries.normuon)
-soap = _of_hidden("soap", libraries.soap)
-soap_muon = _of_hidden("soap_muon", SOAPMuon)
-prodigy = _of_all("prodigy", libraries.prodigy)
-d_adapt_adam = _of_all("d_adapt_adam", libraries.d_adapt_adam)
-mechanic = _of_all("mechanic", libraries.mechanic)
+muon = _of_hidden("muon", partial(peers.Muon, adjust_lr_fn="match_rms_adamw"))
+normuon = _of_hidden("normuon", peers.normuon)
+soap = _of_hidden("soap", peers.soap)
+soap_muon = _of_hidden("soap_muon", peers.SOAPMuon)
+prodigy = _of_all("prodigy", peers.prodigy)
+d_adapt_adam = _of_all("d_adapt_adam", peers.d_adapt_adam)
+mechanic = _of_all("mechanic", peers.mechanic)
 
 
 def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
     """Return Schedule-Free AdamW for all parameters, with its own warm-up."""
-    peer = libraries.schedule_free(
+    peer = peers.schedule_free(
         trainable(model),
         lr=rates.base,
         betas=recipe.betas,
         weight_decay=recipe.weight_decay,
         warmup_steps=max(1, round(recipe.warmup_fraction * updates)),
     )
+    peer.train()  # type: ignore[attr-defined]
     return [peer]
 
 
 def dowg(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
     """Return DoWG for all parameters; it has no weight decay."""
-    return [DoWG(trainable(model), rates.base)]
+    return [peers.DoWG(trainable(model), rates.base)]
 
 
 def trainable(model: nn.Module) -> list[Tensor]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from benchmarks.arms import ARMS
 from benchmarks.optimizers import Rates
+from hybrid_predict.errors import ConfigError
 
 K = TypeVar("K")
 
-TUNING, TUNING_SEED = "tuning", 1000
+TUNING = "tuning"
+TUNING_SEED = 1000
 """Name of the setting and the seed of runs over a grid; comparisons use other seeds."""
 
 Row = Mapping[str, Any]
@@ -61,7 +63,7 @@ def to_row(cell: Cell, results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Selection(NamedTuple):
-    """What a command chooses of a study; None leaves what the study has.
+    """The part of a study that a command chooses; None leaves what the study has.
 
     ``text`` is a text file for the yardstick `nanogpt`.
     """
@@ -72,10 +74,13 @@ class Selection(NamedTuple):
     seeds: int | None = None
     text: Path | None = None
 
-    def has(self, cell: Cell) -> bool:
-        """Return whether a cell is of the chosen tasks, settings and arms."""
-        pairs = ((self.tasks, cell.task), (self.settings, cell.setting), (self.arms, cell.arm))
-        return all(names is None or name in names for names, name in pairs)
+
+def check_chosen(argument: str, chosen: Iterable[str] | None, known: Iterable[str]) -> None:
+    """Raise `ConfigError` if a chosen name is not one of those that a study has."""
+    names = list(dict.fromkeys(known))
+    for name in chosen or ():
+        if name not in names:
+            raise ConfigError(argument, f"names out of {', '.join(names)}", name)
 
 
 class Plan(ABC, Generic[K]):
@@ -110,18 +115,6 @@ class Plan(ABC, Generic[K]):
         return {key: done[key] for key in dict.fromkeys(self.keys(done)) if key in done}
 
 
-def best(cells: Sequence[Cell], done: Mapping[Cell, Row]) -> Rates | None:
-    """Return the rates of the cell with the lowest loss; None until all cells are finished."""
-    if any(cell not in done for cell in cells):
-        return None
-    return min(cells, key=lambda cell: number(done[cell]["loss"])).rates
-
-
 def number(loss: float | None) -> float:
     """Return a loss of a results file, with infinity for None, a diverged run."""
     return math.inf if loss is None else loss
-
-
-def outcome(row: Row) -> str:
-    """Return the final loss in words."""
-    return "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"

@@ -1,48 +1,69 @@
-"""Makes the figures of docs/results, and fills the blocks of README.md and of the pages in docs/.
+"""Fills marked blocks of Markdown pages with the committed results, and draws their figures.
 
-Numbers come from the files in docs/results/. The tables of closed decisions do not change.
+A block is the text between ``<!-- results: NAME -->`` and ``<!-- end -->``. Numbers come from the
+files in docs/results/. The tables of closed decisions do not change.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+import textwrap
 from pathlib import Path
 
-from benchmarks import RESULTS, across, load, ranks
-from benchmarks.blocks import fill, names
-from benchmarks.plot import save_figure
-from benchmarks.studies import STUDIES, Blocks
+from benchmarks import RESULTS
+from benchmarks.plots import save_figure
+from benchmarks.registry import STUDIES, Blocks
+from benchmarks.studies import suites
 
 ROOT = Path(__file__).parents[1]
 DECISIONS = ROOT / "docs" / "decisions"
+
+WIDTH = 120
+"""Most characters in a line of a page; rows of tables may be longer."""
+
+_BLOCK = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.S)
+
 PAGES = tuple(
     page
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-    if DECISIONS not in page.parents and names(page.read_text())
+    if DECISIONS not in page.parents and _BLOCK.search(page.read_text())
 )
 
 _CONTENTS = {name: study.read(RESULTS) for name, study in STUDIES.items()}
 
-BLOCKS: Blocks = {
-    **{
-        block: make
-        for name, content in _CONTENTS.items()
-        if content is not None
-        for block, make in STUDIES[name].blocks(content).items()
-    },
-    **ranks.blocks(load("ranks.json")),
-    "below corrected": across.below_corrected,
-    "peers": across.peers,
-    "seconds": across.seconds,
-}
+BLOCKS: Blocks = suites.across()
+for _name, _content in _CONTENTS.items():
+    if _content is not None:
+        BLOCKS |= STUDIES[_name].blocks(_content)
 
 
 def rendered(page: Path) -> str:
     """Return a page with its blocks filled."""
-    text = page.read_text()
-    if unknown := set(names(text)) - BLOCKS.keys():
-        raise KeyError(f"{page.name}: unknown blocks {sorted(unknown)}")
-    return fill(text, BLOCKS)
+
+    def replaced(found: re.Match[str]) -> str:
+        if found[2] not in BLOCKS:
+            raise KeyError(f"{page.name}: unknown block {found[2]}")
+        return f"{found[1]}{wrapped(BLOCKS[found[2]]())}\n{found[3]}"
+
+    return _BLOCK.sub(replaced, page.read_text())
+
+
+def wrapped(text: str) -> str:
+    """Wrap long lines of Markdown; rows of tables stay whole, list items are indented."""
+    lines = []
+    for line in text.split("\n"):
+        if not line.startswith("|"):
+            indent = "  " * line.startswith("- ")
+            line = textwrap.fill(
+                line,
+                WIDTH,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -50,16 +71,18 @@ def main() -> int:
     from PIL import Image
 
     for name, study in STUDIES.items():
-        digest = hashlib.sha256((RESULTS / study.file).read_bytes()) if _CONTENTS[name] else None
+        if _CONTENTS[name] is None:
+            continue
+        source = RESULTS / study.file
+        digest = hashlib.sha256(source.read_bytes()).hexdigest()
         for figure, draw in study.figures.items():
             path = RESULTS / figure
-            if digest is None:
-                continue
+            drawn = None
             if path.exists():
                 with Image.open(path) as picture:
-                    if picture.info.get("Source") == digest.hexdigest():
-                        continue
-            save_figure(draw(_CONTENTS[name]), path, RESULTS / study.file)
+                    drawn = picture.info.get("Source")
+            if drawn != digest:
+                save_figure(draw(_CONTENTS[name]), path, source)
     for page in PAGES:
         page.write_text(rendered(page))
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -12,12 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from benchmarks.arms import ARMS
-from benchmarks.digests import code_digest
-from benchmarks.memory import set_imports_aside
-from benchmarks.plan import TUNING, Cell, Plan, Row, as_cell, outcome, to_row
-from benchmarks.tasks import Task
-from benchmarks.train import train
+from benchmarks.measure import set_imports_aside
+from benchmarks.plan import Plan, Row, as_cell
 from hybrid_predict.runs.rows import Rows
 
 K = TypeVar("K")
@@ -68,38 +63,3 @@ def start_worker() -> None:
     set_imports_aside()
     torch.set_num_threads(1)
     logging.getLogger("hybrid_predict").setLevel(logging.ERROR)
-
-
-def trained(cell: Cell, task: Task) -> dict[str, Any]:
-    """Train a cell and return its row."""
-    return to_row(cell, {**train(cell, task), "code": code_digest(cell.arm)})
-
-
-class CellPlan(Plan[Cell]):
-    """A plan of cells; runs without the plug-in hold for as long as their recipe is the same."""
-
-    @abstractmethod
-    def task(self, cell: Cell) -> Task:
-        """Return the task of a cell."""
-
-    def key(self, row: Row) -> Cell:
-        """Return the cell of a row."""
-        return as_cell(row)
-
-    def work(self, cell: Cell) -> Row:
-        """Train a cell and return its row."""
-        return trained(cell, self.task(cell))
-
-    def holds(self, row: Row) -> bool:
-        """Return whether a run has no plug-in, or comes from its present code."""
-        arm = ARMS.get(row["arm"])
-        return arm is not None and (arm.plugin is None or row["code"] == code_digest(arm.name))
-
-    def tell(self, row: Row) -> str:
-        """Return a line on a finished run."""
-        trial = ", trial" if row["setting"] == TUNING else ""
-        return (
-            f"{row['task']}, {row['setting']}, {row['arm']}, T = {row['steps']:,}, "
-            f"rate {row['rate']:g} x {row['hidden']:g}, seed {row['seed']}{trial}: "
-            f"{row['full_steps']:,} full steps in {row['seconds']:.1f} s, {outcome(row)}"
-        )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from benchmarks.measure import Loop, milliseconds, ratio, take_turns, waits
-from benchmarks.memory import Memory
+from benchmarks.measure import Loop, Memory, ratio, take_turns, waits
 from benchmarks.tasks import Task
 from benchmarks.train import warm
 from hybrid_predict import MomentumPredictor
@@ -25,36 +25,33 @@ WAYS: dict[str, dict[str, Any] | None] = {
 ADDED = tuple(way for way, options in WAYS.items() if options is not None)
 
 
-class TaskLoop(Loop):
-    """A loop over a task's batches."""
+def loop_of(task: Task, options: dict[str, Any] | None) -> Loop:
+    """Return a loop over a task's batches."""
+    recipe = task.recipe
+    model = task.model(0)
+    batches = task.batches(0)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=recipe.learning_rate,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
 
-    def __init__(self, task: Task, options: dict[str, Any] | None) -> None:
-        recipe = task.recipe
-        self._task = task
-        self.model: nn.Module = task.model(0)
-        self._batches = task.batches(0)
-        self._optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=recipe.learning_rate,
-            betas=recipe.betas,
-            weight_decay=recipe.weight_decay,
-            fused=True,
-        )
-        device = next(self.model.parameters()).device
-        super().__init__(self.model, self._optimizer, options, device)
+    def full_step() -> Tensor:
+        return task.full_step(model, next(batches), optimizer)
 
-    def full_step(self) -> Tensor:
-        """Take one full step of the task; return its loss."""
-        return self._task.full_step(self.model, next(self._batches), self._optimizer)
+    return Loop(model, optimizer, full_step, options)
 
 
 def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
     """Measure time, memory (bytes) and, on a CUDA device, waits of each of :data:`WAYS`."""
-    loops = {way: TaskLoop(task, options) for way, options in WAYS.items()}
+    loops = {way: loop_of(task, options) for way, options in WAYS.items()}
     rounds = take_turns(loops, blocks, length)
+    plain = statistics.median(seconds["plain"] for seconds in rounds) / length
     results: dict[str, Any] = {
-        "parameters": sum(p.numel() for p in loops["plain"].model.parameters()),
-        "plain_ms": milliseconds(rounds, "plain", length),
+        "parameters": sum(p.numel() for p in task.model(0).parameters()),
+        "plain_ms": 1e3 * plain,
         **{way: ratio(rounds, way, "plain") for way in ADDED},
         "blocks": blocks,
         "length": length,
@@ -75,7 +72,7 @@ def memory(task: Task, way: str) -> int:
     """Return the bytes that twelve full steps of one of :data:`WAYS` take; see `Memory`."""
     warm(task)
     counter = Memory()
-    loop = TaskLoop(task, WAYS[way])
+    loop = loop_of(task, WAYS[way])
     loop.run(12)
     used = counter.used()
     loop.close()

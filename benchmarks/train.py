@@ -13,7 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LambdaLR
 
 from benchmarks.arms import ARMS
-from benchmarks.memory import Memory
 from benchmarks.optimizers import AroundOptimizers
 from benchmarks.plan import Cell
 from benchmarks.tasks import Task
@@ -29,32 +28,36 @@ def warm(task: Task) -> None:
 
 
 def train(cell: Cell, task: Task) -> dict[str, Any]:
-    """Train a cell and measure loss, steps, seconds and memory.
+    """Train a cell and measure loss, steps and seconds.
 
-    ``loss`` is None if the run diverged, ``mean_length`` is in drifts, ``advance`` as of
-    `SavingsLedger.advanced` per full step. ``seconds`` are of processor time without a CUDA device,
-    so that other work on the machine counts little; ``memory`` is in bytes, see `Memory`.
+    ``loss`` is None if the run diverged, ``mean_length`` is in drifts; ``hit``, of tasks with a
+    target, is the full step that reached it. ``seconds`` are of processor time without a CUDA
+    device, so that other work on the machine counts little.
     """
     warm(task)
-    memory = Memory()
     run = Run(cell, task)
     clock = perf_counter if torch.cuda.is_available() else process_time
     started = clock()
     run.train()
     seconds = clock() - started
-    used = memory.used()
-    return {**run.result(), "seconds": seconds, "memory": used}
+    return {**run.result(), "seconds": seconds}
 
 
 class Run:
-    """The training of one cell; ``engine`` is None without the plug-in."""
+    """The training of one cell; ``engine`` is None without the plug-in.
+
+    Where the task has a target, the run ends in full step ``hit`` that reaches it, or after as many
+    full steps as the arm has without predicted ones.
+    """
 
     def __init__(self, cell: Cell, task: Task) -> None:
         arm = ARMS[cell.arm]
         self.model = task.model(cell.seed)
         self.full_steps = 0
         self.finite = True
+        self.hit: int | None = None
         self._task = task
+        self._most = cell.budget if task.target is not None else math.inf
         self._batches = task.batches(cell.seed)
         self._budget = arm.schedule(cell.steps)
         self._optimizers = arm.build(self.model, task.recipe, cell.rates, self._budget)
@@ -69,7 +72,7 @@ class Run:
     def done(self) -> bool:
         """Whether all steps are made, or a weight was not finite."""
         spent = self.engine.done if self.engine else self.full_steps >= self._budget
-        return spent or not self.finite
+        return spent or self.full_steps >= self._most or self.hit is not None or not self.finite
 
     def train(self) -> None:
         """Train to the end of the schedule."""
@@ -90,15 +93,11 @@ class Run:
         for _ in range(ticks):
             for scheduler in self._schedulers:
                 scheduler.step()
-
-    def counts(self) -> dict[str, int]:
-        """Return full steps, and predicted ones that stand and that were undone."""
-        ledger = self.engine.ledger if self.engine else None
-        return {
-            "full_steps": self.full_steps,
-            "predicted_steps": ledger.predicted_steps if ledger else 0,
-            "undone_steps": ledger.undone_steps if ledger else 0,
-        }
+        target = self._task.target
+        if target is None or self.full_steps % self._task.every:
+            return
+        if self._task.final_loss(self.model) <= target:
+            self.hit = self.full_steps
 
     def result(self) -> dict[str, Any]:
         """Evaluate the trained model; return the loss, None if the run diverged, and counts."""
@@ -107,9 +106,12 @@ class Run:
         ledger = self.engine.ledger if self.engine else None
         return {
             "loss": loss if self.finite and math.isfinite(loss) else None,
-            **self.counts(),
+            "full_steps": self.full_steps,
+            "predicted_steps": ledger.predicted_steps if ledger else 0,
+            "undone_steps": ledger.undone_steps if ledger else 0,
             "mean_length": ledger.mean_length if ledger else None,
-            "advance": ledger.advanced / self.full_steps if ledger else None,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            **({} if self._task.target is None else {"hit": self.hit}),
         }
 
     def show_final_weights(self) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from benchmarks.speedups import Speedup
+from benchmarks.arms import ARMS
+from benchmarks.gains import Figures, Speedup
+from benchmarks.plan import Row
+from hybrid_predict.runs.evidence import mean_and_sd
 
 NONE = "n/a"
 
@@ -14,12 +18,7 @@ def view(rows: Iterable[Mapping[str, str]]) -> str:
     kept = list(rows)
     if not kept:
         return "Not measured yet."
-    return markdown(list(kept[0]), [list(row.values()) for row in kept])
-
-
-def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [titles, ["---"] * len(titles), *rows]
+    lines = [list(kept[0]), ["---"] * len(kept[0]), *(list(row.values()) for row in kept)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -29,3 +28,38 @@ def speedup_text(speedup: Speedup | None) -> str:
         return NONE
     interval = "" if speedup.low is None else f" [{speedup.low:.2f}, {speedup.high:.2f}]"
     return f"{speedup.bound}{speedup.value:.2f}{interval}"
+
+
+def loss_text(figures: Figures) -> str:
+    """Format the final loss, and how many runs diverged."""
+    loss = figures.loss
+    lost = f" ({figures.diverged} diverged)" if figures.diverged else ""
+    return f"{NONE if loss['mean'] is None else mean_and_sd(loss, 4)}{lost}"
+
+
+def rate_text(figures: Figures) -> str:
+    """Format the learning rate, and the factor on that of hidden matrices."""
+    hidden = figures.first["hidden"]
+    return f"{figures.first['rate']:g}" + (f" x {hidden:g}" if hidden != 1 else "")
+
+
+def mean_text(figures: Figures, field: str) -> str:
+    """Format the mean of a field."""
+    return f"{figures.mean(field):,.0f}"
+
+
+def ratio_text(cost: Mapping[str, Any]) -> str:
+    """Format a ratio with its quartiles."""
+    low, high = cost["quartiles"]
+    return f"{cost['ratio']:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def count(number: int, what: str) -> str:
+    """Return a number of things in words."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def states_text(rows: Iterable[Row]) -> str:
+    """Tell from how many states of the code the runs with the plug-in come; empty if it is one."""
+    states = len({row["code"] for row in rows if ARMS[row["arm"]].plugin is not None})
+    return f" Runs with the plug-in come from {states} states of the code." if states > 1 else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -44,35 +44,42 @@ QUIET: dict[str, Any] = {
 }
 
 
+Callbacks = Sequence[Any]
+"""Callbacks of Lightning: one HybridPredict, or none."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Client:
-    """A model of a package, trained by the package's own code on small data.
+class About:
+    """What a client is: a module with ``ABOUT`` and three functions.
+
+    ``data(seed)`` returns data for training and validation. ``train(data, length, callbacks)``
+    trains a model of the package with them by the package's own code, as its documentation does;
+    it is seeded before. ``quality(trained, data)`` returns the metric of what ``train`` returned,
+    on data held out from training.
 
     ``trains`` says what is trained, and names settings that are not the package's defaults. The
     full run lasts for ``length`` epochs or steps, whichever ``unit`` says. ``lower`` says whether a
     lower metric is better. ``requires`` are the client's requirements of pip beyond torch,
-    Lightning and this project.
-
-    ``data`` returns data for training and validation from a seed. ``train`` trains with them for a
-    length, with callbacks, as the package's documentation does; it is seeded before. ``quality``
-    returns the metric of what ``train`` returned, on data held out from training.
+    Lightning and this project, its package first.
     """
 
-    package: str
     trains: str
     metric: str
     length: int
-    data: Callable[[int], Any]
-    train: Callable[[Any, int, Sequence[Any]], Any]
-    quality: Callable[[Any, Any], float]
+    requires: tuple[str, ...]
     lower: bool = True
     unit: str = "epochs"
-    requires: tuple[str, ...] = ()
+
+    @property
+    def package(self) -> str:
+        """Name of the package."""
+        return self.requires[0].partition("==")[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the description of the client as plain data."""
-        names = ("package", "trains", "metric", "lower", "length", "unit")
-        return {**{n: getattr(self, n) for n in names}, "version": version(self.package)}
+        plain = asdict(self)
+        del plain["requires"]
+        return {"package": self.package, **plain, "version": version(self.package)}
 
 
 def validated(metric: str, part: int | None = None) -> Callable[[Any, Any], float]:
@@ -93,7 +100,7 @@ def engine_for(callback: HybridPredict, model: Any, optimizer: Any, steps: int) 
 
 
 def fitted(
-    module: Any, data: Sequence[Any], epochs: int, callbacks: Sequence[Any], **options: Any
+    module: Any, data: Sequence[Any], epochs: int, callbacks: Callbacks, **options: Any
 ) -> Any:
     """Return a Lightning Trainer that has trained a module; ``data`` are what ``fit`` is given."""
     import lightning.pytorch as pl
@@ -105,7 +112,6 @@ def fitted(
     return trainer
 
 
-def client(name: str) -> Client:
-    """Return a client by name."""
-    chosen: Client = import_module(f"benchmarks.clients.{CLIENTS[name]}").CLIENT
-    return chosen
+def client(name: str) -> Any:
+    """Return the module of a client; see `About`."""
+    return import_module(f"benchmarks.clients.{CLIENTS[name]}")

@@ -2,22 +2,18 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 from benchmarks.clients import CLIENTS, client
-from benchmarks.clients.environments import ROOT, interpreter
-from hybrid_predict.errors import ConfigError
-
-COMMAND = ("-m", "pytest", "-m", "slow", "tests/clients/test_clients.py", "-k")
+from benchmarks.clients.plan import ROOT, interpreter
+from benchmarks.plan import check_chosen
 
 
 def main(names: list[str]) -> int:
     """Test clients, all if none is named; return how many failed."""
-    if unknown := [name for name in names if name not in CLIENTS]:
-        raise ConfigError("NAME", f"one of {', '.join(CLIENTS)}", unknown[0])
-    folder = Path("client-environments")
-    pythons = {name: interpreter(client(name), folder) for name in names or CLIENTS}
-    codes = [subprocess.run([python, *COMMAND, name], cwd=ROOT) for name, python in pythons.items()]
+    check_chosen("NAME", names, CLIENTS)
+    command = ("-m", "pytest", "-m", "slow", "tests/clients/test_clients.py", "-k")
+    pythons = {name: interpreter(client(name).ABOUT) for name in names or CLIENTS}
+    codes = [subprocess.run([python, *command, name], cwd=ROOT) for name, python in pythons.items()]
     return sum(bool(code.returncode) for code in codes)
 
 

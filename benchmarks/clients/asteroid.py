@@ -1,12 +1,11 @@
 """asteroid: two voices separated from their sum, by a System of a package built on Lightning."""
 
-from collections.abc import Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from benchmarks.clients import QUIET, Client
+from benchmarks.clients import QUIET, About, Callbacks
 from benchmarks.clients.speechbrain import SPEAKERS, voices
 
 MIXTURES = 240
@@ -24,7 +23,7 @@ def data(seed: int) -> Any:
     return load(sets[0], batch_size=4, shuffle=True), load(sets[1], batch_size=8)
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     import pytorch_lightning as pl
     from asteroid.engine import System
     from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr
@@ -47,13 +46,9 @@ def quality(trained: Any, data: Any) -> float:
     return float(trained.callback_metrics["val_loss"])
 
 
-CLIENT = Client(
-    package="asteroid",
+ABOUT = About(
     trains=f"`ConvTasNet` with 6 blocks of width 64, {MIXTURES} sums of two artificial voices",
     metric="validation loss (negated scale-invariant ratio of signal and distortion, dB)",
     length=4,
     requires=("asteroid==0.5.1", "torchaudio==2.11.0", "requests<3"),
-    data=data,
-    train=train,
-    quality=quality,
 )

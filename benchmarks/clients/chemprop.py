@@ -1,22 +1,16 @@
 """chemprop: a message-passing network on molecules."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.clients import Client, fitted, validated
+from benchmarks.clients import About, Callbacks, fitted, validated
 
 MOLECULES = 250
 
 
 def data(seed: int) -> Any:
-    return loaders(seed, seed)
-
-
-def loaders(split: int, order: int) -> Any:
-    """Return loaders of a split and an order of the batches, each from a seed of its own."""
     import chemprop.data as cp
     from rdkit import Chem, RDConfig
     from rdkit.Chem.Crippen import MolLogP
@@ -25,33 +19,27 @@ def loaders(split: int, order: int) -> Any:
     texts = [line.split()[0] for line in lines[: 2 * MOLECULES]]
     known = [(t, m) for t in texts if (m := Chem.MolFromSmiles(t)) and m.GetNumBonds() > 1]
     points = [cp.MoleculeDatapoint.from_smi(t, [MolLogP(m)]) for t, m in known[:MOLECULES]]
-    mixed = np.random.default_rng(split).permutation(len(points))
+    mixed = np.random.default_rng(seed).permutation(len(points))
     cut = len(points) * 4 // 5
     train, val = (cp.MoleculeDataset([points[k] for k in o]) for o in np.split(mixed, [cut]))
     scaler = train.normalize_targets()
     val.normalize_targets(scaler)
     train.cache = val.cache = True
-    return cp.build_dataloader(train, seed=order), cp.build_dataloader(val, shuffle=False)
+    return cp.build_dataloader(train, seed=seed), cp.build_dataloader(val, shuffle=False)
 
 
-def model() -> Any:
-    """The network, untrained."""
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     from chemprop import models, nn
 
-    return models.MPNN(nn.BondMessagePassing(), nn.MeanAggregation(), nn.RegressionFFN())
+    model = models.MPNN(nn.BondMessagePassing(), nn.MeanAggregation(), nn.RegressionFFN())
+    return fitted(model, data, length, callbacks)
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-    return fitted(model(), data, length, callbacks)
+quality = validated("val_loss", 1)
 
-
-CLIENT = Client(
-    package="chemprop",
+ABOUT = About(
     requires=("chemprop==2.3.1",),
     trains=f"`MPNN`, logP by Crippen of {MOLECULES} molecules of the NCI set",
     metric="validation loss (squared error of the scaled target)",
     length=50,
-    data=data,
-    train=train,
-    quality=validated("val_loss", 1),
 )

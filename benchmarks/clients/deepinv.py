@@ -1,15 +1,16 @@
 """deepinv: restoring noisy photographs with a U-Net, in the package's own Trainer."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from benchmarks.clients import Client, engine_for
+from benchmarks.clients import About, Callbacks, engine_for
 from benchmarks.clients.kept import Steps
 
-SIDE, BATCH, CROPS = 48, 16, 320
+SIDE = 48
+BATCH = 16
+CROPS = 320
 
 
 def data(seed: int) -> Any:
@@ -29,7 +30,7 @@ def data(seed: int) -> Any:
     return DataLoader(train, BATCH, shuffle=True), DataLoader(held_out, BATCH)
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     import deepinv as dinv
 
     class Hybrid(dinv.Trainer):
@@ -65,14 +66,10 @@ def quality(trained: Any, data: Any) -> float:
     return float(trained.test(data[1])["PSNR"])
 
 
-CLIENT = Client(
-    package="deepinv",
+ABOUT = About(
     trains=f"`UNet` on crops of {SIDE} pixels of scikit-learn's two photographs, noise of 0.2",
     metric="peak signal-to-noise ratio of held-out crops",
     lower=False,
     length=10,
     requires=("deepinv==0.5.0", "scikit-learn==1.9.1"),
-    data=data,
-    train=train,
-    quality=quality,
 )

@@ -1,13 +1,12 @@
 """deeptab: a residual network on tabular data, with the package's early stopping."""
 
 import tempfile
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.clients import QUIET, Client
+from benchmarks.clients import QUIET, About, Callbacks
 
 
 def data(seed: int) -> Any:
@@ -18,7 +17,7 @@ def data(seed: int) -> Any:
     return train_test_split(table, np.asarray(target), test_size=0.2, random_state=seed)
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     from deeptab.models import ResNetRegressor
 
     x, held, y, y_held = data
@@ -36,13 +35,9 @@ def quality(trained: Any, data: Any) -> float:
     return float(np.mean(error**2) / np.var(data[3]))
 
 
-CLIENT = Client(
-    package="deeptab",
+ABOUT = About(
     requires=("deeptab==2.1.0",),
     trains="`ResNetRegressor`, scikit-learn's diabetes data of 442 patients",
     metric="validation squared error, as a share of the target's variance",
     length=100,
-    data=data,
-    train=train,
-    quality=quality,
 )

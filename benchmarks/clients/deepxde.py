@@ -1,12 +1,11 @@
 """DeepXDE: a physics-informed network for the Helmholtz equation."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.clients import Client, engine_for
+from benchmarks.clients import About, Callbacks, engine_for
 
 WAVE = 2 * np.pi
 
@@ -25,7 +24,7 @@ def data(seed: int) -> Any:
     return dde.data.PDE(square, residual, edge, 400, 80, num_test=3600, solution=solution)
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     import deepxde as dde
 
     net = dde.nn.FNN([2, *[150] * 3, 1], "sin", "Glorot uniform")
@@ -60,14 +59,10 @@ def solution(x: Any) -> Any:
     return np.sin(WAVE * x[:, :1]) * np.sin(WAVE * x[:, 1:])
 
 
-CLIENT = Client(
-    package="DeepXDE",
+ABOUT = About(
     trains="`FNN`, 3 layers of 150 units, Helmholtz equation on a square, 480 points per step",
     metric="relative error of the solution at 3,600 points",
     length=1000,
     unit="steps",
     requires=("DeepXDE==1.15.0",),
-    data=data,
-    train=train,
-    quality=quality,
 )

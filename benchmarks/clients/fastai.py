@@ -1,6 +1,5 @@
 """fastai: a residual network on images of digits, in the Learner's own loop."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,10 +7,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.clients import Client, engine_for
+from benchmarks.clients import About, Callbacks, engine_for
 from benchmarks.clients.kept import Steps
 
-SIDE, BATCH, WIDEN = 32, 64, 0.25
+SIDE = 32
+BATCH = 64
+WIDEN = 0.25
 
 
 def data(seed: int) -> Any:
@@ -31,7 +32,7 @@ def data(seed: int) -> Any:
     return loaders, folder
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     from fastai.vision.all import Learner, OptimWrapper, xresnet18
 
     adamw = partial(OptimWrapper, opt=torch.optim.AdamW)
@@ -73,8 +74,7 @@ def hybrid(settings: Any) -> Any:
     return Hybrid()
 
 
-CLIENT = Client(
-    package="fastai",
+ABOUT = About(
     trains=(
         f"`Learner` with `xresnet18(widen={WIDEN})`, scikit-learn's digits at {SIDE} pixels, "
         "`AdamW` in an `OptimWrapper`"
@@ -82,7 +82,4 @@ CLIENT = Client(
     metric="validation loss (cross entropy)",
     length=10,
     requires=("fastai==2.8.12", "scikit-learn==1.9.1"),
-    data=data,
-    train=train,
-    quality=quality,
 )

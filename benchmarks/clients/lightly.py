@@ -1,26 +1,28 @@
 """lightly: its SimCLR tutorial on images of digits."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.clients import Client, fitted
+from benchmarks.clients import About, Callbacks, fitted
 
-SIDE, BATCH, WIDTH = 16, 64, 0.25
+SIDE = 16
+BATCH = 64
+WIDTH = 0.25
 
 
 def data(seed: int) -> Any:
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-    digits, generator = load_digits(), torch.Generator().manual_seed(seed)
+    digits = load_digits()
+    generator = torch.Generator().manual_seed(seed)
     images = torch.from_numpy(digits.images).float()[:, None].expand(-1, 3, -1, -1) / 16
     images = torch.nn.functional.interpolate(images, SIDE, mode="bilinear").clamp(0, 1)
     order = torch.randperm(len(images), generator=generator)
     return images[order], torch.from_numpy(digits.target)[order], len(images) * 4 // 5
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     import lightning.pytorch as pl
     from lightly.loss import NTXentLoss
     from lightly.models import ResNetGenerator
@@ -34,7 +36,8 @@ def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
             layers = list(ResNetGenerator("resnet-9", WIDTH).children())[:-1]
             pool = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
             self.backbone = torch.nn.Sequential(*layers, *pool)
-            self.head, self.loss = SimCLRProjectionHead(128, 128, 128), NTXentLoss()
+            self.head = SimCLRProjectionHead(128, 128, 128)
+            self.loss = NTXentLoss()
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.06)
@@ -62,8 +65,7 @@ def quality(trained: Any, data: Any) -> float:
     return float((ranked[:, 0] == labels[cut:]).float().mean())
 
 
-CLIENT = Client(
-    package="lightly",
+ABOUT = About(
     trains=(
         f"SimCLR, `ResNetGenerator('resnet-9', width={WIDTH})`, scikit-learn's digits at {SIDE} "
         f"pixels, batches of {BATCH} images"
@@ -72,7 +74,4 @@ CLIENT = Client(
     lower=False,
     length=10,
     requires=("lightly==1.6.0", "scikit-learn==1.9.1"),
-    data=data,
-    train=train,
-    quality=quality,
 )

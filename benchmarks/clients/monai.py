@@ -1,11 +1,10 @@
 """monai: the segmentation tutorial of a U-Net on generated images, in a LightningModule."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.clients import Client, fitted, validated
+from benchmarks.clients import About, Callbacks, fitted, validated
 
 
 def data(seed: int) -> Any:
@@ -16,14 +15,15 @@ def data(seed: int) -> Any:
     set_determinism(seed)
     made = [create_test_image_2d(128, 128, num_seg_classes=1, channel_dim=0) for _ in range(60)]
     images = [{"image": image, "label": label} for image, label in made]
-    scale, keys = mt.ScaleIntensityd("image"), ["image", "label"]
+    scale = mt.ScaleIntensityd("image")
+    keys = ["image", "label"]
     crop = mt.RandCropByPosNegLabeld(keys, "label", [96, 96], num_samples=4)
     changed = mt.Compose([scale, crop, mt.RandRotate90d(keys, prob=0.5)])
     train = DataLoader(Dataset(images[:40], changed), batch_size=2, shuffle=True)
     return train, DataLoader(Dataset(images[40:], scale), batch_size=1)
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     import lightning.pytorch as pl
     from monai.losses import DiceLoss
     from monai.metrics import DiceMetric
@@ -33,7 +33,8 @@ def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.net = UNet(2, 1, 1, (16, 32, 64, 128, 256), (2, 2, 2, 2), num_res_units=2)
-            self.loss, self.dice = DiceLoss(sigmoid=True), DiceMetric()
+            self.loss = DiceLoss(sigmoid=True)
+            self.dice = DiceMetric()
 
         def configure_optimizers(self) -> Any:
             return torch.optim.Adam(self.parameters(), 1e-3)
@@ -51,14 +52,12 @@ def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
     return fitted(Net(), data, length, callbacks)
 
 
-CLIENT = Client(
-    package="monai",
+quality = validated("val_dice", 1)
+
+ABOUT = About(
     trains="`UNet` with `DiceLoss`, 40 images of `create_test_image_2d`, crops of 96 pixels",
     metric="Dice score of held-out images",
     lower=False,
     length=10,
     requires=("monai==1.6.1",),
-    data=data,
-    train=train,
-    quality=validated("val_dice", 1),
 )

@@ -1,14 +1,15 @@
 """nequip: an equivariant force field, as in its tutorial."""
 
-from collections.abc import Sequence
 from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 
-from benchmarks.clients import Client, fitted
+from benchmarks.clients import About, Callbacks, fitted
 
-CUTOFF, TRAINED, VALIDATED = 4.0, 100, 50
+CUTOFF = 4.0
+TRAINED = 100
+VALIDATED = 50
 
 
 def data(seed: int) -> Any:
@@ -17,7 +18,9 @@ def data(seed: int) -> Any:
     from ase.calculators.emt import EMT
     from nequip.data.datamodule import ASEDataModule
 
-    rng, crystals, path = np.random.default_rng(seed), [], f"{mkdtemp()}/copper.xyz"
+    rng = np.random.default_rng(seed)
+    crystals = []
+    path = f"{mkdtemp()}/copper.xyz"
     for _ in range(TRAINED + VALIDATED):
         crystal = bulk("Cu", orthorhombic=True).repeat((2, 2, 1))
         crystal.positions += rng.normal(0, 0.1, crystal.positions.shape)
@@ -42,7 +45,7 @@ def data(seed: int) -> Any:
     )  # fmt: skip
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     from nequip.train import EMALightningModule
     from nequip.utils.global_state import set_global_state
 
@@ -81,13 +84,9 @@ def quality(trained: Any, data: Any) -> float:
     return float(scores["val0_epoch/forces_mae"])
 
 
-CLIENT = Client(
-    package="nequip",
+ABOUT = About(
     trains=f"`NequIPGNNModel`, {TRAINED} rattled crystals of copper, with the potential of ASE",
     metric="validation mean absolute error of forces, eV/Å",
     length=15,
     requires=("nequip==0.19.1",),
-    data=data,
-    train=train,
-    quality=quality,
 )

@@ -1,6 +1,5 @@
 """neuraloperator: a Fourier neural operator for Darcy flow."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,13 @@ import torch
 from scipy.fft import idctn  # type: ignore[import-untyped,unused-ignore]
 from torch.utils.data import DataLoader
 
-from benchmarks.clients import Client, engine_for
+from benchmarks.clients import About, Callbacks, engine_for
 from benchmarks.clients.kept import KeptBatches
 
-SIDE, TRAINED, TESTED, EPOCHS = 16, 1000, 200, 15
+SIDE = 16
+TRAINED = 1000
+TESTED = 200
+EPOCHS = 15
 
 
 def data(seed: int) -> Any:
@@ -19,14 +21,15 @@ def data(seed: int) -> Any:
     media = np.stack([medium(rng) for _ in range(TRAINED + TESTED)])
     x = torch.tensor(media, dtype=torch.float32)[:, None]
     y = torch.tensor(np.stack([pressure(a) for a in media]), dtype=torch.float32)[:, None]
-    x, y = (x - x.mean()) / x.std(), y / y.std()
+    x = (x - x.mean()) / x.std()
+    y = y / y.std()
     rows = [{"x": a, "y": b} for a, b in zip(x, y, strict=True)]
     order = torch.Generator().manual_seed(seed)
     train: Any = DataLoader(rows[:TRAINED], 64, shuffle=True, generator=order)  # type: ignore[arg-type]
     return train, DataLoader(rows[TRAINED:], TESTED)  # type: ignore[arg-type]
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     from neuralop import H1Loss, LpLoss, Trainer
     from neuralop.models import FNO
     from neuralop.training import AdamW
@@ -64,7 +67,8 @@ def pressure(medium: Any) -> Any:
     """Return the pressure in each cell under a uniform source, with zero pressure outside."""
     wide = np.pad(medium, 1, mode="edge")
     cells = np.pad(np.arange(SIDE**2).reshape(SIDE, SIDE), 1, constant_values=-1)
-    matrix, inner = np.zeros((SIDE**2 + 1,) * 2), (slice(1, -1), slice(1, -1))
+    matrix = np.zeros((SIDE**2 + 1,) * 2)
+    inner = (slice(1, -1), slice(1, -1))
     rows = cells[inner].ravel()
     for axis in (0, 1):
         for shift in (1, -1):
@@ -75,13 +79,9 @@ def pressure(medium: Any) -> Any:
     return np.linalg.solve(matrix[:-1, :-1], np.ones(SIDE**2)).reshape(SIDE, SIDE)
 
 
-CLIENT = Client(
-    package="neuraloperator",
+ABOUT = About(
     trains=f"`FNO`, Darcy flow through {TRAINED} generated media of {SIDE} x {SIDE} cells",
     metric="relative error (L2) on generated media",
     length=EPOCHS,
     requires=("neuraloperator==2.0.0",),
-    data=data,
-    train=train,
-    quality=quality,
 )

@@ -1,13 +1,13 @@
 """neuralforecast: NHITS on the panel of airline passengers that the package ships."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.clients import QUIET, Client
+from benchmarks.clients import QUIET, About, Callbacks
 
-HORIZON, TESTED = 12, 24
+HORIZON = 12
+TESTED = 24
 
 
 def data(seed: int) -> Any:
@@ -16,7 +16,7 @@ def data(seed: int) -> Any:
     return AirPassengersPanel[["unique_id", "ds", "y"]]
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     import neuralforecast
     from neuralforecast.models import NHITS
 
@@ -33,8 +33,7 @@ def quality(trained: Any, data: Any) -> float:
     return float((trained["y"] - trained["NHITS"]).abs().mean())
 
 
-CLIENT = Client(
-    package="neuralforecast",
+ABOUT = About(
     requires=("neuralforecast==3.3.0",),
     trains=(
         "`NHITS`, the package's panel of airline passengers, robust scaler, 128 windows per batch"
@@ -42,7 +41,4 @@ CLIENT = Client(
     metric="mean absolute error of rolling forecasts over the last two years",
     length=300,
     unit="steps",
-    data=data,
-    train=train,
-    quality=quality,
 )

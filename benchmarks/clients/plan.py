@@ -3,19 +3,30 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.clients import CLIENTS, client
-from benchmarks.clients.environments import ROOT, interpreter
+from benchmarks.clients import CLIENTS, About, client
 from benchmarks.clients.train import ARMS
 from benchmarks.digests import code_digest
-from benchmarks.plan import Plan, Row, Selection
+from benchmarks.plan import Plan, Row, Selection, check_chosen
 from hybrid_predict.runs.runtime import environment
 
-SCHEMA, SEEDS = 1, 3
+ROOT = Path(__file__).parents[2]
+ENVIRONMENTS = Path("client-environments")
+
+SEEDS = 3
+
+SHARED = ("pytest", "hypothesis", f"{ROOT}[lightning,cli,bench]")
+"""Requirements of every environment, beside the present versions of torch and Lightning."""
+
+OLD_BUILDS = "setuptools<81\n"
+"""Constraint on the tools that build packages: some old ones need a part that is gone since. The
+pip that comes with Python would apply it to what is installed too."""
 
 Key = tuple[str, int]
 """Name of a client, and seed."""
@@ -24,10 +35,10 @@ Key = tuple[str, int]
 class ClientsPlan(Plan[Key]):
     """A run is a seed of a client, with all arms; it has the description of the client."""
 
-    def __init__(self, chosen: Selection, environments: Path = Path("client-environments")) -> None:
-        self._names = [name for name in CLIENTS if chosen.tasks is None or name in chosen.tasks]
+    def __init__(self, chosen: Selection) -> None:
+        check_chosen("tasks", chosen.tasks, CLIENTS)
+        self._names = chosen.tasks or tuple(CLIENTS)
         self._seeds = chosen.seeds or SEEDS
-        self._environments = environments
 
     def keys(self, done: Mapping[Key, Row]) -> Iterator[Key]:
         """Yield all clients, seed by seed."""
@@ -40,7 +51,17 @@ class ClientsPlan(Plan[Key]):
     def work(self, key: Key) -> Row:
         """Train a seed: packages change global settings, so it has its own process."""
         name, seed = key
-        about, rows = in_environment(name, seed, self._environments)
+        python = interpreter(client(name).ABOUT)
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "seed.json"
+            code = (
+                "from pathlib import Path; from benchmarks.clients.train import train_seed; "
+                "from hybrid_predict.runs.runtime import write_json; "
+                f"write_json(train_seed({name!r}, {seed}), Path({str(path)!r}))"
+            )
+            variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+            subprocess.run([python, "-c", code], check=True, cwd=folder, env=variables)
+            about, rows = json.loads(path.read_text("utf-8"))
         told = {"about": about, "environment": environment()}
         return {"client": name, "seed": seed, **told, "rows": rows}
 
@@ -54,24 +75,6 @@ class ClientsPlan(Plan[Key]):
         return "\n".join(map(json.dumps, row["rows"]))
 
 
-def in_environment(
-    name: str, seed: int, environments: Path
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return what :func:`train_seed` returns in the environment of the client."""
-    python = interpreter(client(name), environments)
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "seed.json"
-        code = (
-            "from pathlib import Path; from benchmarks.clients.train import train_seed; "
-            "from hybrid_predict.runs.runtime import write_json; "
-            f"write_json(train_seed({name!r}, {seed}), Path({str(path)!r}))"
-        )
-        variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        subprocess.run([python, "-c", code], check=True, cwd=folder, env=variables)
-        about, rows = json.loads(path.read_text("utf-8"))
-    return about, rows
-
-
 def seeds(results: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the runs of a results file, as a plan has them."""
     found: dict[Key, list[Row]] = {}
@@ -82,12 +85,46 @@ def seeds(results: Mapping[str, Any]) -> Iterator[Row]:
         yield {"client": name, "seed": seed, **told, "rows": rows}
 
 
-def compiled(done: Mapping[Key, Row]) -> dict[str, Any]:
+def compiled(chosen: Selection, runs: Sequence[Row], whole: bool, before: Any) -> dict[str, Any]:
     """Return the content of a results file."""
-    runs = list(done.values())
     return {
-        "schema": SCHEMA,
         "environment": runs[-1]["environment"] if runs else {},
         "clients": {run["client"]: run["about"] for run in runs},
         "rows": [row for run in runs for row in run["rows"]],
     }
+
+
+def interpreter(about: About) -> Path:
+    """Return the Python of a client's environment, which is made if its requirements are new."""
+    place = ENVIRONMENTS.resolve() / about.package
+    python = place / "bin" / "python"
+    made = place / "requirements.txt"
+    present = (f"{name}=={version(name).partition('+')[0]}" for name in ("torch", "lightning"))
+    wanted = "\n".join((*present, *about.requires, *SHARED))
+    if not made.exists() or made.read_text("utf-8") != wanted:
+        print(f"Environment of {about.package}: {place}", flush=True)
+        venv.create(place, with_pip=True, clear=True)
+        limits = place / "builds.txt"
+        limits.write_text(OLD_BUILDS, "utf-8")
+        install = [str(python), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*install, "pip>=25.3"], check=True)
+        constraint = ["--build-constraint", str(limits)]
+        subprocess.run([*install, *constraint, *wanted.split("\n")], check=True)
+        drop_unloadable(place)
+        made.write_text(wanted, "utf-8")
+    return python
+
+
+def drop_unloadable(place: Path) -> None:
+    """Make torchvision and torchaudio importable beside a torch that is built for CPUs.
+
+    The wheels on PyPI contain parts that are compiled for CUDA, and importing these parts fails. No
+    client uses them.
+    """
+    for packages in place.glob("lib/python*/site-packages"):
+        if (packages / "torch" / "lib" / "libc10_cuda.so").exists():
+            continue
+        for part in packages.glob("torchaudio/lib/_torchaudio*.so"):
+            part.unlink()
+        for part in packages.glob("torchvision/_meta_registrations.py"):
+            part.write_text("", "utf-8")

@@ -1,11 +1,10 @@
 """pykeen: a convolutional model of a knowledge graph, in a training loop of its own."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from benchmarks.clients import Client, engine_for
+from benchmarks.clients import About, Callbacks, engine_for
 from benchmarks.clients.kept import KeptBatches
 
 
@@ -15,7 +14,7 @@ def data(seed: int) -> Any:
     return Kinships(create_inverse_triples=True), seed
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     from pykeen.pipeline import pipeline
 
     graph, seed = data
@@ -58,14 +57,10 @@ def loop(callback: Any, epochs: int) -> Any:
     return Hybrid
 
 
-CLIENT = Client(
-    package="pykeen",
+ABOUT = About(
     trains="`ConvE` with inverse relations on `Kinships`, Adam",
     metric="mean reciprocal rank of the validation facts",
     lower=False,
     length=20,
     requires=("pykeen==1.11.1",),
-    data=data,
-    train=train,
-    quality=quality,
 )

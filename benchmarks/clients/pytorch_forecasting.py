@@ -1,11 +1,11 @@
 """pytorch-forecasting: a temporal fusion transformer on series that the package generates."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.clients import Client, fitted, validated
+from benchmarks.clients import About, Callbacks, fitted, validated
 
-HISTORY, HORIZON = 24, 6
+HISTORY = 24
+HORIZON = 6
 
 
 def data(seed: int) -> Any:
@@ -31,22 +31,20 @@ def data(seed: int) -> Any:
     )
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     from pytorch_forecasting import TemporalFusionTransformer
 
     model = TemporalFusionTransformer.from_dataset(data[0])
     return fitted(model, data[1:], length, callbacks, gradient_clip_val=0.1)
 
 
-CLIENT = Client(
-    package="pytorch-forecasting",
+quality = validated("val_loss", 2)
+
+ABOUT = About(
     requires=("pytorch-forecasting==1.8.0",),
     trains=(
         "`TemporalFusionTransformer`, `generate_ar_data` with 10 series of 150 steps, clipped at .1"
     ),
     metric="validation loss (quantiles)",
     length=20,
-    data=data,
-    train=train,
-    quality=validated("val_loss", 2),
 )

@@ -1,10 +1,9 @@
 """recbole: the next film of a user, in the package's own Trainer."""
 
-from collections.abc import Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.clients import Client, engine_for
+from benchmarks.clients import About, Callbacks, engine_for
 from benchmarks.clients.kept import KeptBatches
 
 
@@ -19,12 +18,13 @@ def data(seed: int) -> Any:
     return config, *parts[:2]
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     from recbole.model.sequential_recommender import SASRec
 
     config, train, _ = data
     with TemporaryDirectory() as folder:
-        config["epochs"], config["checkpoint_dir"] = length, folder
+        config["epochs"] = length
+        config["checkpoint_dir"] = folder
         model = SASRec(config, train.dataset)
         found = trainer(config, model, length * len(train), *callbacks)
         found.fit(train, saved=False)
@@ -53,14 +53,10 @@ def trainer(config: Any, model: Any, steps: int, *callbacks: Any) -> Any:
     return (Hybrid if callbacks else Trainer)(config, model)
 
 
-CLIENT = Client(
-    package="recbole",
+ABOUT = About(
     trains="`SASRec` on sequences of 20 films of `ml-100k`, of users with 20 to 60 films, Adam",
     metric="mean reciprocal rank of the validation film among 10",
     lower=False,
     length=4,
     requires=("recbole==1.2.1", "numpy<2", "pandas<3"),
-    data=data,
-    train=train,
-    quality=quality,
 )

@@ -1,13 +1,15 @@
 """scvi-tools: a variational autoencoder of gene counts, with a rising weight of the KL term."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.clients import QUIET, Client
+from benchmarks.clients import QUIET, About, Callbacks
 
-CELLS, GENES, PROGRAMS, BATCHES = 420, 120, 6, 2
+CELLS = 420
+GENES = 120
+PROGRAMS = 6
+BATCHES = 2
 
 
 def data(seed: int) -> Any:
@@ -26,7 +28,7 @@ def data(seed: int) -> Any:
     return cells
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     import scvi
     import torch
 
@@ -42,13 +44,9 @@ def quality(trained: Any, data: Any) -> float:
     return float(-trained.get_elbo(indices=trained.validation_indices, return_mean=True))
 
 
-CLIENT = Client(
-    package="scvi-tools",
+ABOUT = About(
     requires=("scvi-tools==1.4.2",),
     trains=f"`SCVI`, counts of {CELLS} cells and {GENES} genes from {PROGRAMS} programs",
     metric="validation ELBO per cell, negated",
     length=400,
-    data=data,
-    train=train,
-    quality=quality,
 )

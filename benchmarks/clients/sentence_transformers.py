@@ -1,13 +1,15 @@
 """sentence-transformers: embeddings of texts about the same topics, with a Hugging Face Trainer."""
 
 import random
-from collections.abc import Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.clients import Client
+from benchmarks.clients import About, Callbacks
 
-TOPICS, OWN, COMMON, PAIRS = 100, 12, 400, 4096
+TOPICS = 100
+OWN = 12
+COMMON = 400
+PAIRS = 4096
 """Topics, words of each, words of none, and pairs of texts; each text has two topics."""
 
 
@@ -20,7 +22,7 @@ def data(seed: int) -> Any:
     return Dataset.from_list(both[:PAIRS]), Dataset.from_list(both[PAIRS:])
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     from sentence_transformers import (
         SentenceTransformer,
         SentenceTransformerTrainer,
@@ -86,13 +88,9 @@ def save_untrained(folder: str) -> None:
     BertModel(config).save_pretrained(folder)
 
 
-CLIENT = Client(
-    package="sentence-transformers",
+ABOUT = About(
     trains=f"a BERT of 3 layers of width 128 from scratch, {PAIRS} pairs of artificial texts",
     metric="validation loss (rank of the partner among 64 texts)",
     length=3,
     requires=("sentence-transformers==6.2.0", "datasets==5.2.0", "accelerate==1.15.0"),
-    data=data,
-    train=train,
-    quality=quality,
 )

@@ -1,13 +1,15 @@
 """segmentation_models_pytorch: its Lightning tutorial on generated images."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.clients import Client, fitted, validated
+from benchmarks.clients import About, Callbacks, fitted, validated
 
-SIDE, BATCH, IMAGES, ENCODER = 64, 16, 320, "timm-mobilenetv3_small_100"
+SIDE = 64
+BATCH = 16
+IMAGES = 320
+ENCODER = "timm-mobilenetv3_small_100"
 
 
 def data(seed: int) -> Any:
@@ -15,7 +17,8 @@ def data(seed: int) -> Any:
 
     torch.manual_seed(seed)
     axes = torch.meshgrid(*[torch.linspace(-1, 1, SIDE)] * 2, indexing="ij")
-    places, radii = torch.rand(IMAGES, 4, 2, 1, 1) * 1.6 - 0.8, torch.rand(IMAGES, 4, 1, 1) / 3
+    places = torch.rand(IMAGES, 4, 2, 1, 1) * 1.6 - 0.8
+    radii = torch.rand(IMAGES, 4, 1, 1) / 3
     discs = (torch.stack(axes) - places).norm(dim=2) < radii + 0.1
     colours = torch.rand(IMAGES, 4, 3, 1, 1)
     images = (discs[:, :, None] * colours).amax(1) + torch.randn(IMAGES, 3, SIDE, SIDE) / 2
@@ -24,7 +27,7 @@ def data(seed: int) -> Any:
     return DataLoader(train, BATCH, shuffle=True), DataLoader(held_out, BATCH)
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     import lightning.pytorch as pl
     import segmentation_models_pytorch as smp
 
@@ -51,14 +54,12 @@ def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
     return fitted(Net(), data, length, callbacks)
 
 
-CLIENT = Client(
-    package="segmentation_models_pytorch",
+quality = validated("val_iou", 1)
+
+ABOUT = About(
     trains=f"`FPN` with encoder `{ENCODER}`, {IMAGES} generated images of {SIDE} pixels",
     metric="intersection over union of held-out images",
     lower=False,
     length=13,
     requires=("segmentation-models-pytorch==0.6.0",),
-    data=data,
-    train=train,
-    quality=validated("val_iou", 1),
 )

@@ -1,15 +1,16 @@
 """speechbrain: speakers told apart by x-vectors of artificial voices, in the loop of a Brain."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.clients import Client, engine_for
+from benchmarks.clients import About, Callbacks, engine_for
 from benchmarks.clients.kept import Steps
 
-SPEAKERS, VOICES, RATE = 40, 3200, 16_000
+SPEAKERS = 40
+VOICES = 3200
+RATE = 16_000
 
 
 def data(seed: int) -> Any:
@@ -21,7 +22,7 @@ def data(seed: int) -> Any:
     return tuple(sets)
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     from speechbrain.nnet.schedulers import LinearScheduler
 
     steps = length * (VOICES // 16)
@@ -92,13 +93,9 @@ def brain(scheduler: Any, *callbacks: Any, steps: int) -> Any:
     return (Hybrid if callbacks else Speakers)(modules, lambda p: torch.optim.Adam(p, lr=1e-3))
 
 
-CLIENT = Client(
-    package="speechbrain",
+ABOUT = About(
     trains=f"`Xvector` of width 64, {VOICES} artificial voices of {SPEAKERS} speakers, Adam",
     metric="validation loss (cross entropy)",
     length=6,
     requires=("speechbrain==1.1.2", "torchaudio==2.11.0"),
-    data=data,
-    train=train,
-    quality=quality,
 )

@@ -1,14 +1,15 @@
 """darts: TiDE on the weekly carbon dioxide of Mauna Loa that statsmodels ships."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.clients import QUIET, Client
+from benchmarks.clients import QUIET, About, Callbacks
 
-HISTORY, HORIZON, TESTED = 52, 13, 208
+HISTORY = 52
+HORIZON = 13
+TESTED = 208
 
 
 def data(seed: int) -> Any:
@@ -20,7 +21,7 @@ def data(seed: int) -> Any:
     return series[:-TESTED], series
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     from darts.models import TiDEModel
 
     model = TiDEModel(
@@ -40,13 +41,9 @@ def quality(trained: Any, data: Any) -> float:
     return float(np.mean(mae([data[1]] * len(windows), windows)))
 
 
-CLIENT = Client(
-    package="darts",
+ABOUT = About(
     requires=("darts==0.48.1",),
     trains="`TiDEModel`, weekly differences of carbon dioxide at Mauna Loa",
     metric="mean absolute error of rolling forecasts over the last four years",
     length=20,
-    data=data,
-    train=train,
-    quality=quality,
 )

@@ -1,14 +1,15 @@
 """torch_geometric: a graph isomorphism network, trained with Lightning."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.clients import Client, fitted, validated
+from benchmarks.clients import About, Callbacks, fitted, validated
 
-GRAPHS, TRAINED, FEATURES = 2000, 1600, 10
+GRAPHS = 2000
+TRAINED = 1600
+FEATURES = 10
 
 
 def data(seed: int) -> Any:
@@ -23,18 +24,14 @@ def data(seed: int) -> Any:
     for label, motif in enumerate((HouseMotif(), CycleMotif(5))):
         made = ExplainerDataset(BAGraph(20, 1), motif, 1, GRAPHS // 2)
         for graph in made:
-            graph.x, graph.y = torch.full((graph.num_nodes, FEATURES), 0.1), label
+            graph.x = torch.full((graph.num_nodes, FEATURES), 0.1)
+            graph.y = label
             graphs.append(graph)
     mixed = [graphs[k] for k in torch.randperm(GRAPHS)]
     return LightningDataset(mixed[:TRAINED], mixed[TRAINED:], batch_size=64, num_workers=0)
 
 
-def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-    return fitted(model(), [data], length, callbacks)
-
-
-def model() -> Any:
-    """Return the module of the example."""
+def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     import lightning.pytorch as pl
     from torch_geometric.nn import GIN, MLP, global_add_pool
 
@@ -58,16 +55,14 @@ def model() -> Any:
         def configure_optimizers(self) -> Any:
             return torch.optim.Adam(self.parameters(), lr=0.01)
 
-    return Model()
+    return fitted(Model(), [data], length, callbacks)
 
 
-CLIENT = Client(
-    package="torch_geometric",
+quality = validated("loss")
+
+ABOUT = About(
     trains=f"`GIN`, {TRAINED} random graphs that contain a house or a cycle of five nodes",
     metric="cross entropy on 400 further graphs",
     length=40,
     requires=("torch_geometric==2.8.1",),
-    data=data,
-    train=train,
-    quality=validated("loss"),
 )

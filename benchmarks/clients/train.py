@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from benchmarks.clients import Client, client
+from benchmarks.clients import client
 
 ARMS: dict[str, Any] = {
     "full": None,
@@ -20,7 +20,8 @@ ARMS: dict[str, Any] = {
 }
 """Arguments of the callback by arm, in the order of training; None trains without it."""
 
-SHORT, SHORT_ARMS = 2 / 3, ("short", "corrected")
+SHORT = 2 / 3
+SHORT_ARMS = ("short", "corrected")
 """Length of these arms as a share of the full one: 1 / 1.5, the default speedup. They take as many
 full steps as the default, if all its predicted steps are made."""
 
@@ -35,7 +36,7 @@ def train_seed(
     torch.set_num_threads(1)
     quiet()
     chosen = client(name)
-    length = max(1, round(share * chosen.length))
+    length = max(1, round(share * chosen.ABOUT.length))
     _trained(chosen, "hybrid", seed, max(1, length // 20))
     by_arm = {}
     for arm in arms[:: -1 if seed % 2 else 1]:
@@ -48,7 +49,7 @@ def train_seed(
     for arm, row in by_arm.items():
         row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]
         row["code"] = code_digest("hybrid" if ARMS[arm] is not None else "plain")
-    return chosen.to_dict(), [{**shared, "arm": arm, **by_arm[arm]} for arm in arms]
+    return chosen.ABOUT.to_dict(), [{**shared, "arm": arm, **by_arm[arm]} for arm in arms]
 
 
 def quiet() -> None:
@@ -57,7 +58,7 @@ def quiet() -> None:
     logging.disable(logging.WARNING)
 
 
-def _trained(chosen: Client, arm: str, seed: int, length: int) -> dict[str, Any]:
+def _trained(chosen: Any, arm: str, seed: int, length: int) -> dict[str, Any]:
     """Train one run; return its quality, steps, and seconds of processor time."""
     from lightning.fabric import seed_everything
 

@@ -6,7 +6,7 @@ from benchmarks.tasks.burgers import PINN
 from benchmarks.tasks.control import PPO
 from benchmarks.tasks.digits import CNN, MLP, RESNET
 from benchmarks.tasks.encoder import ENCODER
-from benchmarks.tasks.gpt import GPT_30M, GPT_124M, GPT_LARGE, GPT_SMALL
+from benchmarks.tasks.gpt import GPT_30M, GPT_124M, GPT_SMALL
 from benchmarks.tasks.lora import LORA
 from benchmarks.tasks.photograph import COORDINATES, INR
 from benchmarks.tasks.tabular import TABULAR
@@ -19,7 +19,6 @@ TASKS: dict[str, Task] = {
     task.name: task
     for task in (
         GPT_SMALL,
-        GPT_LARGE,
         CNN,
         INR,
         MLP,

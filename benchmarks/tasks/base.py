@@ -61,6 +61,9 @@ class Task(ABC):
     needs_cuda: ClassVar[bool] = False
     """Whether it is too large for a CPU."""
 
+    every: ClassVar[int] = 1
+    """Full steps between two looks at whether a target is reached."""
+
     small: ClassVar[Mapping[str, Any]] = {}
     """Fields that :meth:`tiny` changes beside the steps."""
 
@@ -72,6 +75,11 @@ class Task(ABC):
     def __post_init__(self) -> None:
         if self.steps < 6:
             raise ConfigError("steps", "an integer, at least 6", self.steps)
+
+    @property
+    def target(self) -> float | None:
+        """Value of the metric that ends a run; by default there is none."""
+        return None
 
     def model(self, seed: int) -> nn.Module:
         """Return the model, freshly initialised, in training mode."""
@@ -158,7 +166,8 @@ def perceptron(*widths: int) -> list[nn.Module]:
 @lru_cache(maxsize=4)
 def trained_state(task: Task) -> dict[str, Tensor]:
     """Return the weights after a task's plain training with seed 0, the same on every call."""
-    recipe, model = task.recipe, task.model(0)
+    recipe = task.recipe
+    model = task.model(0)
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=recipe.learning_rate,

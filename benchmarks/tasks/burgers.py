@@ -81,7 +81,8 @@ class BurgersTask(Task):
         return physics_loss(model, batch, self.viscosity)
 
     def evaluate(self, model: nn.Module) -> float:
-        x, t = torch.linspace(-1, 1, self.grid), torch.linspace(0, 1, self.grid)
+        x = torch.linspace(-1, 1, self.grid)
+        t = torch.linspace(0, 1, self.grid)
         points = (
             torch.cartesian_prod(x, t),
             torch.cartesian_prod(x, torch.zeros(1)),

@@ -21,11 +21,11 @@ from benchmarks.tasks.base import Recipe, Task
 Batch = tuple[dict[str, Any], Tensor]
 """A rollout, filled in when it is first trained on, and the rows of it that are trained on."""
 
-_OBSERVED, _ACTIONS = 4, 2
-
-_GRAVITY, _CART, _POLE, _HALF = 9.8, 1.0, 0.1, 0.5
-_FORCE, _SECONDS, _WIND = 10.0, 0.02, 12.0
-_FAR, _STEEP = 2.4, math.radians(12)
+_OBSERVED = 4
+_ACTIONS = 2
+_POLE = 0.1
+_HALF = 0.5
+_TOTAL = 1.0 + _POLE
 _SPREAD = 0.05
 
 LIMIT = 500
@@ -46,17 +46,18 @@ def pushed(state: Tensor, right: Tensor, wind: Tensor) -> Tensor:
     [N].
     """
     _, speed, angle, spin = state.unbind(1)
-    force = (2.0 * right - 1) * _FORCE + _WIND * wind
-    sine, cosine, total = angle.sin(), angle.cos(), _CART + _POLE
-    pull = (force + _POLE * _HALF * spin.square() * sine) / total
-    turn = (_GRAVITY * sine - pull * cosine) / (_HALF * (4 / 3 - _POLE * cosine.square() / total))
-    change = (speed, pull - _POLE * _HALF * turn * cosine / total, spin, turn)
-    return state + _SECONDS * torch.stack(change, dim=1)
+    force = (2.0 * right - 1) * 10.0 + 12.0 * wind
+    sine = angle.sin()
+    cosine = angle.cos()
+    pull = (force + _POLE * _HALF * spin.square() * sine) / _TOTAL
+    turn = (9.8 * sine - pull * cosine) / (_HALF * (4 / 3 - _POLE * cosine.square() / _TOTAL))
+    change = (speed, pull - _POLE * _HALF * turn * cosine / _TOTAL, spin, turn)
+    return state + 0.02 * torch.stack(change, dim=1)
 
 
 def fallen(state: Tensor) -> Tensor:
     """Whether the cart is 2.4 m away or the pole leans by 12 degrees, shape [N]."""
-    return (state[:, 0].abs() > _FAR) | (state[:, 2].abs() > _STEEP)
+    return (state[:, 0].abs() > 2.4) | (state[:, 2].abs() > math.radians(12))
 
 
 def placed(noise: Tensor) -> Tensor:
@@ -94,24 +95,17 @@ def _orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
     return layer
 
 
-def advantages(
-    rewards: Tensor, values: Tensor, after: Tensor, fell: Tensor, ended: Tensor,
-    discount: float, trace: float,
-) -> Tensor:  # fmt: skip
+def advantages(surprise: Tensor, ended: Tensor, decay: float) -> Tensor:
     r"""Generalised advantage estimates (Schulman et al., 2016).
 
-    .. math::
-        \delta_t = r_t + \gamma (1 - f_t) v'_t - v_t, \qquad
-        A_t = \delta_t + \gamma \lambda (1 - e_t) A_{t+1}
+    .. math:: A_t = \delta_t + \gamma \lambda (1 - e_t) A_{t+1}
 
-    All of shape [T, N]: rewards r, values v, values v' of the states that followed, f whether the
-    episode ended by itself, and e whether it ended, also because it was stopped, as 0 or 1.
+    Both of shape [T, N]: surprises, and whether the episode ended, as 0 or 1.
     """
-    surprise = rewards + discount * (1 - fell) * after - values
     gains = torch.zeros_like(surprise)
     running = torch.zeros_like(surprise[0])
     for t in reversed(range(len(surprise))):
-        running = surprise[t] + discount * trace * (1 - ended[t]) * running
+        running = surprise[t] + decay * (1 - ended[t]) * running
         gains[t] = running
     return gains
 
@@ -165,12 +159,15 @@ class ControlTask(Task):
     @torch.no_grad()
     def _roll(self, model: ActorCritic, rollout: dict[str, Any]) -> None:
         """Play a rollout; store states, actions, log-probabilities, advantages and returns."""
-        carts, seen = rollout["carts"], []
-        state, age = carts["state"], carts["age"]
+        carts = rollout["carts"]
+        seen = []
+        state = carts["state"]
+        age = carts["age"]
         drawn = (rollout[name] for name in ("noise", "wind", "starts"))
         for noise, wind, starts in zip(*drawn, strict=True):
             right = model.acts(state, noise)
-            then, age = pushed(state, right, wind), age + 1
+            then = pushed(state, right, wind)
+            age = age + 1
             fell = fallen(then)
             ended = fell | (age >= LIMIT)
             seen.append((state, right.long(), then, fell.float(), ended.float()))
@@ -180,10 +177,8 @@ class ControlTask(Task):
         states, actions, thens, fell, ended = (torch.stack(x) for x in zip(*seen, strict=True))
         chances, values = model(states.flatten(0, 1))
         after = model(thens.flatten(0, 1))[1].view_as(fell)
-        gains = advantages(
-            torch.ones_like(fell), values.view_as(fell), after, fell, ended,
-            self.discount, self.trace,
-        ).flatten()  # fmt: skip
+        surprise = 1.0 + self.discount * (1 - fell) * after - values.view_as(fell)
+        gains = advantages(surprise, ended, self.discount * self.trace).flatten()
         actions = actions.flatten()
         rollout["rows"] = {
             "states": states.flatten(0, 1),
@@ -211,7 +206,8 @@ class ControlTask(Task):
         assert isinstance(model, ActorCritic)
         generator = torch.Generator().manual_seed(0)
         state = placed(torch.rand(self.judged, _OBSERVED, generator=generator))
-        standing, steps = torch.ones(self.judged, dtype=torch.bool), torch.zeros(self.judged)
+        standing = torch.ones(self.judged, dtype=torch.bool)
+        steps = torch.zeros(self.judged)
         for _ in range(LIMIT):
             right = model.acts(state, torch.rand(self.judged, generator=generator))
             state = pushed(state, right, torch.randn(self.judged, generator=generator))

@@ -16,7 +16,8 @@ from benchmarks.tasks.base import Batch, Recipe, Task, perceptron
 _SIDE = 8
 _CLASSES = 10
 # Mean and standard deviation of the training images' grey values.
-_MEAN, _SPREAD = 0.305, 0.376
+_MEAN = 0.305
+_SPREAD = 0.376
 
 
 @lru_cache(maxsize=1)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from benchmarks.tasks.base import Batch, Recipe, trained_state
 from benchmarks.tasks.digits import DigitsTask, augment, load_digits
 
-_CLASSES, _TURNS = 10, 4
+_CLASSES = 10
+_TURNS = 4
 
 
 class PatchEncoder(nn.Module):
@@ -79,7 +80,8 @@ class RotationTask(EncoderTask):
 
     def batches(self, seed: int) -> Iterator[Batch]:
         """Turned images of shape [batch_size, 1, 8, 8], and by how many quarters."""
-        generator, images = torch.Generator().manual_seed(seed), load_digits()[0][0]
+        generator = torch.Generator().manual_seed(seed)
+        images = load_digits()[0][0]
         turns = torch.arange(self.batch_size) % _TURNS
         while True:
             chosen = torch.randint(len(images), (self.batch_size,), generator=generator)

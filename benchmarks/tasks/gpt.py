@@ -1,4 +1,4 @@
-"""Byte-level GPTs on source text, in four sizes: two for a CPU, two for a CUDA device."""
+"""Byte-level GPTs on source text, one for a CPU, two for a CUDA device."""
 
 from __future__ import annotations
 
@@ -79,16 +79,6 @@ GPT_SMALL = ByteGPTTask(
     heads=2,
     width=64,
     recipe=Recipe(learning_rate=1e-3, rates=(0.001, 0.002, 0.004, 0.008, 0.016), weight_decay=0.1),
-)
-
-GPT_LARGE = ByteGPTTask(
-    name="gpt-1m",
-    title="byte GPT, 1 M parameters",
-    steps=1200,
-    layers=4,
-    heads=4,
-    width=144,
-    recipe=Recipe(learning_rate=1e-3, rates=(0.002, 0.004, 0.008, 0.016), weight_decay=0.1),
 )
 
 GPT_30M = PackageGPTTask(

@@ -1,4 +1,7 @@
-"""Learning-rate schedules of the tasks' recipes: a factor as a pure function of the step."""
+"""Learning-rate schedules of the tasks' recipes: a factor as a pure function of the step.
+
+Each rises in a share of the run, its warm-up, and takes the number of steps and this share.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ COOLDOWN = 0.2
 FLOOR = 0.1
 """Where ``cosine`` ends."""
 
-FIRST, LAST = 1 / 25, 1e-4 / 25
+FIRST = 1 / 25
+LAST = 1e-4 / 25
 """Where ``one-cycle`` starts and ends; the defaults of ``torch.optim.lr_scheduler.OneCycleLR``."""
 
 
@@ -32,24 +36,21 @@ def linear_schedule(total: int, warmup_fraction: float) -> Schedule:
 
 def constant_schedule(total: int, warmup_fraction: float) -> Schedule:
     """A linear rise, then 1 to the end; without warm-up 1 from the first step."""
-    warmup = round(warmup_fraction * total)
-    return lambda step: min(1.0, (step + 1) / max(1, warmup))
+    warmup = max(1, round(warmup_fraction * total))
+    return lambda step: min(1.0, (step + 1) / warmup)
 
 
 def stable_decay_schedule(total: int, warmup_fraction: float) -> Schedule:
-    """A linear rise, then 1, then a linear fall to zero over the last fifth of the steps.
-
-    References:
-        Haegele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations
-        (2024), arXiv 2405.18392.
-    """
-    rise, cooldown = constant_schedule(total, warmup_fraction), max(1, round(COOLDOWN * total))
+    """A linear rise, then 1, then a linear fall to 0 (Haegele et al., 2024, arXiv 2405.18392)."""
+    rise = constant_schedule(total, warmup_fraction)
+    cooldown = max(1, round(COOLDOWN * total))
     return lambda step: min(rise(step), max(0.0, (total - step) / cooldown))
 
 
 def cosine_schedule(total: int, warmup_fraction: float) -> Schedule:
     """A linear rise, then half a cosine down to a tenth, as in nanoGPT (Karpathy, 2022)."""
-    rise, warmup = constant_schedule(total, warmup_fraction), round(warmup_fraction * total)
+    rise = constant_schedule(total, warmup_fraction)
+    warmup = round(warmup_fraction * total)
 
     def factor(step: int) -> float:
         if step < warmup:
@@ -60,11 +61,9 @@ def cosine_schedule(total: int, warmup_fraction: float) -> Schedule:
 
 
 def one_cycle_schedule(total: int, warmup_fraction: float) -> Schedule:
-    """Half a cosine up from 1/25, then half a cosine down to 4e-6; Adam's momentum stays.
+    """Half a cosine up and another down, as `OneCycleLR` (Smith and Topin, 2018, arXiv 1708.07120).
 
-    References:
-        Smith and Topin, Super-Convergence (2018), arXiv 1708.07120, with the constants and the
-        cosine of ``torch.optim.lr_scheduler.OneCycleLR``.
+    Adam's momentum stays.
     """
     peak = max(1.0, warmup_fraction * total - 1)
 
@@ -87,4 +86,4 @@ SCHEDULES: dict[str, Callable[[int, float], Schedule]] = {
     "one-cycle": one_cycle_schedule,
     "warmup-stable-decay": stable_decay_schedule,
 }
-"""The schedules by name; each takes its number of steps and the share of them that is warm-up."""
+"""The schedules by name."""

@@ -28,7 +28,8 @@ _EXCLUDED_FOLDERS = {"__pycache__", *_OPTIONAL_FOLDERS.split(), *_TABLE_FOLDERS.
 _BUILD_PREFIXES = ("config-", "_sysconfigdata")
 
 _VALIDATION_EVERY = 10
-_MIN_BYTES, _MAX_BYTES = 1_000_000, 12_000_000
+_MIN_BYTES = 1_000_000
+_MAX_BYTES = 12_000_000
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ def read_source(root: Path, paths: Iterable[Path], max_bytes: int) -> StdlibText
 
     Files that cannot be read are left out.
     """
-    train, val, count = bytearray(), bytearray(), 0
+    train = bytearray()
+    val = bytearray()
+    count = 0
     for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
         if len(train) + len(val) >= max_bytes:
             break
@@ -112,7 +115,8 @@ def fixed_windows(
     data: Tensor, count: int, context: int, batches: int
 ) -> list[tuple[Tensor, Tensor]]:
     """Return batches of evenly spaced windows, the same on every call; see `random_windows`."""
-    total, last = count * batches, data.numel() - context - 1
+    total = count * batches
+    last = data.numel() - context - 1
     starts = torch.arange(total, device=data.device) * last // max(total - 1, 1)
     return [_windows(data, part, context) for part in starts.view(batches, count)]
 

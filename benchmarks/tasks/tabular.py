@@ -15,7 +15,8 @@ from benchmarks.tasks.base import Batch, Recipe, RegressionTask, drawn
 
 _NOISE = 1.0
 # Mean and standard deviation of Friedman's function over the unit cube.
-_MEAN, _SPREAD = 14.4, 4.9
+_MEAN = 14.4
+_SPREAD = 4.9
 
 
 def friedman(rows: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import load
-from benchmarks.ranks import FULL, by_formula, network
+from benchmarks.studies.ranks import FULL, by_formula, network
 from hybrid_predict.tensors.shapes import direction_operations
 from hybrid_predict.updates.spectral import SpectralUpdate
 
@@ -17,7 +17,8 @@ def named(row):
 
 @pytest.mark.parametrize("row", SEVERAL, ids=named)
 def test_counted_traffic_and_operations_are_those_of_the_formulas(row):
-    each, count = row["each"], row["ranks"]
+    each = row["each"]
+    count = row["ranks"]
     whole = 4 * each[0]["elements"]
     names = ("all_to_all_single", "all_gather_single")
     received = sum(rank["received_bytes"].get(name, 0) for rank in each for name in names) / whole

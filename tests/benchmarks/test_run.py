@@ -10,9 +10,9 @@ from benchmarks import step_cost
 from benchmarks.__main__ import main
 from benchmarks.arms import ARCHIVED, ARMS, PLAIN
 from benchmarks.plan import Plan, Selection
+from benchmarks.registry import STUDIES, Study
 from benchmarks.run import make_runs, stored
-from benchmarks.studies import STUDIES, Study
-from benchmarks.suites import SUITES, SuitePlan, select
+from benchmarks.studies import suites
 from benchmarks.tasks import TASKS
 from benchmarks.train import train
 from hybrid_predict.forecast.predictors import make_predictor
@@ -22,15 +22,16 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tiny(arm, task="inr"):
-    """The cell of one arm of a tiny suite, with the task's rate, and its task."""
-    plan = SuitePlan(replace(SUITES["smoke"], tasks=(task,), arms={"default-decay": ()}))
-    rates = plan.rates(task, "default-decay", "short", {})
-    return plan.cell(task, "default-decay", arm, 0, rates), plan.tasks[task]
+    """The cell of one arm of a tiny suite, and its task."""
+    plan = suites.plan("smoke", Selection(tasks=(task,), arms=(arm,)))
+    return next(cell for cell in plan.keys({}) if cell.arm == arm), plan.tasks[task]
 
 
 def test_plain_arm_is_an_ordinary_loop():
     cell, task = tiny("plain")
-    model, batches, recipe = task.model(0), task.batches(0), task.recipe
+    model = task.model(0)
+    batches = task.batches(0)
+    recipe = task.recipe
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.learning_rate, betas=recipe.betas,
         weight_decay=recipe.weight_decay, fused=True,
@@ -66,7 +67,8 @@ QUICK = ("plain-double", "hybrid", "predict-.5", "muon")
 )
 def test_every_arm_trains_what_it_promises(name):
     cell, task = tiny(name)
-    first, arm = train(cell, task), ARMS[name]
+    first = train(cell, task)
+    arm = ARMS[name]
     assert first["full_steps"] + first["predicted_steps"] == arm.schedule(task.steps)
     if gated(arm):  # too few steps to know their skill
         assert first["predicted_steps"] == 0
@@ -88,8 +90,7 @@ def test_a_run_that_diverges_ends_early_and_has_no_loss():
 
 @pytest.mark.slow
 def test_runs_go_on_where_they_were_and_are_paired(tmp_path, monkeypatch):
-    chosen = Selection(tasks=("inr",), arms=("hybrid",), seeds=1)
-    plan = SuitePlan(select(SUITES["smoke"], chosen))
+    plan = suites.plan("smoke", Selection(tasks=("inr",), arms=("hybrid",)))
     seen = []
     done = make_runs(plan, stored(tmp_path), 2, lambda row: seen.append(row["arm"]))
     assert sorted(seen) == sorted(cell.arm for cell in done)
@@ -103,7 +104,7 @@ def test_runs_go_on_where_they_were_and_are_paired(tmp_path, monkeypatch):
 class Letters(Plan):
     """A run for each of the chosen letters."""
 
-    def __init__(self, chosen, folder):
+    def __init__(self, chosen):
         self.chosen_letters = chosen.tasks
 
     def keys(self, done):
@@ -146,20 +147,9 @@ def results(tmp_path_factory):
     return folder
 
 
-def test_table_prints_and_fills_pages(results, tmp_path, capsys):
-    chosen = ["table", "smoke", "--output-dir", str(results)]
-    assert main(chosen) == 0
-    printed = capsys.readouterr().out
-    assert "| task |" in printed
-    page = tmp_path / "page.md"
-    untouched = "<!-- results: demo -->\nold\n<!-- end -->\n"
-    page.write_text(f"<!-- results: bench smoke arms -->\nold\n<!-- end -->\n{untouched}")
-    assert main([*chosen, "--write", str(page)]) == 0
-    filled = page.read_text()
-    assert filled.endswith(untouched)
-    assert "| arm |" in filled
-    assert main([*chosen, "--write", str(page)]) == 0
-    assert page.read_text() == filled
+def test_results_are_shown_as_tables(results, capsys):
+    assert main(["show", "smoke", "--output-dir", str(results)]) == 0
+    assert "| hybrid (default) | " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -167,16 +157,14 @@ def test_table_prints_and_fills_pages(results, tmp_path, capsys):
     [
         (["run", "nope"], "one of core"),
         (["run", "smoke", "--jobs", "0"], "--jobs"),
-        (["table", "smoke", "--output-dir", "."], "bench-smoke.json"),
-        (["plot", "scale", "--output", "nowhere/bench.png"], "--output"),
-        (["table", "smoke", "--output-dir", "{results}", "--write", "page.md"], "bench smoke arms"),
+        (["show", "smoke", "--output-dir", "."], "bench-smoke.json"),
+        (["show", "nope"], "one of core"),
     ],
 )
-def test_bad_usage_is_one_line(arguments, complaint, results, tmp_path, monkeypatch, capsys):
+def test_bad_usage_is_one_line(arguments, complaint, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "page.md").write_text("no block")
     (tmp_path / "bench-smoke.json").write_text('{"suite": "x"}')
-    assert main([*(a.format(results=results) for a in arguments)]) == 2
+    assert main(arguments) == 2
     message = capsys.readouterr().err
     assert complaint in message
     assert message.count("\n") == 1
@@ -194,5 +182,5 @@ def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Rows, "add", stop_at_the_third)
     assert main(["run", *ARGUMENTS, str(tmp_path)]) == 130
     found = json.loads((tmp_path / "bench-smoke.json").read_text())
-    assert found["cells"]["done"] == 2
+    assert len(found["runs"]) == 2 and not found["complete"]
     assert "2 runs are finished" in capsys.readouterr().out

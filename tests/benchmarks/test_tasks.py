@@ -24,7 +24,8 @@ def state(model):
 
 
 def same(left, right):
-    ours, theirs = pytree.tree_leaves(left), pytree.tree_leaves(right)
+    ours = pytree.tree_leaves(left)
+    theirs = pytree.tree_leaves(right)
     return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -69,7 +70,8 @@ def test_the_loss_reaches_every_trainable_parameter(task):
 def test_the_metric_leaves_the_model_as_it_was(task):
     model = task.model(0)
     task.loss(model, next(task.batches(0))).backward()
-    before, grads = state(model), [p.grad.clone() for p in trainable(model)]
+    before = state(model)
+    grads = [p.grad.clone() for p in trainable(model)]
     metric = task.final_loss(model)
     assert math.isfinite(metric) and metric == task.final_loss(model)
     assert same(before, state(model))
@@ -78,7 +80,8 @@ def test_the_metric_leaves_the_model_as_it_was(task):
 
 
 def test_a_few_steps_lower_the_loss_of_a_fixed_batch(task):
-    model, batch = task.model(0), next(task.batches(0))
+    model = task.model(0)
+    batch = next(task.batches(0))
     optimizer = torch.optim.AdamW(trainable(model), lr=task.recipe.rates[0])
     losses = [task.full_step(model, batch, optimizer) for _ in range(8)]
     assert losses[-1] < losses[0]
@@ -94,7 +97,8 @@ def test_an_exact_solution_has_no_residual():
     viscosity = 0.1
 
     def front(points):
-        x, t = points[:, :1], points[:, 1:]
+        x = points[:, :1]
+        t = points[:, 1:]
         return 0.5 - 0.5 * ((x - 0.5 * t) / (4 * viscosity)).tanh()
 
     points = torch.rand(64, 2, dtype=torch.float64)
@@ -104,7 +108,8 @@ def test_an_exact_solution_has_no_residual():
 
 def test_names_and_shapes_say_what_the_loss_shows(task):
     """So that a peer, which knows names and shapes alone, has the same hidden matrices."""
-    model, batch = task.model(0), next(task.batches(0))
+    model = task.model(0)
+    batch = next(task.batches(0))
     kinds = classify(model)
     named = {n: kinds[id(p)] for n, p in model.named_parameters() if p.requires_grad}
     matrices = {name: kind for name, kind in named.items() if kind != "vector"}

@@ -1,4 +1,4 @@
-"""Yardsticks that others made: their problems, runs up to a target, and the tables."""
+"""Yardsticks that others made, and models that grow: problems, targets, and the tables."""
 
 from dataclasses import replace
 from itertools import islice
@@ -6,32 +6,29 @@ from itertools import islice
 import pytest
 import torch
 
+from benchmarks.cells import CellPlan
+from benchmarks.gains import Summary
 from benchmarks.plan import Selection
-from benchmarks.yardsticks import table, yardsticks
-from benchmarks.yardsticks.lightbench import LIGHTBENCH
-from benchmarks.yardsticks.nanogpt import characters
-from benchmarks.yardsticks.plan import Case, Watched, YardstickPlan
+from benchmarks.plots import of_scale
+from benchmarks.studies import scale, yardsticks
+from benchmarks.tasks.lightbench import LIGHTBENCH
+from benchmarks.tasks.nanogpt import characters, nanogpt
+from benchmarks.train import Run
 from hybrid_predict.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CASES = [case for y in yardsticks().values() for case in y.cases]
+PROBLEMS = {problem.name: problem for problem in LIGHTBENCH}
 
 
-def only(yardstick, *tasks, arms, steps=12):
-    """The yardstick with a few tasks of a few steps."""
-    cases = [replace(yardstick.case(name)) for name in tasks]
-    shorter = tuple(replace(case, task=replace(case.task, steps=steps)) for case in cases)
-    return replace(yardstick, cases=shorter, arms=arms)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.task.name)
-def test_a_case_is_decided_by_its_seed_and_leaves_global_chance_alone(case, after_seeds):
-    task = case.task.tiny()
+@pytest.mark.parametrize("task", [*LIGHTBENCH, nanogpt()], ids=lambda task: task.name)
+def test_a_problem_is_decided_by_its_seed_and_leaves_global_chance_alone(task, after_seeds):
+    task = task.tiny()
     task.final_loss(task.model(0))  # imports draw random numbers of their own
 
     def use():
-        model, batches = task.model(1), task.batches(1)
+        model = task.model(1)
+        batches = task.batches(1)
         losses = [float(task.loss(model, batch).detach()) for batch in islice(batches, 2)]
         return [*losses, task.final_loss(model)]
 
@@ -39,76 +36,59 @@ def test_a_case_is_decided_by_its_seed_and_leaves_global_chance_alone(case, afte
     assert first == second
     other = task.model(2)
     same = all(map(torch.equal, task.model(1).parameters(), other.parameters()))
-    assert same == (case.fixed)
+    assert same == getattr(task, "fixed", False)
 
 
 @pytest.mark.parametrize(
-    ("task", "point"),
+    ("name", "point"),
     [
         ("rosenbrock-trivial", torch.ones(2)),
         ("wide_linear-easy", torch.ones(32, 32).triu()),
         ("quadratic_varying_target-medium", torch.arange(512.0) / torch.arange(512.0).norm()),
     ],
 )
-def test_a_trap_is_solved_at_its_optimum_alone(task, point):
-    case = LIGHTBENCH.case(task)
-    model = case.task.model(0)
-    assert case.task.final_loss(model) > case.target
+def test_a_trap_is_solved_at_its_optimum_alone(name, point):
+    problem = PROBLEMS[name]
+    model = problem.model(0)
+    assert problem.final_loss(model) > problem.target
     with torch.no_grad():
         model.x.copy_(point)
-    assert case.task.final_loss(model) == pytest.approx(0.0, abs=1e-7)
+    assert problem.final_loss(model) == pytest.approx(0.0, abs=1e-7)
 
 
 def test_a_text_file_becomes_numbers_of_its_characters(tmp_path):
     path = tmp_path / "input.txt"
     path.write_text("abca" * 500)
-    read = characters(path)
-    assert (read.count, read.vocabulary, read.published) == (2000, 3, False)
-    assert read.text.train[:4].tolist() == [0, 1, 2, 0]
-    assert len(read.text.train) == 9 * len(read.text.val) == 1800
+    text, vocabulary = characters(path)
+    assert vocabulary == 3
+    assert text.train[:4].tolist() == [0, 1, 2, 0]
+    assert len(text.train) == 9 * len(text.val) == 1800
     with pytest.raises(ConfigError, match="a text file"):
         characters(tmp_path / "missing.txt")
 
 
 @pytest.mark.parametrize(("target", "hit"), [(1e9, 3), (-1.0, None)])
-def test_a_run_ends_when_its_target_is_reached(target, hit):
-    yardstick = only(LIGHTBENCH, "wide_linear-trivial", arms=("hybrid",))
-    case = Case(task=yardstick.cases[0].task, target=target, every=3)
-    run = Watched(next(yardstick.cells(1)), case, target)
+def test_a_run_ends_when_its_target_is_reached(target, hit, monkeypatch):
+    problem = replace(PROBLEMS["wide_linear-trivial"], steps=12)
+    monkeypatch.setattr(type(problem), "target", target)
+    monkeypatch.setattr(type(problem), "every", 3)
+    lines = [replace(x, task=problem, steps=18) for x in yardsticks.lines(Selection())]
+    line = next(x for x in lines if (x.setting, x.arm) == ("lightbench", "hybrid"))
+    run = Run(next(CellPlan([line]).keys({})), problem)
     run.train()
-    assert run.hit == hit
+    assert run.hit == run.result()["hit"] == hit
     assert run.full_steps == (hit or 12)
 
 
-def measured(*chosen, seeds):
-    """The rows of yardsticks."""
-    plan = YardstickPlan({each.name: each for each in chosen}, Selection(seeds=seeds))
-    return [plan.work(cell) for cell in plan.keys({})]
-
-
-@pytest.fixture(scope="module")
-def made():
-    return measured(
-        only(LIGHTBENCH, "wide_linear-trivial", "rosenbrock-trivial", arms=LIGHTBENCH.arms),
-        seeds=2,
-    )
-
-
-def test_tables_have_every_task_and_arm(made):
-    texts = {name: block() for name, block in table.blocks(made).items()}
-    assert "lightbench 2" in texts["yardsticks source"]
-    assert texts["yardsticks nanogpt"] == "Not measured yet."
-    assert "| `rosenbrock-trivial` | 1e-09 | 0.14105 | won | 1 |" in texts["yardsticks lightbench"]
-
-
 def reached(plain, arm):
-    about = {"task": "wide_linear-trivial", "setting": "lightbench", "full_steps": 10}
-    times = {"seconds": 1.0, "elapsed": 1.0, "predicted_steps": 0, "code": "x", "loss": 1.0}
-    pairs = [("plain", plain), *((name, arm) for name in LIGHTBENCH.arms if name != "plain")]
+    about = {"task": "wide_linear-trivial", "setting": "lightbench", "full_steps": 10, "steps": 10}
+    others = {"seconds": 1.0, "code": "x", "loss": 1.0, "recipe": "", "rate": 1.0, "hidden": 1.0}
+    pairs = [("plain", plain), *((name, arm) for name in yardsticks.COMPARED)]
     return [
-        {**about, **times, "arm": name, "seed": seed, "hit": hit}
-        for name, found in pairs for seed, hit in enumerate(found)
-    ]  # fmt: skip
+        {**about, **others, "decay": True, "arm": name, "seed": seed, "hit": hit}
+        for name, found in pairs
+        for seed, hit in enumerate(found)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +101,25 @@ def reached(plain, arm):
 )
 def test_an_arm_is_compared_with_plain_training_of_the_same_seed(plain, arm, counts, cell):
     rows = reached(plain, arm)
-    line = table.never_worse(rows).splitlines()[3]
+    line = yardsticks.never_worse(Summary(rows)).splitlines()[3]
     assert line == f"| hybrid (default) | {' | '.join(map(str, counts))} |"
-    assert cell in table.traps(rows)
-    assert table.traps(rows[:3]) == "Not measured yet."  # some arms are not done
+    assert cell in yardsticks.traps(Summary(rows))
+    some = Summary(rows[:3])  # some arms are not done
+    assert yardsticks.traps(some) == "Not measured yet."
+
+
+@pytest.mark.slow
+def test_tables_and_figure_show_every_width_and_arm(tmp_path):
+    case = scale.Case(32, 12, 2, 12, 1, 16, 2)
+    lines = [
+        replace(line, task=replace(line.task, validation_batches=1)) for line in scale.lines([case])
+    ]
+    plan = CellPlan(lines)
+    done = {}
+    while ready := plan.ready(done):
+        done.update({cell: plan.work(cell) for cell in ready})
+    found = scale.points(done.values())
+    assert scale.plain_table(found).count("\n| 32 ") == 3
+    assert scale.speedups_table(found).count("\n| 32 | 12 |") == 5
+    of_scale(done.values()).savefig(tmp_path / "scale.svg")
+    assert (tmp_path / "scale.svg").stat().st_size > 0

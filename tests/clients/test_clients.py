@@ -1,6 +1,6 @@
 """Every client of the benchmark whose package is installed trains a short run.
 
-``python -m benchmarks.clients --test`` runs this for each client in an environment of its own.
+``python -m benchmarks.clients NAME`` runs this for a client in an environment of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARE = 0.1
 def test_a_client_trains_as_many_steps_as_without_the_plug_in(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = client(name).package
+    package = client(name).ABOUT.package
     try:
         version(package)
     except PackageNotFoundError:

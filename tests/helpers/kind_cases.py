@@ -70,22 +70,6 @@ class Recurrent(nn.Module):
         return self.out(self.rnn(x.reshape(2, 4, 6))[0])
 
 
-class Cell(nn.Module):
-    """A recurrent cell in a loop, with a head after every step that is fed back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell, self.out = nn.GRUCell(6, 5), nn.Linear(5, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h, total = torch.zeros(len(x), 5), []
-        for _ in range(3):
-            h = self.cell(x, h)
-            x = self.out(h)
-            total.append(x)
-        return torch.stack(total)
-
-
 class Autoencoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +209,7 @@ class Multiplied(torch.autograd.Function):
 
 
 class Custom(nn.Module):
-    """Layers with functions of their own: of the weight, of the outputs, or in place of a layer."""
+    """Layers with functions of their own: of the weight, or in place of a layer."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -235,9 +219,7 @@ class Custom(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.where == "layers":
             return Multiplied.apply(Multiplied.apply(x, self.first).tanh(), self.last)
-        if self.where == "weights":
-            return (x @ Twice.apply(self.first)).tanh() @ Twice.apply(self.last)
-        return Twice.apply((x @ self.first).tanh() @ self.last)
+        return (x @ Twice.apply(self.first)).tanh() @ Twice.apply(self.last)
 
 
 class Kernel(torch.autograd.Function):
@@ -310,15 +292,10 @@ CASES = {
         unet, ["5.weight"], lambda net: net(rows(8, 8)[None, None]).square().mean()
     ),
     "lstm": KindCase(Recurrent, ["out.weight"]),
-    "cell": KindCase(Cell, ["out.weight"]),
     "autoencoder": KindCase(Autoencoder, ["out.weight"], lambda net: net.loss(rows())),
     "adapters": KindCase(lambda: adapted(nn.Linear(8, 3)), ["4.weight"]),
     "adapters, frozen head": KindCase(lambda: adapted(frozen(nn.Linear(8, 3))), []),
     "merged adapters": KindCase(lambda: adapted(nn.Linear(8, 3), merged=True), ["4.weight"]),
-    "adapters of every layer": KindCase(lambda: adapted(LowRank(8, 3, False)), ["4.up"]),
-    "merged adapters of every layer": KindCase(
-        lambda: adapted(LowRank(8, 3, True), merged=True), ["4.down", "4.up"]
-    ),
     "normed weights": KindCase(normed, ["4.parametrizations.weight.original1"]),
     "half precision": KindCase(lambda: mlp(6, 8, 8, 3), ["4.weight"], of_half_precision),
     "penalties": KindCase(lambda: mlp(6, 8, 8, 3), ["4.weight"], with_penalties),
@@ -329,22 +306,12 @@ CASES = {
         ["first.weight", "second.weight"],
         of_outputs("first", "second"),
     ),
-    "heads of two layers": KindCase(
-        lambda: two_outputs(mlp(8, 8, 4), mlp(8, 5, 2)),
-        ["first.2.weight", "second.2.weight"],
-        of_outputs("first", "second"),
-    ),
     "a head whose task comes later": KindCase(
         lambda: two_outputs(nn.Linear(8, 4), nn.Linear(8, 3)),
         ["first.weight", "second.weight"],
         of_outputs("first"),
     ),
     "frozen head": KindCase(lambda: chain(net=mlp(6, 8, 8), head=frozen(nn.Linear(8, 3))), []),
-    "frozen head after a flattening": KindCase(
-        lambda: chain(net=nn.Conv2d(1, 4, 3), flat=nn.Flatten(), head=frozen(nn.Linear(144, 3))),
-        [],
-        lambda net: net(rows(8, 8)[None, None]).square().mean(),
-    ),
     "frozen stem": KindCase(
         lambda: chain(stem=frozen(mlp(6, 8)), net=mlp(8, 8), head=nn.Linear(8, 3)), ["head.weight"]
     ),
@@ -356,7 +323,6 @@ CASES = {
     "one matrix": KindCase(lambda: nn.Linear(6, 3), []),
     "functions in place of layers": KindCase(lambda: Custom("layers"), ["last"]),
     "functions of weights": KindCase(lambda: Custom("weights"), ["last"]),
-    "functions of outputs": KindCase(lambda: Custom("outputs"), ["last"]),
     "experts": KindCase(Experts, ["out.weight"], of_words, ["table"]),
 }
 

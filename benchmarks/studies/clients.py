@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from benchmarks.views import NONE, view
+from benchmarks.views import NONE, count, view
 from hybrid_predict.runs.evidence import FEW_SEEDS, bounds, spread
 
 LEVEL = 0.95
@@ -23,7 +23,9 @@ def headline(results: Mapping[str, Any]) -> str:
     names = {"hybrid": "the default", "auto": '`speedup="auto"`'}
     parts = []
     for arm, name in names.items():
-        losses, surely, ratios = 0, 0, []
+        losses = 0
+        surely = 0
+        ratios = []
         for client, about in clients.items():
             by_arm = arms(results, client)
             worse = _worse(by_arm, arm, about)
@@ -95,7 +97,8 @@ def subjects(results: Mapping[str, Any]) -> str:
 
 def source(results: Mapping[str, Any]) -> str:
     """Describe the source of the numbers: seeds, versions, clock."""
-    env, few = results["environment"], min(_counts(results))
+    env = results["environment"]
+    few = min(len(arms(results, name)["full"]) for name in results["clients"])
     codes = len({row["code"] for row in results["rows"] if row["arm"] in ("hybrid", "auto")})
     mixed = f" Rows with the plug-in come from {codes} states of the code." if codes > 1 else ""
     hint = " So few seeds make every difference a hint." if few < FEW_SEEDS else ""
@@ -132,13 +135,10 @@ def difference(values: list[float]) -> str:
     return f"**{text}, worse**" if interval.lower > 0 else text
 
 
-def _counts(results: Mapping[str, Any]) -> set[int]:
-    return {len(arms(results, name)["full"]) for name in results["clients"]}
-
-
 def _seeds(results: Mapping[str, Any]) -> str:
-    few, most = min(counts := _counts(results)), max(counts)
-    return f"{few if few == most else f'{few} to {most}'} paired seed{'s' * (most != 1)}"
+    counts = {len(arms(results, name)["full"]) for name in results["clients"]}
+    few = f"{min(counts)} to " if len(counts) > 1 else ""
+    return few + count(max(counts), "paired seed")
 
 
 def _worse(

@@ -13,41 +13,24 @@ from typing import Any, ClassVar
 
 import torch
 
-from benchmarks.tasks import Recipe
+from benchmarks.tasks.base import Recipe
 from benchmarks.tasks.byte_gpt import ByteGPT
 from benchmarks.tasks.stdlib_text import StdlibText, source_text
 from benchmarks.tasks.text import TextTask
-from benchmarks.yardsticks.plan import Case, Yardstick
 from hybrid_predict.errors import ConfigError
 
-CHARACTERS, VOCABULARY = 1_115_394, 65
-"""Size of tiny Shakespeare, which the published loss is measured on, and its distinct characters.
-
-Other texts are cut to this size.
-"""
+CHARACTERS = 1_115_394
+"""Size of tiny Shakespeare, which the published loss is measured on; other texts are cut to it."""
 
 PUBLISHED = "published, on tiny Shakespeare: 1.88"
 
-ARMS = ("short", "plain", "plain-double", "corrected", "hybrid", "auto", "muon")
-
-
-@dataclass(frozen=True)
-class Characters:
-    """A text as numbers of its distinct characters: nine tenths for training, the rest held out."""
-
-    text: StdlibText
-    count: int
-    vocabulary: int
-
-    @property
-    def published(self) -> bool:
-        """Whether it is the text that the published loss is measured on."""
-        return (self.count, self.vocabulary) == (CHARACTERS, VOCABULARY)
-
 
 @lru_cache(maxsize=2)
-def characters(path: Path | None) -> Characters:
+def characters(path: Path | None) -> tuple[StdlibText, int]:
     """Read a text file; None is the source text of the standard library.
+
+    Returns the text as numbers of its distinct characters, nine tenths for training and the rest
+    held out, and how many distinct ones there are.
 
     Raises:
         ConfigError: If the file cannot be read or is too short.
@@ -62,8 +45,7 @@ def characters(path: Path | None) -> Characters:
     known = sorted(set(content))
     coded = content.translate(bytes(known.index(c) if c in known else 0 for c in range(256)))
     cut = int(0.9 * len(coded))
-    text = StdlibText.of(bytearray(coded[:cut]), bytearray(coded[cut:]))
-    return Characters(text, len(coded), len(known))
+    return StdlibText.of(bytearray(coded[:cut]), bytearray(coded[cut:])), len(known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,19 +65,19 @@ class CharacterTask(TextTask):
         return self.context
 
     def data(self) -> StdlibText:
-        return characters(self.path).text
+        return characters(self.path)[0]
 
     def net(self) -> torch.nn.Module:
-        vocabulary = characters(self.path).vocabulary
+        vocabulary = characters(self.path)[1]
         return ByteGPT(self.layers, self.heads, self.width, self.context, vocabulary, lean=True)
 
     def to_dict(self) -> dict[str, Any]:
         return {k: v for k, v in super().to_dict().items() if k != "path"}
 
 
-def nanogpt(path: Path | None = None) -> Yardstick:
-    """Return the yardstick on a text file, or on the standard library's source text."""
-    task = CharacterTask(
+def nanogpt(path: Path | None = None) -> CharacterTask:
+    """Return the task on a text file, or on the standard library's source text."""
+    return CharacterTask(
         name="stdlib" if path is None else path.stem,
         title="nanoGPT's CPU configuration",
         steps=2000,
@@ -108,4 +90,3 @@ def nanogpt(path: Path | None = None) -> Yardstick:
             schedule="cosine",
         ),
     )
-    return Yardstick(name="nanogpt", arms=ARMS, cases=(Case(task=task, published=PUBLISHED),))

@@ -1,7 +1,6 @@
-"""Measures what corrected updates send, compute and take on each of several ranks.
+"""What corrected updates send, compute and take on each of several ranks.
 
-On 1, 2 and 4 processes of this machine's CPU, which talk through gloo. Run with:
-python -m benchmarks.ranks > docs/results/ranks.json
+On 1, 2 and 4 processes of this machine's CPU, which talk through gloo.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
@@ -28,7 +27,9 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.digests import code_digest
 from benchmarks.measure import Loop, middle, take_turns, without_advice
+from benchmarks.plan import Plan, Row, Selection, check_chosen
 from benchmarks.step_cost import WAYS
 from benchmarks.views import view
 from hybrid_predict.runs.runtime import environment
@@ -75,6 +76,7 @@ def alone(net: nn.Module) -> nn.Module:
     return net
 
 
+ALONE = "alone"
 HSDP = "HSDP, two copies"
 SETUPS: dict[str, Wrap] = {"DDP": DistributedDataParallel, "FSDP2": fully_shard, HSDP: _hsdp}
 
@@ -87,24 +89,23 @@ def network(size: Size) -> nn.Sequential:
 
 
 class RankLoop(Loop):
-    """A loop of one rank; ``around`` is entered for each update of the optimizer."""
+    """A loop of one rank on random rows; ``around`` is entered for each update of the optimizer."""
 
     def __init__(self, wrap: Wrap, size: Size, options: Mapping[str, Any] | None) -> None:
         torch.manual_seed(0)
-        self.model: nn.Module = wrap(network(size))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        model: nn.Module = wrap(network(size))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         self.around: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self._rows = size.rows
-        super().__init__(self.model, self.optimizer, options, torch.device("cpu"))
 
-    def full_step(self) -> Tensor:
-        """Take one full step on random rows; return its loss."""
-        loss: Tensor = self.model(torch.randn(self._rows, 8)).square().mean()
-        loss.backward()
-        with self.around():
-            self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss
+        def full_step() -> Tensor:
+            loss: Tensor = model(torch.randn(size.rows, 8)).square().mean()
+            loss.backward()
+            with self.around():
+                optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        super().__init__(model, optimizer, full_step, options)
 
 
 @contextmanager
@@ -134,7 +135,8 @@ def _received(counts: Counter[str]) -> Iterator[None]:
 
 def traffic(wrap: Wrap, size: Size) -> dict[str, Any]:
     """Return what this rank receives and computes for correcting in one full step."""
-    loop, found = RankLoop(wrap, size, {"speedup": 1, **WHOLE}), Counter[str]()
+    loop = RankLoop(wrap, size, {"speedup": 1, **WHOLE})
+    found = Counter[str]()
     loop.run(3)
     operations = FlopCounterMode(display=False)
 
@@ -187,18 +189,58 @@ def _work(rank: int, ranks: int, setup: str, folder: str, scope: Scope) -> None:
     dist.destroy_process_group()
 
 
-def measure(setup: str, ranks: int, scope: Scope) -> dict[str, Any]:
-    """Return what each rank measures in one set-up."""
-    with tempfile.TemporaryDirectory() as folder:
-        spawn(_work, (ranks, setup, folder, scope), nprocs=ranks)
-        each = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
-    return {"setup": setup, "ranks": ranks, "each": each}
+class RanksPlan(Plan[tuple[str, int]]):
+    """A run is a set-up on some ranks, or a process without ranks, which counts alone."""
+
+    def __init__(self, chosen: Selection, scope: Scope = FULL) -> None:
+        check_chosen("tasks", chosen.tasks, (ALONE, *SETUPS))
+        self._tasks = chosen.tasks or (ALONE, *SETUPS)
+        self._scope = scope
+
+    def keys(self, done: Mapping[tuple[str, int], Row]) -> Iterator[tuple[str, int]]:
+        """Yield set-ups on 1, 2 and 4 ranks."""
+        for setup in self._tasks:
+            for ranks in (1,) if setup == ALONE else (1, 2, 4):
+                if ranks > 1 or setup != HSDP:
+                    yield setup, ranks
+
+    def key(self, row: Row) -> tuple[str, int]:
+        """Return set-up and ranks."""
+        return row["setup"], row["ranks"]
+
+    def work(self, key: tuple[str, int]) -> Row:
+        """Return what each rank measures."""
+        setup, ranks = key
+        told = {"setup": setup, "ranks": ranks, "code": code_digest("corrected")}
+        if setup == ALONE:
+            return {**told, **traffic(alone, self._scope.counted)}
+        with tempfile.TemporaryDirectory() as folder:
+            spawn(_work, (ranks, setup, folder, self._scope), nprocs=ranks)
+            each = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
+        return {**told, "each": each}
+
+    def holds(self, row: Row) -> bool:
+        """Return whether it comes from the present code."""
+        return row.get("code") == code_digest("corrected")
+
+    def tell(self, row: Row) -> str:
+        """Return set-up and ranks."""
+        return f"{row['setup']}, {row['ranks']} ranks"
 
 
-def results(scope: Scope = FULL) -> dict[str, Any]:
-    """Return what a process without ranks counts, and what all ranks of all set-ups measure."""
-    rows = [measure(s, n, scope) for s in SETUPS for n in (1, 2, 4) if n > 1 or s != HSDP]
-    return {"alone": traffic(alone, scope.counted), "rows": rows, "environment": environment()}
+def runs(results: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the runs of a results file."""
+    yield {"setup": ALONE, "ranks": 1, **results["alone"]}
+    yield from results["rows"]
+
+
+def compiled(chosen: Selection, rows: Sequence[Row], whole: bool, before: Any) -> dict[str, Any]:
+    """Return the content of a results file."""
+    return {
+        "alone": next((row for row in rows if row["setup"] == ALONE), {}),
+        "rows": [row for row in rows if row["setup"] != ALONE],
+        "environment": environment(),
+    }
 
 
 def by_formula(row: Found) -> float:
@@ -216,9 +258,11 @@ def by_formula(row: Found) -> float:
 
 def counted(found: Found) -> str:
     """Traffic and operations."""
-    alone, rows = found["alone"], []
+    alone = found["alone"]
+    rows = []
     for row in found["rows"]:
-        each, ranks = row["each"], row["ranks"]
+        each = row["each"]
+        ranks = row["ranks"]
         if ranks == 1:
             continue
         whole = 4 * each[0]["elements"]
@@ -274,7 +318,3 @@ def timed(found: Found) -> str:
 def blocks(found: Found) -> dict[str, Callable[[], str]]:
     """Return what makes the blocks of the page, by name."""
     return {"ranks counted": partial(counted, found), "ranks timed": partial(timed, found)}
-
-
-if __name__ == "__main__":
-    print(json.dumps(results(), indent=1))

@@ -1,0 +1,198 @@
+"""Plans of training runs: lines of cells, and the trials that decide the rates of some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+import torch
+
+from benchmarks.arms import ARCHIVED, ARMS, PLAIN
+from benchmarks.digests import code_digest, recipe_digest
+from benchmarks.optimizers import Rates
+from benchmarks.plan import (
+    TUNING,
+    TUNING_SEED,
+    Cell,
+    Plan,
+    Row,
+    Selection,
+    as_cell,
+    check_chosen,
+    number,
+    to_row,
+)
+from benchmarks.tasks import Task
+from benchmarks.train import train
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+
+
+@dataclass(frozen=True)
+class Line:
+    """Runs that differ in their seed alone.
+
+    Without ``rates`` the best of a grid are taken. Trials have T = ``trial`` full steps, that of
+    the task if it is 0. ``steps`` is T of the runs, ``task.steps`` if it is 0.
+    """
+
+    task: Task
+    setting: str
+    arm: str
+    seeds: int
+    rates: Rates | None = None
+    decay: bool = True
+    steps: int = 0
+    trial: int = 0
+
+
+class _Pretended(dict[Cell, Row]):
+    """All cells, as if they were finished."""
+
+    def __contains__(self, cell: object) -> bool:
+        return True
+
+    def __getitem__(self, cell: Cell) -> Row:
+        return {"loss": 0.0}
+
+
+class CellPlan(Plan[Cell]):
+    """The cells of lines, seed by seed, after the trials that decide their rates.
+
+    Plain arms are tuned at their own number of full steps. Arms with the plug-in get the rates that
+    are best for plain training of T full steps, other arms those for T / 1.5. Around these some
+    arms try factors of their own. A selection of arms always keeps the plain ones, with which all
+    others are compared.
+    """
+
+    def __init__(self, lines: Iterable[Line], chosen: Selection | None = None) -> None:
+        self._all = list(lines)
+        self._digests: dict[tuple[str, str, int], str] = {}
+        self.tasks: dict[str, Task] = {line.task.name: line.task for line in self._all}
+        self.lines = self._selected(chosen or Selection())
+        self._recipes: set[str] = set()
+
+    def _selected(self, chosen: Selection) -> list[Line]:
+        check_chosen("tasks", chosen.tasks, self.tasks)
+        check_chosen("settings", chosen.settings, (line.setting for line in self._all))
+        check_chosen("arms", chosen.arms, (line.arm for line in self._all))
+        if chosen.seeds is not None and chosen.seeds < 1:
+            raise ConfigError("seeds", "an integer, at least 1", chosen.seeds)
+        arms = chosen.arms and {*chosen.arms, *PLAIN}
+        return [
+            replace(line, seeds=chosen.seeds or line.seeds)
+            for line in self._all
+            if chosen.tasks is None or line.task.name in chosen.tasks
+            if chosen.settings is None or line.setting in chosen.settings
+            if arms is None or line.arm in arms
+        ]
+
+    def check_device(self) -> None:
+        """Check that there is a CUDA device if a task needs one."""
+        needy = [line.task.name for line in self.lines if line.task.needs_cuda]
+        if needy and not torch.cuda.is_available():
+            raise UnsupportedSetupError(
+                "tasks", "a CUDA device", needy[0], "Choose other tasks with --tasks."
+            )
+
+    def keys(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:
+        """Yield the trials that are known, then what is compared, seed by seed."""
+        yield from self._keys(self.lines, done)
+
+    def planned(self) -> int:
+        """Return the number of cells, with trials."""
+        return len(dict.fromkeys(self._keys(self.lines, _Pretended())))
+
+    def _keys(self, lines: list[Line], done: Mapping[Cell, Row]) -> Iterator[Cell]:
+        for line in lines:
+            yield from self._grid(line)
+        for line in lines:
+            yield from self._tried(line, done)
+        for seed in range(max((line.seeds for line in lines), default=0)):
+            for line in lines:
+                if seed < line.seeds and (rates := self.rates(line, done)) is not None:
+                    yield self._cell(line, line.arm, line.setting, seed, rates, line.steps)
+
+    def rates(self, line: Line, done: Mapping[Cell, Row]) -> Rates | None:
+        """Return the rates of a line; None until the runs that decide them are finished."""
+        arm = ARMS[line.arm]
+        base = line.rates or best(self._grid(line), done)
+        if base is None:
+            return None
+        if len(arm.factors) == 1:
+            return base.times(arm.tunes, arm.factors[0])
+        return base if line.rates else best(self._tried(line, done), done)
+
+    def _grid(self, line: Line) -> list[Cell]:
+        """Return the trials of the plain arm that a line takes its rates from; none if it has."""
+        if line.rates is not None:
+            return []
+        plain = line.arm
+        if plain not in PLAIN:
+            plain = "short" if ARMS[line.arm].plugin is None else "plain"
+        rates = map(Rates, line.task.recipe.rates)
+        return [self._cell(line, plain, TUNING, TUNING_SEED, r, line.trial) for r in rates]
+
+    def _tried(self, line: Line, done: Mapping[Cell, Row]) -> list[Cell]:
+        """Return the trials of an arm's own factors, once the rates of its grid are known."""
+        arm = ARMS[line.arm]
+        base = best(self._grid(line), done)
+        if base is None or len(arm.factors) == 1:
+            return []
+        tried = [base.times(arm.tunes, factor) for factor in arm.factors]
+        return [self._cell(line, line.arm, line.setting, TUNING_SEED, r, line.trial) for r in tried]
+
+    def _cell(
+        self, line: Line, arm: str, setting: str, seed: int, rates: Rates, steps: int
+    ) -> Cell:
+        task = line.task
+        steps = steps or task.steps
+        key = (task.name, arm, steps)
+        if key not in self._digests:
+            self._digests[key] = recipe_digest(replace(task, steps=steps), ARMS[arm])
+        digest = self._digests[key]
+        base = rates.base
+        hidden = rates.hidden
+        return Cell(task.name, setting, arm, seed, base, hidden, line.decay, steps, digest)
+
+    def key(self, row: Row) -> Cell:
+        """Return the cell of a row."""
+        return as_cell(row)
+
+    def work(self, cell: Cell) -> Row:
+        """Train a cell; ``elapsed`` are seconds of the clock, with data and evaluations."""
+        started = perf_counter()
+        results = train(cell, self.tasks[cell.task])
+        elapsed = perf_counter() - started
+        return to_row(cell, {**results, "elapsed": elapsed, "code": code_digest(cell.arm)})
+
+    def holds(self, row: Row) -> bool:
+        """Return whether a run has a recipe of the study, and no plug-in or its present code.
+
+        Runs of archived arms cannot be made again, and always hold.
+        """
+        arm = ARMS.get(row["arm"])
+        if arm is None or arm.name in ARCHIVED:
+            return arm is not None
+        if not self._recipes:
+            cells = self._keys(self._all, _Pretended())
+            self._recipes = {cell.recipe for cell in cells}
+        current = arm.plugin is None or row["code"] == code_digest(arm.name)
+        return current and row["recipe"] in self._recipes
+
+    def tell(self, row: Row) -> str:
+        """Return a line on a finished run."""
+        loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
+        trial = ", trial" if row["seed"] == TUNING_SEED else ""
+        return (
+            f"{row['task']}, {row['setting']}, {row['arm']}, T = {row['steps']:,}, "
+            f"rate {row['rate']:g} x {row['hidden']:g}, seed {row['seed']}{trial}: "
+            f"{row['full_steps']:,} full steps in {row['seconds']:.1f} s, {loss}"
+        )
+
+
+def best(cells: list[Cell], done: Mapping[Cell, Row]) -> Rates | None:
+    """Return the rates of the cell with the lowest loss; None until all cells are finished."""
+    if not cells or any(cell not in done for cell in cells):
+        return None
+    return min(cells, key=lambda cell: number(done[cell]["loss"])).rates

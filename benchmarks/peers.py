@@ -1,0 +1,209 @@
+"""Published optimizers that the plug-in is compared with; packages have most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hybrid_predict.errors import MissingExtraError, UnsupportedSetupError
+
+
+class Muon(Optimizer):
+    r"""``torch.optim.Muon``, with convolution kernels read as matrices of shape (output, rest).
+
+    .. math::
+        B \leftarrow \mu B + (1 - \mu) g, \qquad
+        w \leftarrow (1 - \eta\lambda) w - \eta \, r \, \mathrm{NS}((1 - \mu) g + \mu B)
+
+    with NS the orthogonal factor by Newton-Schulz iteration and r the factor that ``adjust_lr_fn``
+    makes of the matrix's shape. Parameters are contiguous.
+
+    References:
+        Jordan et al., Muon: an optimizer for hidden layers in neural networks (2024); Liu et al.,
+        Muon is Scalable for LLM Training (2025) for ``match_rms_adamw``.
+    """
+
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, weight_decay: float = 0.1, **options: Any
+    ) -> None:
+        if not hasattr(torch.optim, "Muon"):
+            raise UnsupportedSetupError(
+                "torch", "torch 2.9 or later for Muon", torch.__version__, "Upgrade torch."
+            )
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+        self._parameters = [p for group in self.param_groups for p in group["params"]]
+        self._matrices = [p.detach().flatten(1) for p in self._parameters]
+        self._inner = torch.optim.Muon(self._matrices, weight_decay=weight_decay, **options)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        self._inner.param_groups[0]["lr"] = self.param_groups[0]["lr"]
+        for p, matrix in zip(self._parameters, self._matrices, strict=True):
+            matrix.grad = None if p.grad is None else self._direction(p, p.grad.flatten(1))
+        self._inner.step()
+
+    def _direction(self, p: Tensor, gradient: Tensor) -> Tensor | None:
+        """Return what stands for the gradient of a matrix; None moves nothing."""
+        return gradient
+
+
+class SOAPMuon(Muon):
+    r"""Muon on the momentum as SOAP preconditions it; kernels are read as (output, rest).
+
+    .. math::
+        M &\leftarrow \mu M + (1 - \mu) G, \qquad N = \mu M + (1 - \mu) G \\
+        V &\leftarrow \mu V + (1 - \mu) (Q_L^T G Q_R)^2 \\
+        U &= Q_L \left( Q_L^T N Q_R / (\sqrt{V / (1 - \mu^t)} + \epsilon) \right) Q_R^T \\
+        w &\leftarrow (1 - \eta\lambda) w - 0.2 \, \eta \sqrt{\max(A, B)} \, \mathrm{NS}(U) \\
+        L &\leftarrow \mu L + (1 - \mu) G G^T, \qquad R \leftarrow \mu R + (1 - \mu) G^T G
+
+    with Q the eigenvectors of L and R, turned every tenth step by the QR decomposition of L Q
+    and R Q, NS the orthogonal factor by Newton-Schulz iteration, and (A, B) the shape of the
+    matrix. The first step fills L and R and moves nothing, as in SOAP.
+
+    References:
+        Vyas et al., SOAP (2024), arXiv 2409.11321, and Jordan et al., Muon (2024), one after the
+        other, as in the records of https://github.com/KellerJordan/modded-nanogpt (2026).
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        every: int = 10,
+    ) -> None:
+        shared: dict[str, Any] = {"momentum": 0.0, "nesterov": False}
+        super().__init__(params, lr, weight_decay, adjust_lr_fn="match_rms_adamw", **shared)
+        self._momentum = momentum
+        self._every = every
+
+    def _direction(self, p: Tensor, gradient: Tensor) -> Tensor | None:
+        state = self.state[p]
+        seen = {"left": gradient @ gradient.T, "right": gradient.T @ gradient}
+        if not state:
+            state["step"] = 0
+            state["average"] = torch.zeros_like(gradient)
+            state["second"] = torch.zeros_like(gradient)
+            for side, covariance in seen.items():
+                state[side] = covariance
+                state[f"{side}_basis"] = torch.linalg.eigh(covariance)[1]
+            return None
+        state["step"] += 1
+        new = 1.0 - self._momentum
+        left = state["left_basis"]
+        right = state["right_basis"]
+        average = state["average"].lerp_(gradient, new)
+        second = state["second"].lerp_((left.T @ gradient @ right).square(), new)
+        ahead = left.T @ torch.lerp(gradient, average, self._momentum) @ right
+        root = (second / (1.0 - self._momentum ** state["step"])).sqrt() + 1e-8
+        direction: Tensor = left @ (ahead / root) @ right.T
+        for side, covariance in seen.items():
+            state[side].lerp_(covariance, new)
+            if state["step"] % self._every == 0:
+                turned = state[side] @ state[f"{side}_basis"]
+                state[f"{side}_basis"] = torch.linalg.qr(turned)[0]
+        return direction
+
+
+class DoWG(Optimizer):
+    r"""DoWG, for all parameters as one vector.
+
+    .. math::
+        r^2 \leftarrow \max(r^2, \lVert w - w_0 \rVert^2), \qquad
+        v \leftarrow v + r^2 \lVert g \rVert^2, \qquad
+        w \leftarrow w - \eta \, r^2 g / \sqrt{v}
+
+    ``lr`` is 1 in the paper, and ``least``, the first squared distance, that of the authors' code.
+
+    References:
+        Khaled, Mishchenko and Jin, DoWG Unleashed (2023).
+    """
+
+    def __init__(self, params: Iterable[Tensor], lr: float = 1.0, least: float = 1e-4) -> None:
+        super().__init__(params, {"lr": lr})
+        self._weights = [p for group in self.param_groups for p in group["params"]]
+        self._starts = [p.detach().clone() for p in self._weights]
+        self._squared_distance = least
+        self._weighted = 0.0
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take one step."""
+        moved = _squares(p - start for p, start in zip(self._weights, self._starts, strict=True))
+        self._squared_distance = max(self._squared_distance, moved)
+        reached = [p for p in self._weights if p.grad is not None]
+        self._weighted += self._squared_distance * _squares(p.grad for p in reached)
+        if self._weighted:
+            size = self.param_groups[0]["lr"] * self._squared_distance / self._weighted**0.5
+            for p in reached:
+                p.sub_(p.grad, alpha=size)
+
+
+def _squares(tensors: Iterable[Tensor]) -> float:
+    """Return the sum of all squared entries."""
+    return sum(float(t.square().sum()) for t in tensors)
+
+
+def from_package(package: str, name: str, **options: Any) -> Callable[..., Optimizer]:
+    """Return a function that makes a package's optimizer with these options and others.
+
+    Without the package it raises `MissingExtraError`.
+    """
+
+    def make(params: Iterable[Any], lr: float, **others: Any) -> Optimizer:
+        try:
+            module = import_module(package)
+        except ImportError as error:
+            raise MissingExtraError(name, "bench") from error
+        optimizer: Optimizer = getattr(module, name)(list(params), lr=lr, **options, **others)
+        return optimizer
+
+    return make
+
+
+def normuon(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
+    """NorMuon: Muon whose rows are levelled by their own second moments.
+
+    References:
+        Li et al., NorMuon: Making Muon more efficient and scalable (2025), arXiv 2510.05491.
+    """
+    fixed = {"momentum": 0.95, "beta2": 0.95, "update_scale": "match_rms"}
+    make = from_package("pytorch_optimizer", "NorMuon", **fixed)
+    return make([{"params": list(params), "lr": lr, "use_muon": True, **options}], lr)
+
+
+soap = from_package("pytorch_optimizer", "SOAP", betas=(0.95, 0.95), precondition_frequency=10)
+"""Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam (2024), arXiv 2409.11321. As in
+the authors' code, the first step fills the covariances and moves nothing, and every dimension of a
+kernel has its own basis."""
+
+schedule_free = from_package("schedulefree", "AdamWScheduleFree")
+"""Defazio et al., The Road Less Scheduled (2024)."""
+
+prodigy = from_package("pytorch_optimizer", "Prodigy")
+"""Mishchenko and Defazio, Prodigy: An Expeditiously Adaptive Parameter-Free Learner (2023)."""
+
+d_adapt_adam = from_package("pytorch_optimizer", "DAdaptAdam", weight_decouple=True)
+"""Defazio and Mishchenko, Learning-Rate-Free Learning by D-Adaptation (2023)."""
+
+
+def mechanic(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
+    """Mechanic over AdamW: learns a factor on the whole movement since the first step.
+
+    References:
+        Cutkosky, Defazio and Mehta, Mechanic: A Learning Rate Tuner (2023).
+    """
+    try:
+        mechanize = import_module("mechanic_pytorch").mechanize
+    except ImportError as error:
+        raise MissingExtraError("Mechanic", "bench") from error
+    optimizer: Optimizer = mechanize(torch.optim.AdamW)(list(params), lr=lr, **options)
+    return optimizer

@@ -1,1 +1,0 @@
-"""Published optimizers and accelerators that the plug-in is compared with."""

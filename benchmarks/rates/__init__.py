@@ -1,1 +1,0 @@
-"""What learning rates that nobody tuned cost, with and without the plug-in."""

@@ -1,0 +1,111 @@
+"""All studies by name: their plans, their files, and the views of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import load, plots
+from benchmarks.cells import CellPlan
+from benchmarks.clients import plan as clients
+from benchmarks.plan import Plan, Row, Selection
+from benchmarks.studies import clients as clients_tables
+from benchmarks.studies import ranks, rates, scale, suites, yardsticks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Blocks = dict[str, Callable[[], str]]
+"""Functions that make blocks of pages, by the names of the blocks."""
+
+Compile = Callable[[Selection, Sequence[Row], bool, Any], Any]
+"""Function from what is chosen, all rows, whether all chosen runs are finished, and the content of
+the results file before to its new content."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study.
+
+    ``plan`` makes the plan of a selection. ``file`` is the results file: all finished runs as rows,
+    or what ``compiled`` makes of them; ``runs`` returns the runs of such a content. ``blocks`` and
+    ``figures`` are views of it.
+    """
+
+    about: str
+    file: str
+    plan: Callable[[Selection], Plan[Any]]
+    blocks: Callable[[Any], Blocks]
+    runs: Callable[[Any], Iterable[Row]] = field(default=iter)
+    compiled: Compile | None = None
+    figures: Mapping[str, Callable[[Any], Figure]] = field(default_factory=dict)
+
+    def read(self, folder: Path) -> Any:
+        """Return the content of the results file in a folder; None if there is no file."""
+        return load(self.file, folder) if (folder / self.file).exists() else None
+
+
+def _suite(
+    name: str, about: str, figures: Mapping[str, Callable[[Any], Figure]] | None = None
+) -> Study:
+    return Study(
+        about,
+        f"bench-{name}.json",
+        partial(suites.plan, name),
+        suites.blocks,
+        runs=lambda results: results["runs"],
+        compiled=partial(suites.compiled, name),
+        figures=figures or {},
+    )
+
+
+STUDIES: dict[str, Study] = {
+    "core": _suite(
+        "core",
+        "three tasks with all arms, about four hours on 2 cores",
+        figures={"first.png": plots.first},
+    ),
+    "wide": _suite("wide", "four more tasks, about four hours"),
+    "fresh": _suite("fresh", "six tasks that nothing was tuned on, about an hour"),
+    "smoke": _suite("smoke", "every task and arm for a few steps, minutes"),
+    "gpu": _suite("gpu", "a GPT of 30 M parameters, on a CUDA device"),
+    "rates": Study(
+        "learning rates that nobody tuned",
+        "rates.jsonl",
+        lambda chosen: CellPlan(rates.lines(), chosen),
+        rates.blocks,
+        figures={"rates.png": plots.of_rates},
+    ),
+    "scale": Study(
+        "larger models and longer runs",
+        "scale.jsonl",
+        lambda chosen: CellPlan(scale.lines(), chosen),
+        scale.blocks,
+        figures={"scale.png": plots.of_scale},
+    ),
+    "yardsticks": Study(
+        "recipes that others published",
+        "yardsticks.jsonl",
+        lambda chosen: CellPlan(yardsticks.lines(chosen), chosen),
+        yardsticks.blocks,
+    ),
+    "clients": Study(
+        "published packages, each in an environment of its own",
+        "clients.json",
+        clients.ClientsPlan,
+        clients_tables.blocks,
+        runs=clients.seeds,
+        compiled=clients.compiled,
+    ),
+    "ranks": Study(
+        "traffic, operations and time on several processes",
+        "ranks.json",
+        ranks.RanksPlan,
+        ranks.blocks,
+        runs=ranks.runs,
+        compiled=ranks.compiled,
+    ),
+}

@@ -1,1 +1,0 @@
-"""What becomes of the speedup when models grow and runs get longer."""

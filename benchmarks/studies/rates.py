@@ -1,0 +1,342 @@
+"""What learning rates that nobody tuned cost, with and without the plug-in."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import product
+from typing import NamedTuple
+
+from benchmarks import load
+from benchmarks.arms import ARMS
+from benchmarks.cells import Line
+from benchmarks.gains import Place, Summary
+from benchmarks.optimizers import Rates
+from benchmarks.plan import Row, number
+from benchmarks.tasks import FRESH, TASKS
+from benchmarks.views import NONE, count, view
+from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, EXACT
+
+RATES = "rates"
+STEADY = "constant"
+GUESSED = "untuned"
+"""Settings: shares of the best rate with the task's schedule, constant shares, and guesses."""
+
+SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)
+"""Learning rates, as shares of the rate that is best for plain training."""
+
+SHORT = 0.25
+
+LENGTHS = {
+    "plain": (0.125, 0.25, 0.5, 1, 2, 4),
+    "corrected": (0.125, 0.25, 0.5, 1),
+    "auto": (SHORT, 1),
+}
+"""Full steps of each arm over T; ``auto`` takes fewer, as it decides."""
+
+COMPARED = tuple(LENGTHS)
+
+GUESSES = (3e-4, 1e-3)
+
+UNTUNED: Mapping[str, tuple[float, ...]] = {
+    **dict.fromkeys(COMPARED, GUESSES),
+    **dict.fromkeys(("prodigy", "d-adapt", "mechanic", "dowg"), (1.0,)),
+    "schedule-free": (0.0025,),
+}
+"""Arms whose rates are not tuned to the task: common guesses, or the default of an optimizer."""
+
+STEADY_TASKS = ("cnn", "mlp", "pinn", "autoencoder")
+STEADY_SHARES = (1 / 10, 1.0)
+"""Tasks and shares of the best rate that are also trained at constant rates."""
+
+DEVELOPMENT = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")
+"""Tasks on which the rule was chosen; it was not run on the fresh ones before."""
+
+SEEDS = {**dict.fromkeys(DEVELOPMENT, 3), **{task.name: 1 for task in FRESH}}
+"""Paired seeds of each task."""
+
+BOTH = "≈"
+"""Marks a mean over bounds from both sides."""
+
+TOLD = 1 / 10
+
+
+@lru_cache(maxsize=1)
+def best_rates() -> dict[str, float]:
+    """Return the best rate of plain training by task, from the committed results of the suites."""
+    return {
+        row["task"]: row["rate"]
+        for suite in ("core", "wide", "fresh")
+        for row in load(f"bench-{suite}.json")["runs"]
+        if (row["setting"], row["arm"]) == ("tuned", "plain")
+    }
+
+
+def nearest(share: float) -> float:
+    """Return the share of the study that is nearest to a number."""
+    return min(SHARES, key=lambda known: abs(math.log(known / share)))
+
+
+def lines() -> Iterator[Line]:
+    """Yield the runs of all tasks."""
+    for name in SEEDS:
+        places = [(RATES, share) for share in SHARES]
+        if name in STEADY_TASKS:
+            places += [(STEADY, share) for share in STEADY_SHARES]
+        for (setting, share), (arm, lengths) in product(places, LENGTHS.items()):
+            for length in lengths:
+                yield line(name, arm, best_rates()[name] * share, length, setting)
+        for arm, rates in UNTUNED.items():
+            for rate in rates:
+                yield line(name, arm, rate, 1, GUESSED)
+
+
+def line(name: str, arm: str, rate: float, length: float, setting: str = RATES) -> Line:
+    """Return the runs of a rate; ``length`` is that of their full steps over T."""
+    rates = Rates(float(f"{rate:.3g}"))
+    steps = _steps(name, arm, length)
+    return Line(TASKS[name], setting, arm, SEEDS[name], rates, setting != STEADY, steps)
+
+
+class Ratio(NamedTuple):
+    """Full steps that a curve needs for the same loss, per full step, and its bound."""
+
+    value: float
+    bound: str = EXACT
+
+
+class Point(NamedTuple):
+    """What an arm did on one task at one learning rate, a ``share`` of the best one.
+
+    ``gain`` is beside plain training at the same rate, ``beside_tuned`` at the best rate.
+    """
+
+    task: str
+    share: float
+    arm: str
+    full_steps: float
+    predicted_steps: float
+    loss: float
+    gain: Ratio
+    beside_corrected: Ratio
+    beside_tuned: Ratio
+
+
+def at_rates(rows: Iterable[Row]) -> Summary:
+    """Return runs whose settings also say the share of the best rate, or an untuned rate."""
+    return Summary(
+        {**row, "setting": _named(row["setting"], _place(row))}
+        for row in rows
+        if row["setting"] != GUESSED or row["rate"] in UNTUNED.get(row["arm"], ())
+    )
+
+
+def _place(row: Row) -> float:
+    rate: float = row["rate"]
+    return rate if row["setting"] == GUESSED else nearest(rate / best_rates()[row["task"]])
+
+
+def _named(setting: str, place: float) -> str:
+    return f"{setting} {place:g}"
+
+
+def points(rows: Iterable[Row], length: float = 1.0, setting: str = RATES) -> list[Point]:
+    """Return every arm on every task at every rate; a gain without its curve is nan."""
+    summary = at_rates(rows)
+    found = []
+    for task, share, arm in product(sorted(summary.tasks), SHARES, COMPARED):
+        place = Place(task, _named(setting, share), arm, _steps(task, arm, length))
+        if not (runs := summary.rows(place)):
+            continue
+        curves = (("plain", share), ("corrected", share), ("plain", 1.0))
+        ratios = (_against(summary, place, length, a, _named(setting, x)) for a, x in curves)
+        loss = statistics.fmean(number(row["loss"]) for row in runs)
+        full = statistics.fmean(row["full_steps"] for row in runs)
+        predicted = statistics.fmean(row["predicted_steps"] for row in runs)
+        found.append(Point(task, share, arm, full, predicted, loss, *ratios))
+    return found
+
+
+def _steps(task: str, arm: str, length: float) -> int:
+    return round(TASKS[task].steps * length / ARMS[arm].share)
+
+
+def _against(summary: Summary, place: Place, length: float, arm: str, setting: str) -> Ratio:
+    """Return a gain beside a curve over that of the curve's own run of this length.
+
+    The latter is 1, unless a shorter run of the curve ends lower, as at rates that are too large.
+    """
+    found = _beside(summary, place, arm, setting)
+    own = Place(place.task, setting, arm, _steps(place.task, arm, length))
+    one = _beside(summary, own, arm, setting).value if summary.rows(own) else 1.0
+    return Ratio(found.value / one, found.bound)
+
+
+def _beside(summary: Summary, place: Place, arm: str, setting: str) -> Ratio:
+    found = summary.beside(place, (arm,), setting, resamples=0)
+    return Ratio(found.value, found.bound) if found else Ratio(math.nan)
+
+
+def untuned_ratios(rows: Iterable[Row]) -> dict[tuple[str, float], dict[str, Ratio]]:
+    """Return gains beside plain training at its best rate, by arm and untuned rate, and by task."""
+    summary = at_rates(rows)
+    found: dict[tuple[str, float], dict[str, Ratio]] = {}
+    for place in summary.places():
+        setting, rate = place.setting.split()
+        if setting == GUESSED:
+            ratio = _beside(summary, place, "plain", _named(RATES, 1.0))
+            found.setdefault((place.arm, float(rate)), {})[place.task] = ratio
+    return found
+
+
+def mean(ratios: Iterable[Ratio]) -> str:
+    """Return the geometric mean with the mark of its bound, if all of the numbers are known."""
+    kept = list(ratios)
+    value = mean_value(kept)
+    bounds = {ratio.bound for ratio in kept} - {EXACT}
+    mark = BOTH if len(bounds) > 1 else "".join(bounds)
+    return f"{mark}{value:.2f}" if math.isfinite(value) else NONE
+
+
+def mean_value(ratios: Iterable[Ratio]) -> float:
+    """Return the geometric mean, or nan."""
+    return math.exp(statistics.fmean(math.log(ratio.value) for ratio in ratios))
+
+
+def worst(ratios: Mapping[str, Ratio]) -> str:
+    """Return the smallest number and its task."""
+    task = min(ratios, key=lambda name: ratios[name].value)
+    known = all(math.isfinite(ratio.value) for ratio in ratios.values())
+    return f"{mean([ratios[task]])} ({task})" if known else NONE
+
+
+def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
+    """Return what makes the blocks of the pages, by name."""
+    parts: dict[bool, list[Row]] = {True: [], False: []}
+    for row in rows:
+        parts[row["task"] in DEVELOPMENT].append(row)
+    kept = parts[True]
+    fresh = parts[False]
+    return {
+        "rates source": partial(source, kept),
+        "rates headline": partial(headline, kept),
+        "rates overall": partial(overall, kept),
+        "rates constant": partial(overall, kept, STEADY),
+        "rates untuned": partial(untuned, kept),
+        "rates each": partial(each, kept),
+        "rates short": partial(short, kept),
+        "rates fresh": partial(overall, fresh),
+        "rates fresh each": partial(each, fresh),
+    }
+
+
+def source(rows: Sequence[Row]) -> str:
+    """Return how many runs the tables come from."""
+    return (
+        f"{len(rows)} runs, {count(len({row['seed'] for row in rows}), 'seed')}; {AT_LEAST} and "
+        f"{AT_MOST} mark losses outside of the range of the runs compared with, {BOTH} means over "
+        "bounds of both kinds."
+    )
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """Tell what a run at a tenth of the best rate is worth, and the best peer without a rate."""
+    arms = {arm: [p for p in points(rows) if (p.share, p.arm) == (TOLD, arm)] for arm in COMPARED}
+    worth = {arm: mean(p.beside_tuned for p in mine) for arm, mine in arms.items()}
+    peers = {
+        ARMS[arm].title: tasks.values()
+        for (arm, _), tasks in untuned_ratios(rows).items()
+        if arm not in COMPARED
+    }
+    peer = max(peers, key=lambda name: mean_value(peers[name]))
+    return (
+        f'**At a tenth of the best learning rate, a full step with `speedup="auto"` is worth '
+        f"{worth['auto']} full steps of plain training at its best rate**, and "
+        f"{mean(p.gain for p in arms['auto'])} of plain training at the same rate (geometric means "
+        f"over {len(arms['auto'])} tasks). Corrected updates alone are worth {worth['corrected']}, "
+        f"plain training at a tenth of its rate {worth['plain']}, and the best of "
+        f"{len(peers)} optimizers that need no learning rate, {peer}, {mean(peers[peer])}."
+    )
+
+
+def share_text(share: float) -> str:
+    """Return a share of the best rate in words."""
+    return f"1/{1 / share:.0f}" if share < 1 else f"{share:.0f}"
+
+
+def overall(rows: Iterable[Row], setting: str = RATES) -> str:
+    """Return geometric means over tasks, by learning rate."""
+    everything = points(rows, setting=setting)
+    groups = [
+        (share, arm, [p for p in everything if (p.share, p.arm) == (share, arm)])
+        for share, arm in product(SHARES, COMPARED)
+    ]
+    return view(
+        {
+            "rate / best rate": share_text(share),
+            "arm": arm,
+            "tasks": f"{len(mine)}",
+            "gain": mean(p.gain for p in mine),
+            "worst task": NONE if arm == "plain" else worst({p.task: p.gain for p in mine}),
+            "beside corrected": mean(p.beside_corrected for p in mine) if arm == "auto" else NONE,
+            "beside plain at its best rate": mean(p.beside_tuned for p in mine),
+            "predicted steps per full step": (
+                f"{statistics.fmean(p.predicted_steps / p.full_steps for p in mine):.2f}"
+            ),
+        }
+        for share, arm, mine in groups
+        if mine
+    )
+
+
+def untuned(rows: Iterable[Row]) -> str:
+    """Return geometric means over tasks of arms whose rates know nothing of the task."""
+    found = untuned_ratios(rows)
+    return view(
+        {
+            "arm": ARMS[arm].title,
+            "learning rate": f"{rate:g}",
+            "tasks": f"{len(tasks)}",
+            "beside plain at its best rate": mean(tasks.values()),
+            "worst task": worst(tasks),
+        }
+        for (arm, rate), tasks in sorted(found.items(), key=lambda g: -mean_value(g[1].values()))
+    )
+
+
+def each(rows: Iterable[Row]) -> str:
+    """Return every task at every rate with ``auto``."""
+    return view(
+        {
+            "task": f"`{p.task}`",
+            "rate / best rate": share_text(p.share),
+            "full steps": f"{p.full_steps:.0f}",
+            "predicted steps": f"{p.predicted_steps:.0f}",
+            "loss": f"{p.loss:.4f}",
+            "gain": mean([p.gain]),
+            "beside corrected": mean([p.beside_corrected]),
+            "beside plain at its best rate": mean([p.beside_tuned]),
+        }
+        for p in points(rows)
+        if p.arm == "auto"
+    )
+
+
+def short(rows: Iterable[Row]) -> str:
+    """Return geometric means over tasks of runs of T / 4 steps, by learning rate."""
+    everything = [p for p in points(rows, SHORT) if p.arm == "auto"]
+    groups = [(share, [p for p in everything if p.share == share]) for share in SHARES]
+    return view(
+        {
+            "rate / best rate": share_text(share),
+            "tasks": f"{len(mine)}",
+            "full steps": f"{statistics.fmean(p.full_steps for p in mine):.0f}",
+            "predicted steps": f"{statistics.fmean(p.predicted_steps for p in mine):.0f}",
+            "beside corrected": mean(p.beside_corrected for p in mine),
+            "worst task": worst({p.task: p.beside_corrected for p in mine}),
+        }
+        for share, mine in groups
+        if mine
+    )

@@ -1,0 +1,342 @@
+"""The suites: tasks and arms at rates that runs over a grid decide, and the cost of full steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from statistics import geometric_mean
+from typing import Any, NamedTuple
+
+from benchmarks import load
+from benchmarks.arms import ARCHIVED, ARMS, MECHANISMS, PLAIN, UNTUNED
+from benchmarks.cells import CellPlan, Line
+from benchmarks.gains import Figures, Summary
+from benchmarks.measure import set_imports_aside, without_advice
+from benchmarks.optimizers import Rates
+from benchmarks.plan import Row, Selection
+from benchmarks.step_cost import ADDED, WAYS, measure
+from benchmarks.tasks import FRESH, TASKS, Task
+from benchmarks.views import (
+    NONE,
+    count,
+    loss_text,
+    mean_text,
+    ratio_text,
+    speedup_text,
+    states_text,
+    view,
+)
+from hybrid_predict.runs.evidence import FEW_SEEDS
+from hybrid_predict.runs.runtime import environment, threads
+
+SETTINGS = {"default-decay": "default rate, decay", "tuned": "tuned rate, decay"}
+"""Titles of the ways to choose the learning rate of all arms: `tuned` takes the best of a grid."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tasks, each with the plain arms and others, in one setting.
+
+    ``measured`` tasks have their full steps timed; none named are all.
+    """
+
+    tasks: tuple[str, ...]
+    arms: tuple[str, ...]
+    seeds: int
+    setting: str = "tuned"
+    tiny: bool = False
+    measured: tuple[str, ...] = ()
+
+    def task(self, name: str) -> Task:
+        """Return a task, made tiny if the suite is."""
+        return TASKS[name].tiny() if self.tiny else TASKS[name]
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the runs of all tasks and arms."""
+        for name in self.tasks:
+            task = self.task(name)
+            tuned = self.setting == "tuned"
+            rates = None if tuned else Rates(task.recipe.learning_rate)
+            for arm in (*PLAIN, *self.arms):
+                yield Line(task, self.setting, arm, self.seeds, rates)
+
+    def steps(self, chosen: Selection) -> dict[str, Any]:
+        """Measure what the plug-in costs each task on one thread; see `step_cost.measure`."""
+        short = {"blocks": 2, "length": 2} if self.tiny else {}
+        names = chosen.tasks or self.measured or self.tasks
+        set_imports_aside()
+        with threads(1), without_advice():
+            return {name: measure(self.task(name), **short) for name in names}
+
+
+_CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only", "corrected-any-cost")
+_HERE = tuple(name for name in ARMS if name not in (*ARCHIVED, *PLAIN))
+_ALL = tuple(name for name in _HERE if name not in UNTUNED)
+_PEERS = ("muon", "normuon", "soap", "soap-muon")
+
+SUITES: dict[str, Suite] = {
+    "core": Suite(("gpt-0.2m", "cnn", "inr"), _ALL, 5),
+    "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), (*_CONTROLLED, "predict-.5", *_PEERS), 5),
+    "fresh": Suite(tuple(task.name for task in FRESH), (*_CONTROLLED, "muon"), 5),
+    "smoke": Suite(tuple(TASKS), _HERE, 1, "default-decay", tiny=True),
+    "gpu": Suite(
+        ("gpt-30m",),
+        ("corrected", "hybrid", "hidden-x2", "muon"),
+        1,
+        "default-decay",
+        measured=("gpt-30m", "gpt-124m"),
+    ),
+}
+
+
+def plan(name: str, chosen: Selection) -> CellPlan:
+    """Return the plan of a suite."""
+    made = CellPlan(SUITES[name].lines(), chosen)
+    if not SUITES[name].tiny:
+        made.check_device()
+    return made
+
+
+def compiled(
+    name: str, chosen: Selection, rows: Sequence[Row], whole: bool, before: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the content of a results file.
+
+    The cost of full steps is measured once all chosen runs are finished; till then, and of other
+    tasks, it is that of the content before.
+    """
+    steps = dict(before["steps"]) if before else {}
+    if whole:
+        steps |= SUITES[name].steps(chosen)
+    tasks = dict.fromkeys(row["task"] for row in rows)
+    return {
+        "suite": name,
+        "complete": whole,
+        "environment": environment(),
+        "tasks": {task: SUITES[name].task(task).to_dict() for task in tasks},
+        "steps": steps,
+        "runs": list(rows),
+    }
+
+
+def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
+    """Return a function for the text of each block of a suite, by name."""
+    suite = f"bench {results['suite']}"
+    summary = Summary(results["runs"])
+    return {
+        f"{suite} source": partial(source, results, summary),
+        f"{suite} headline": partial(headline, summary),
+        f"{suite} mechanisms": partial(mechanisms_table, summary, results["steps"]),
+        f"{suite} arms": partial(arms_table, summary),
+        f"{suite} steps": partial(steps_table, results["steps"]),
+    }
+
+
+def source(results: Mapping[str, Any], summary: Summary) -> str:
+    """Describe the source of the numbers: suite, seeds, runs and machine."""
+    env = results["environment"]
+    seeds = summary.seeds
+    more = " Runs of a few steps show only that everything runs." * (results["suite"] == "smoke")
+    hint = "" if seeds >= FEW_SEEDS else " So few seeds make every difference a hint."
+    done = "" if results.get("complete", True) else " so far"
+    return (
+        f"Suite `{results['suite']}`, {count(seeds, 'paired seed')}, {len(results['runs']):,} runs"
+        f"{done}; torch {env['torch']}, Python {env['python']}, {env['cpu_count']} CPU cores, one "
+        f"thread per run. In brackets: 95 % bootstrap intervals over seeds.{hint}"
+        f"{states_text(results['runs'])}{more}"
+    )
+
+
+def headline(summary: Summary) -> str:
+    """Tell in one paragraph what the arms reach on the first task of a suite."""
+    task = summary.tasks[0]
+    plain = summary.figures(task, "plain")
+    hybrid = summary.figures(task, "hybrid")
+    corrected = summary.figures(task, "corrected")
+    if hybrid is None or plain is None:
+        return NONE
+    saved = 1 - hybrid.full_steps / plain.full_steps
+    alone = ""
+    if corrected is not None:
+        alone = (
+            f" Corrected updates alone reach {loss_text(corrected)} in {corrected.full_steps:,.0f}"
+            f" full steps ({speedup_text(corrected.speedup)} times)."
+        )
+    return (
+        f"**{hybrid.full_steps:,.0f} full steps and {hybrid.mean('predicted_steps'):,.0f} predicted"
+        f" ones instead of {plain.full_steps:,.0f} full steps ({saved:.0%} fewer), final loss "
+        f"{loss_text(hybrid)} instead of {loss_text(plain)}** (`{task}`, "
+        f"{hybrid.loss['n']} paired seeds). Plain training needs "
+        f"{speedup_text(hybrid.speedup)} times as many full steps for that loss, each "
+        f"run with a schedule of its own.{alone}"
+    )
+
+
+def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
+    """Compare the mechanisms, a row per task and arm.
+
+    Seconds are the number of full steps times their cost as `step_cost.measure` finds it.
+    """
+    rows = []
+    for task in summary.tasks:
+        for arm, way in MECHANISMS.items():
+            if (figures := summary.figures(task, arm)) is None:
+                continue
+            seconds = NONE
+            if way is not None and task in steps:
+                ratio = 1.0 if way == "plain" else steps[task][way]["ratio"]
+                seconds = f"{figures.full_steps * ratio * steps[task]['plain_ms'] / 1e3:.1f}"
+            length = "" if figures.length is None else f" ({figures.length:.2f})"
+            rows.append(
+                {
+                    "task": f"`{task}`",
+                    "arm": ARMS[arm].title,
+                    "full steps": mean_text(figures, "full_steps"),
+                    "predicted steps (length)": mean_text(figures, "predicted_steps") + length,
+                    "seconds": seconds,
+                    "final loss, mean ± sd": loss_text(figures),
+                    "speedup at equal quality": _speedup(summary, figures),
+                }
+            )
+    return view(rows)
+
+
+def arms_table(summary: Summary) -> str:
+    """List the speedup of every arm, a row per arm, a column per task."""
+    rows = []
+    for arm in summary.arms:
+        if arm in PLAIN:
+            continue
+        total = summary.overall(arm)
+        rows.append(
+            {
+                "arm": ARMS[arm].title,
+                **{
+                    f"`{task}`": _speedup(summary, summary.figures(task, arm))
+                    for task in summary.tasks
+                },
+                "geometric mean": f"**{total.bound}{total.value:.2f}**" if total else NONE,
+                "worst task": f"`{total.worst}` {total.worst_value:.2f}" if total else NONE,
+            }
+        )
+    return view(rows)
+
+
+def steps_table(steps: Mapping[str, Any]) -> str:
+    """List the cost of the plug-in in a full step, a row per task."""
+    waits = any("waits" in cost[way] for cost in steps.values() for way in ADDED)
+    return view(
+        {
+            "task": f"`{task}`",
+            "parameters": f"{cost['parameters']:,}",
+            "plain full step, ms": f"{cost['plain_ms']:.1f}",
+            **{f"{way} / plain": ratio_text(cost[way]) for way in ADDED},
+            **{f"MiB, {way}": f"{cost[way]['memory'] / 2**20:,.1f}" for way in WAYS},
+            **{f"waits of the host, {way}": cost[way]["waits"] or "none" for way in ADDED if waits},
+        }
+        for task, cost in steps.items()
+    )
+
+
+def _speedup(summary: Summary, figures: Figures | None) -> str:
+    if figures is None or figures.speedup is None:
+        return NONE
+    seeds = figures.speedup.seeds
+    fewer = f" ({count(seeds, 'seed')})" if seeds < summary.seeds else ""
+    return speedup_text(figures.speedup) + fewer
+
+
+class Gain(NamedTuple):
+    """The gain of the default on one task, at equal quality.
+
+    ``ms`` are those of a plain full step. ``seconds`` is the gain in full steps, divided by what a
+    full step of the default takes, with its predicted steps, in plain ones. A run that fell back
+    to plain training is as fast as it.
+    """
+
+    task: str
+    ms: float
+    steps: float
+    seconds: float
+    fell_back: bool
+    corrected: float
+
+
+def across() -> dict[str, Callable[[], str]]:
+    """Return what makes the blocks on the committed suites together, by name."""
+    return {"seconds": seconds, "below corrected": below_corrected, "peers": peers}
+
+
+@lru_cache
+def committed(suite: str) -> Summary:
+    """Return the statistics of a committed suite."""
+    return Summary(load(f"bench-{suite}.json")["runs"])
+
+
+def gains() -> Iterator[Gain]:
+    """Yield the gains on all tasks of the committed suites whose full steps were measured."""
+    for suite in ("core", "wide", "fresh"):
+        summary = committed(suite)
+        for task, costs in load(f"bench-{suite}.json")["steps"].items():
+            plain = summary.figures(task, "plain")
+            hybrid = summary.figures(task, "hybrid")
+            assert plain is not None and hybrid is not None
+            fell_back = all(hybrid.rows[k]["loss"] == row["loss"] for k, row in plain.rows.items())
+            gain = summary.speedup(task, "hybrid")
+            ratio = 1.0 if fell_back else costs["both"]["ratio"]
+            corrected = summary.speedup(task, "corrected")
+            yield Gain(task, costs["plain_ms"], gain, gain / ratio, fell_back, corrected)
+
+
+def seconds() -> str:
+    """Return the gains as a Markdown table, from the slowest full steps to the fastest."""
+    found = sorted(gains(), key=lambda gain: -gain.ms)
+    titles = ("task", "plain full step, ms", "gain in full steps", "in seconds")
+    cells = [
+        (
+            f"`{g.task}`",
+            f"{g.ms:.1f}",
+            f"{g.steps:.2f}" + ", fell back" * g.fell_back,
+            f"{g.seconds:.2f}",
+        )
+        for g in found
+    ]
+    steps = geometric_mean([gain.steps for gain in found])
+    whole = geometric_mean([gain.seconds for gain in found])
+    cells.append(("geometric mean", "", f"{steps:.2f}", f"{whole:.2f}"))
+    table = view(dict(zip(titles, row, strict=True)) for row in cells)
+    slower = [f"`{g.task}`" for g in found if g.seconds < 1.0 and not g.fell_back]
+    if not slower:
+        return table
+    named = f"{', '.join(slower[:-1])} and {slower[-1]}" if len(slower) > 1 else slower[0]
+    said = f"On {len(slower)} of {len(found)} tasks it takes longer than plain training: {named}."
+    return f"{table}\n\n{said}"
+
+
+def below_corrected() -> str:
+    """Name the tasks on which predicted steps cost more than they earn."""
+    found = list(gains())
+    below = [
+        f"`{g.task}` ({g.steps:.2f} for {g.corrected:.2f})" for g in found if g.steps < g.corrected
+    ]
+    return (
+        f"Tasks of the benchmark, of {len(found)}, on which the default's speedup is below that of "
+        f"corrected updates alone (`speedup=1`): {', '.join(below) or 'none'}."
+    )
+
+
+def peers() -> str:
+    """Compare the default with the best peer."""
+    summaries = [committed(suite) for suite in ("core", "wide")]
+    peer, default = (
+        [summary.speedup(task, arm) for summary in summaries for task in summary.tasks]
+        for arm in ("soap-muon", "hybrid")
+    )
+    higher = sum(a > b for a, b in zip(peer, default, strict=True))
+    return (
+        f"SOAP-Muon with a rate tuned for each task gains more than the default on {higher} of the "
+        f"{len(default)} tasks of the suites `core` and `wide`: its speedup is "
+        f"{geometric_mean(peer):.2f} in the geometric mean, that of the default "
+        f"{geometric_mean(default):.2f}."
+    )

@@ -1,0 +1,200 @@
+"""Yardsticks that others made: plain training and the plug-in by their published recipes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from benchmarks.arms import ARMS
+from benchmarks.cells import Line
+from benchmarks.gains import Figures, Summary
+from benchmarks.optimizers import Rates
+from benchmarks.plan import Row, Selection
+from benchmarks.tasks.lightbench import LIGHTBENCH
+from benchmarks.tasks.nanogpt import PUBLISHED, nanogpt
+from benchmarks.views import (
+    NONE,
+    loss_text,
+    mean_text,
+    speedup_text,
+    states_text,
+    view,
+)
+from hybrid_predict.runs.evidence import FEW_SEEDS
+
+NAMES = ("nanogpt", "lightbench")
+"""Settings, in order of importance."""
+
+BASE = "plain"
+COMPARED = ("corrected", "hybrid", "auto")
+
+KINDS = (
+    "only the arm reaches it",
+    "earlier",
+    "as early",
+    "neither reaches it",
+    "later",
+    "only plain training reaches it",
+)
+"""How an arm compares with plain training of the same seed up to a target, best first."""
+
+NEVER_WON = "wide_linear"
+"""AdamW never won this family in LightBench's own table; the rate is that of the closest try."""
+
+
+def lines(chosen: Selection) -> Iterator[Line]:
+    """Yield the runs of all yardsticks, at their published rates.
+
+    Up to a target every arm may take T full steps.
+    """
+    task = nanogpt(chosen.text)
+    rates = Rates(task.recipe.learning_rate)
+    for arm in ("short", BASE, "plain-double", *COMPARED, "muon"):
+        yield Line(task, "nanogpt", arm, 5, rates)
+    for problem in LIGHTBENCH:
+        rates = Rates(problem.recipe.learning_rate)
+        for arm in (BASE, *COMPARED):
+            steps = round(problem.steps / ARMS[arm].share)
+            seeds = 1 if problem.fixed else 2
+            yield Line(problem, "lightbench", arm, seeds, rates, steps=steps)
+
+
+def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
+    """Return what makes the blocks of the page, by name."""
+    known = {problem.name for problem in LIGHTBENCH}
+    kept = [row for row in rows if row["setting"] == "nanogpt" or row["task"] in known]
+    of_gpt, of_traps = (Summary(row for row in kept if row["setting"] == name) for name in NAMES)
+    return {
+        "yardsticks source": partial(source, kept),
+        "yardsticks headline": partial(headline, of_gpt),
+        "yardsticks nanogpt": partial(qualities, of_gpt),
+        "yardsticks lightbench": partial(traps, of_traps),
+        "yardsticks never worse": partial(never_worse, of_traps),
+    }
+
+
+def source(rows: list[Row]) -> str:
+    """Tell how many runs there are, from how many seeds and states of the code."""
+    seeds = {name: len({r["seed"] for r in rows if r["setting"] == name}) for name in NAMES}
+    few = [name for name, count in seeds.items() if count < FEW_SEEDS]
+    hint = f" Below {FEW_SEEDS} seeds, differences are hints: {', '.join(few)}." if few else ""
+    shown = ", ".join(f"{name} {count}" for name, count in seeds.items())
+    return f"{len(rows):,} runs, one thread each; seeds: {shown}.{states_text(rows)}{hint}"
+
+
+def headline(summary: Summary) -> str:
+    """Tell what the plug-in is worth with nanoGPT's recipe."""
+    told = []
+    for task in summary.tasks:
+        hybrid = summary.figures(task, "hybrid")
+        corrected = summary.figures(task, "corrected")
+        if hybrid is None or corrected is None:
+            return NONE
+        told.append(
+            f"the default is worth {speedup_text(hybrid.speedup)} times as many full steps, "
+            f"corrected updates alone {speedup_text(corrected.speedup)} times "
+            f"({len(hybrid.rows)} seeds)."
+        )
+    return f"With nanoGPT's published recipe for CPUs {' '.join(told)}"
+
+
+def qualities(summary: Summary) -> str:
+    """Compare final losses after each arm's full steps, a row per task and arm."""
+    return view(
+        {
+            "task": f"`{f.place.task}`",
+            "arm": ARMS[f.place.arm].title,
+            "seeds": str(len(f.rows)),
+            "full steps": mean_text(f, "full_steps"),
+            "predicted steps": mean_text(f, "predicted_steps"),
+            "final loss, mean ± sd": loss_text(f),
+            "speedup at equal quality": speedup_text(f.speedup),
+            "for comparison": PUBLISHED if f.place.arm == BASE else "",
+            "processor seconds": f"{f.median('seconds'):.1f}",
+            "seconds": f"{f.median('elapsed'):.1f}",
+        }
+        for f in map(summary.at, summary.places())
+    )
+
+
+def traps(summary: Summary) -> str:
+    """Compare the full steps until the target, a row per problem with runs of every arm."""
+    known = {problem.name: problem for problem in LIGHTBENCH}
+    rows = []
+    for task in summary.tasks:
+        found = [summary.figures(task, arm) for arm in (BASE, *COMPARED)]
+        arms = [figures for figures in found if figures is not None]
+        if len(arms) < len(found):
+            continue
+        plain = arms[0]
+        problem = known[task]
+        rows.append(
+            {
+                "problem": f"`{task}`",
+                "target": f"{problem.target:g}",
+                "rate": f"{problem.recipe.learning_rate:g}",
+                "AdamW in LightBench": "never won" if task.startswith(NEVER_WON) else "won",
+                "seeds": str(len(plain.rows)),
+                "plain": _steps(plain),
+                **{
+                    ARMS[f.place.arm].title: _steps(f) + " (later)" * _later(plain, f)
+                    for f in arms[1:]
+                },
+                "ms per full step, plain": _milliseconds(plain),
+                "ms, hybrid": _milliseconds(arms[2]),
+            }
+        )
+    return view(rows)
+
+
+def never_worse(summary: Summary) -> str:
+    """Count over problems and seeds where an arm reaches the target earlier, later or not."""
+    rows = []
+    for arm in COMPARED:
+        found = []
+        for task in summary.tasks:
+            plain = summary.figures(task, BASE)
+            figures = summary.figures(task, arm)
+            if plain is not None and figures is not None:
+                found += compared(plain, figures)
+        counts = {kind: str(found.count(kind)) for kind in KINDS}
+        rows.append({"arm": ARMS[arm].title, **counts})
+    return view(rows)
+
+
+def compared(plain: Figures, arm: Figures) -> list[str]:
+    """Return one of :data:`KINDS` for each seed of both."""
+    found = []
+    for seed in plain.rows.keys() & arm.rows.keys():
+        before = plain.rows[seed]["hit"]
+        after = arm.rows[seed]["hit"]
+        if before is None and after is None:
+            kind = 3
+        elif before is None:
+            kind = 0
+        elif after is None:
+            kind = 5
+        else:
+            kind = 1 if after < before else 2 if after == before else 4
+        found.append(KINDS[kind])
+    return found
+
+
+def _later(plain: Figures, arm: Figures) -> bool:
+    return any(kind in KINDS[4:] for kind in compared(plain, arm))
+
+
+def _steps(figures: Figures) -> str:
+    """Return the mean full steps until the target, of the seeds that reach it; of all if none."""
+    hits = [row["hit"] for row in figures.rows.values() if row["hit"] is not None]
+    if not hits:
+        return f">{figures.full_steps:,.0f}"
+    some = "" if len(hits) == len(figures.rows) else f", {len(hits)} of {len(figures.rows)}"
+    return f"{sum(hits) / len(hits):,.0f}{some}"
+
+
+def _milliseconds(figures: Figures) -> str:
+    """Return processor time per full step, the median over seeds."""
+    times = [1e3 * row["seconds"] / row["full_steps"] for row in figures.rows.values()]
+    return f"{statistics.median(times):.2f}"

@@ -1,0 +1,277 @@
+"""LightBench: small problems that trap optimizers, each until its published target is reached.
+
+These are the families that some arm has solved, and `wide_linear`, which has a matrix.
+
+Problems, targets and AdamW's winning learning rates are those of LightBench 0.1.1
+(github.com/HomebrewML/LightBench), the rates from its table of results. Betas are AdamW's defaults,
+since the table rounds the winning ones, and there is no warm-up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from benchmarks.tasks.base import Batch, Recipe, Task
+
+
+class Family(NamedTuple):
+    """Start and loss by a level of difficulty; without an optimum the loss itself is judged.
+
+    ``levels`` have names, parameters, and the rate with which AdamW won. With a ``fixed`` start and
+    no chance no seed changes a problem.
+    """
+
+    goal: float
+    levels: tuple[tuple[str, float, float], ...]
+    start: Callable[[float], Tensor]
+    loss: Callable[[Tensor, float, Generator], Tensor]
+    optimum: Callable[[Tensor], Tensor] | None = None
+    fixed: bool = False
+
+
+def _scales(x: Tensor, level: float) -> Tensor:
+    """Return factors from level to 1 / level for thirds of a vector."""
+    return torch.tensor([level, 1.0, 1 / level], dtype=x.dtype).repeat_interleave(len(x) // 3)
+
+
+def _weights(x: Tensor) -> Tensor:
+    return torch.arange(1, 1 + len(x), dtype=x.dtype) * 2 / (len(x) * (len(x) + 1))
+
+
+def _line(x: Tensor) -> Tensor:
+    return F.normalize(torch.arange(len(x), dtype=x.dtype), dim=0)
+
+
+def _sums(x: Tensor, level: float, generator: Generator) -> Tensor:
+    """Return the error of a linear map that should form cumulative sums."""
+    rows = torch.randn(16, len(x), generator=generator, dtype=x.dtype)
+    return (rows @ x - rows.cumsum(1)).square().mean()
+
+
+def _plateau(x: Tensor, level: float) -> Tensor:
+    return torch.sigmoid((x.square().sum() - 1) * level) - 1 / (1 + math.exp(level))
+
+
+def _rosenbrock(x: Tensor, steepness: float) -> Tensor:
+    return (1 - x[0]) ** 2 + steepness * (x[1] - x[0] ** 2) ** 2
+
+
+FAMILIES: dict[str, Family] = {
+    "rosenbrock": Family(
+        1e-9,
+        (("trivial", 1, 0.14105),),
+        lambda n: torch.tensor([-7.0, -4.0]),
+        lambda x, n, g: _rosenbrock(x, n),
+        fixed=True,
+    ),
+    "plateau_navigation": Family(
+        1e-4,
+        (("trivial", 1, 0.01105), ("easy", 4, 0.01105), ("medium", 8, 0.01105)),
+        lambda n: torch.tensor([1.5, 1.5]),
+        lambda x, n, g: _plateau(x, n),
+        fixed=True,
+    ),
+    "layer_wise_scale": Family(
+        1e-4,
+        (("trivial", 2, 0.00116), ("medium", 1e3, 0.00116)),
+        lambda n: torch.randn(3 * 1024),
+        lambda x, n, g: (x.square() * _scales(x, n)).mean(),
+    ),
+    "scale_invariant": Family(
+        1e-3,
+        (
+            ("trivial", 1, 0.05949),
+            ("easy", 2, 0.01981),
+            ("medium", 3, 0.32455),
+            ("hard", 4, 0.91272),
+        ),
+        lambda n: torch.logspace(-n, n, 512) * torch.randn(512),
+        lambda x, n, g: x.square().log1p().mean(),
+    ),
+    "quadratic_varying_scale": Family(
+        1e-7,
+        (("trivial", 4, 0.00116), ("medium", 512, 0.00116)),
+        lambda n: torch.randn(int(n)),
+        lambda x, n, g: x.square() @ _weights(x),
+        torch.zeros_like,
+    ),
+    "quadratic_varying_target": Family(
+        1e-8,
+        (("trivial", 4, 0.03389), ("medium", 512, 0.00451)),
+        lambda n: torch.randn(int(n)),
+        lambda x, n, g: (x - _line(x)).square().mean(),
+        _line,
+    ),
+    "wide_linear": Family(
+        1e-3,
+        (("trivial", 4, 0.001), ("easy", 32, 0.001)),
+        lambda n: torch.randn(int(n), int(n)),
+        _sums,
+        lambda x: torch.ones_like(x).triu(),
+    ),
+}
+"""Families without data, functions of one tensor."""
+
+
+class Point(nn.Module):
+    """One trained tensor, float64."""
+
+    def __init__(self, start: Tensor) -> None:
+        super().__init__()
+        self.x = nn.Parameter(start.double())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trap(Task):
+    """A problem of a family at a level of difficulty; a batch is where its chance comes from."""
+
+    metric = "distance from the optimum, or the loss"
+
+    family: str
+    level: float
+
+    @property
+    def target(self) -> float:
+        return FAMILIES[self.family].goal
+
+    @property
+    def fixed(self) -> bool:
+        """Whether no seed changes the problem."""
+        return FAMILIES[self.family].fixed
+
+    def net(self) -> Point:
+        return Point(FAMILIES[self.family].start(self.level))
+
+    def batches(self, seed: int) -> Iterator[Generator]:
+        generator = torch.Generator().manual_seed(seed)
+        while True:
+            yield generator
+
+    def loss(self, model: nn.Module, batch: Generator) -> Tensor:
+        assert isinstance(model, Point)
+        return FAMILIES[self.family].loss(model.x, self.level, batch)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> float:
+        assert isinstance(model, Point)
+        if (optimum := FAMILIES[self.family].optimum) is None:
+            return float(self.loss(model, torch.Generator()))
+        return float((model.x - optimum(model.x)).square().mean().sqrt())
+
+
+class Bits(nn.Module):
+    """An LSTM over bits, which starts from the state of another one over ``before``."""
+
+    def __init__(self, width: int, *, pair: bool) -> None:
+        super().__init__()
+        if pair:
+            self.first_embedding = nn.Embedding(2, width)
+        self.embedding = nn.Embedding(2, width)
+        if pair:
+            self.first = nn.LSTM(width, width, batch_first=True)
+        self.recurrent = nn.LSTM(width, width, batch_first=True)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, bits: Tensor, before: Tensor | None = None) -> Tensor:
+        """Return logits of shape [N, length] for bits of that shape."""
+        state = None if before is None else self.first(self.first_embedding(before))[1]
+        states, _ = self.recurrent(self.embedding(bits), state)
+        logits: Tensor = self.head(self.norm(states)).squeeze(-1)
+        return logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class XorTask(Task):
+    """Random bits, and their parity or, bit by bit, the exclusive or of two sequences."""
+
+    metric = "binary cross-entropy on 256 held-out sequences"
+    every = 10
+    fixed = False
+
+    length: int
+    parity: bool
+
+    @property
+    def target(self) -> float:
+        return 1e-3 if self.parity else 1e-2
+
+    def net(self) -> nn.Module:
+        return Bits(64, pair=False) if self.parity else Bits(16, pair=True)
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        generator = torch.Generator().manual_seed(seed)
+        while True:
+            yield self._drawn(generator)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        bits, targets = batch
+        if self.parity:
+            return F.binary_cross_entropy_with_logits(model(bits)[:, -1], targets)
+        one, other = bits.chunk(2, 1)
+        return F.binary_cross_entropy_with_logits(model(other, one), targets)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> float:
+        return float(self.loss(model, self._drawn(torch.Generator().manual_seed(10**6))))
+
+    def _drawn(self, generator: Generator) -> Batch:
+        length = self.length if self.parity else 2 * self.length
+        bits = torch.randint(2, (256, length), generator=generator)
+        one, other = bits.chunk(2, 1)
+        return bits, (bits.sum(1) % 2 if self.parity else one ^ other).float()
+
+
+RECURRENT: dict[str, tuple[tuple[str, int, float], ...]] = {
+    "xor_digit": (("trivial", 4, 0.01105), ("easy", 8, 0.00116), ("medium", 16, 0.02504)),
+    "xor_sequence": (("trivial", 2, 0.01105), ("easy", 4, 0.01105), ("medium", 6, 0.00116)),
+}
+"""Levels of the parity and of the exclusive or; their parameter is the length."""
+
+
+def constant(rate: float) -> Recipe:
+    """Return Adam at a constant rate, with its default betas."""
+    return Recipe(
+        learning_rate=rate,
+        rates=(rate,),
+        betas=(0.9, 0.999),
+        weight_decay=0.0,
+        gradient_clip=None,
+        warmup_fraction=0.0,
+        schedule="constant",
+    )
+
+
+LIGHTBENCH: tuple[Trap | XorTask, ...] = (
+    *(
+        Trap(
+            name=f"{name}-{level}",
+            title=name,
+            steps=4000,
+            family=name,
+            level=parameter,
+            recipe=constant(rate),
+        )
+        for name, family in FAMILIES.items()
+        for level, parameter, rate in family.levels
+    ),
+    *(
+        XorTask(
+            name=f"{name}-{level}",
+            title="recurrent net on bits",
+            steps=2000,
+            parity=name == "xor_digit",
+            length=length,
+            recipe=constant(rate),
+        )
+        for name, levels in RECURRENT.items()
+        for level, length, rate in levels
+    ),
+)

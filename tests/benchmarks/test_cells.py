@@ -1,0 +1,146 @@
+"""Which cells studies run, with which rates, and what the tables make of them."""
+
+import json
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+
+from benchmarks import load
+from benchmarks.arms import ARMS, PLAIN
+from benchmarks.cells import CellPlan
+from benchmarks.digests import code_digest, recipe_digest
+from benchmarks.gains import Summary
+from benchmarks.optimizers import Rates
+from benchmarks.plan import Selection, as_cell, to_row
+from benchmarks.registry import STUDIES
+from benchmarks.step_cost import WAYS
+from benchmarks.studies import rates, suites, yardsticks
+from benchmarks.studies.suites import SUITES
+from benchmarks.tasks import TASKS
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.updates import UPDATES
+
+BEST_RATE = 0.008
+BEST_MULTIPLIER = 2.0
+
+
+def invented(cell, gain=1.3):
+    """Losses with a known optimum: steps help, the wrong rate hurts, the plug-in gains."""
+    worth = cell.budget * (gain if cell.arm == "hybrid" else 1.0)
+    off = abs(math.log(cell.rate / BEST_RATE)) + abs(math.log(cell.hidden / BEST_MULTIPLIER))
+    loss = 10 - math.log(worth) + off + 0.01 * (cell.seed % 7)
+    numbers = {"seconds": 2.0 * cell.budget, "memory": 1000, "code": "one"}
+    steps = {"full_steps": cell.budget, "predicted_steps": 7, "undone_steps": 0}
+    return to_row(cell, {"loss": loss, **steps, **numbers})
+
+
+@pytest.fixture(scope="module")
+def core():
+    """The plan of the suite, and all cells with invented results."""
+    plan = suites.plan("core", Selection())
+    done = {}
+    while ready := plan.ready(done):
+        assert not done.keys() & set(ready)
+        done.update({cell: invented(cell) for cell in ready})
+    return plan, done
+
+
+def test_tuned_arms_take_the_best_of_their_grid(core):
+    plan, done = core
+    assert len(done) == plan.planned()
+    found = {line.arm: plan.rates(line, done) for line in plan.lines if line.task.name == "cnn"}
+    assert found["hybrid"] == found["plain"] == Rates(BEST_RATE)
+    assert found["muon"] == Rates(BEST_RATE, BEST_MULTIPLIER)
+    assert found["hidden-x3"] == Rates(BEST_RATE, 3.0)
+    smoke = suites.plan("smoke", Selection(tasks=("cnn",), arms=("muon",)))
+    assert {line.arm for line in smoke.lines} == {*PLAIN, "muon"}
+    assert {smoke.rates(line, {}) for line in smoke.lines} == {Rates(1e-3)}
+
+
+@pytest.mark.parametrize(
+    ("change", "argument"),
+    [({"tasks": ("cnn", "nope")}, "tasks"), ({"arms": ("nope",)}, "arms"), ({"seeds": 0}, "seeds")],
+)
+def test_unknown_names_are_refused(change, argument):
+    with pytest.raises(ConfigError, match=argument):
+        suites.plan("core", Selection(**change))
+
+
+@pytest.mark.parametrize(
+    "change", [{"build": ARMS["muon"].build}, {"share": 0.7}, {"scheduled": False}]
+)
+def test_an_arm_that_trains_otherwise_is_another_cell(change):
+    arm = ARMS["short"]
+    assert recipe_digest(TASKS["inr"], arm) != recipe_digest(TASKS["inr"], replace(arm, **change))
+
+
+def test_arms_with_the_plug_in_have_a_digest_of_its_rules(monkeypatch):
+    def digests(name):
+        return recipe_digest(TASKS["inr"], ARMS[name]), code_digest(name)
+
+    before = {name: digests(name) for name in ("hybrid", "corrected", "short", "muon")}
+    assert before["hybrid"][1] == before["corrected"][1] != before["short"][1] == before["muon"][1]
+
+    @dataclass(frozen=True, kw_only=True)
+    class SpectralUpdate(UPDATES["spectral"]):
+        longest: int = 4
+
+    monkeypatch.setitem(UPDATES, "spectral", SpectralUpdate)
+    changed = {name for name, digest in before.items() if digests(name) != digest}
+    assert changed == {"hybrid", "corrected"}
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"), [("rates", rates.lines()), ("yardsticks", yardsticks.lines(Selection()))]
+)
+def test_the_plan_has_every_committed_run_once(name, lines):
+    def place(cell):
+        task = "stdlib" if cell.setting == "nanogpt" else cell.task  # its name is that of a file
+        return replace(cell, recipe="", task=task)
+
+    plan = CellPlan(lines)
+    cells = list(plan.keys({}))
+    assert len(cells) == len(set(cells))
+    committed = {place(as_cell(row)) for row in load(f"{name}.jsonl")}
+    assert {place(cell) for cell in cells} == {c for c in committed if c.task in plan.tasks}
+
+
+@pytest.mark.parametrize("name", ["core", "wide", "fresh"])
+def test_committed_plain_runs_are_those_that_would_be_made(name):
+    """So that a field that is new to recipes or arms does not make them strangers."""
+    rows = load(f"bench-{name}.json")["runs"]
+    tasks = {t for t in SUITES[name].tasks if "text_sha256" not in TASKS[t].to_dict()}
+    plan = STUDIES[name].plan(Selection())
+    plain = [row for row in rows if row["task"] in tasks and row["arm"] in PLAIN]
+    assert plain and all(map(plan.holds, plain))
+    assert not plan.holds({**plain[0], "recipe": "another"})
+    assert not plan.holds({**plain[0], "arm": "hybrid", "code": "another"})
+
+
+def test_figures_recover_what_was_put_in(core):
+    summary = Summary(core[1].values())
+    hybrid = summary.figures("cnn", "hybrid")
+    assert hybrid.speedup.value == pytest.approx(1.3, rel=0.01)
+    assert hybrid.speedup.low == pytest.approx(hybrid.speedup.high)
+    assert hybrid.loss["n"] == 5
+    assert summary.speedup("cnn", "short") == pytest.approx(1.0)
+    assert summary.overall("hybrid").value == pytest.approx(1.3, rel=0.01)
+
+
+def test_tables_name_every_task_and_arm(core, monkeypatch):
+    plan, done = core
+    ways = {way: {"ratio": 2.0, "quartiles": [1.9, 2.1], "memory": 0} for way in WAYS}
+    steps = {task: {"parameters": 9, "plain_ms": 100.0, **ways} for task in ("cnn", "inr")}
+    rows = list(done.values())
+    results = suites.compiled("core", Selection(), rows, False, {"steps": steps})
+    results = json.loads(json.dumps(results, allow_nan=False))
+    made = {name: make() for name, make in suites.blocks(results).items()}
+    wanted = ("source", "headline", "mechanisms", "arms", "steps")
+    assert list(made) == [f"bench core {name}" for name in wanted]
+    assert all(f"`{task}`" in made["bench core arms"] for task in plan.tasks)
+    others = {line.arm for line in plan.lines} - set(PLAIN)
+    assert all(ARMS[arm].title in made["bench core arms"] for arm in others)
+    assert f"5 paired seeds, {len(rows):,} runs so far" in made["bench core source"]
+    for row in ("`cnn` | corrected | 533 | 7 | 106.6", "`gpt-0.2m` | corrected | 400 | 7 | n/a"):
+        assert f"\n| {row} |" in made["bench core mechanisms"]
