@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from argparse import ArgumentParser
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from benchmarks.plan import Row, Selection
 from benchmarks.plot import save_figure
 from benchmarks.run import make_runs, stored
 from benchmarks.studies import STUDIES, Blocks, Study
-from hybrid_predict.cli.program import Command, need, positive, run_program
+from hybrid_predict.cli.program import add_command, need, run_program
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.files import writing
 from hybrid_predict.runs.runtime import finite, locked, writable_folder, write_json
@@ -29,15 +30,32 @@ DRAWN = tuple(name for name, study in STUDIES.items() if study.figures)
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; return 2 for bad usage, 130 after Ctrl-C, else 0."""
-    return run_program(PROGRAM, "Run the benchmark's studies, and show them.", _COMMANDS, argv)
+    parser = ArgumentParser(prog=PROGRAM, description="Run the benchmark's studies, and show them.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    told = "; ".join(f"{name} ({study.about})" for name, study in STUDIES.items())
+    text = f"Run studies, or the rest of them. They are {told}."
+    _run_options(add_command(commands, "run", _run, text).add_argument)
+    text = (
+        "Print results as Markdown tables, or write them into pages. There they stand between the "
+        "marks <!-- results: NAME --> and <!-- end -->."
+    )
+    _table_options(add_command(commands, "table", _table, text).add_argument)
+    text = "Draw a figure of results."
+    _plot_options(add_command(commands, "plot", _plot, text).add_argument)
+    text = (
+        "Make the figures and pages of the committed results. They are the figures of docs/results "
+        "and the blocks of README.md and docs/."
+    )
+    add_command(commands, "pages", _pages, text)
+    return run_program(parser, argv)
 
 
 def _run_options(add: Any) -> None:
     add("studies", nargs="+", metavar="STUDY", help=f"Of {', '.join(STUDIES)}.")
     for name, what in (("tasks", "Tasks"), ("settings", "Settings"), ("arms", "Arms")):
         add(f"--{name}", nargs="+", metavar="NAME", help=f"{what} in place of the study's.")
-    add("--seeds", type=positive, metavar="N", help="Paired seeds in place of the study's.")
-    add("--jobs", type=positive, default=1, metavar="N", help="Processes, one thread each (1).")
+    add("--seeds", type=int, metavar="N", help="Paired seeds in place of the study's.")
+    add("--jobs", type=int, default=1, metavar="N", help="Processes, one thread each (1).")
     add("--text", type=Path, metavar="FILE", help="Text file of the yardstick nanogpt, such as its "
         "input.txt; without one, the source text of the standard library.")  # fmt: skip
     add(
@@ -78,7 +96,9 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
     store = stored(folder, f"{name}-runs", plan)
     committed = study.read(RESULTS)
     known = study.runs(committed) if committed is not None else ()
-    store.start_from(row for row in known if plan.holds(row))
+    for row in known:
+        if plan.holds(row) and plan.key(row) not in store.done:
+            store.add(row)
     print(f"{PROGRAM}: {name}, kept in {folder}", flush=True)
     try:
         make_runs(plan, store, jobs, lambda row: print(plan.tell(row), flush=True))
@@ -192,31 +212,6 @@ def _reading(options: Any) -> Iterator[None]:
         told = f"{type(error).__name__}: {error}"
         raise ConfigError("--output-dir", expected, str(file), told) from error
 
-
-_COMMANDS: Mapping[str, Command] = {
-    "run": Command(
-        "Run studies, or the rest of them.",
-        "Runs studies, or the rest of them: "
-        + "; ".join(f"{name} ({study.about})" for name, study in STUDIES.items())
-        + ".",
-        _run_options,
-        _run,
-    ),
-    "table": Command(
-        "Print results as Markdown tables, or write them into pages.",
-        "Prints results as Markdown tables, or writes them into pages, between the marks "
-        "<!-- results: NAME --> and <!-- end -->.",
-        _table_options,
-        _table,
-    ),
-    "plot": Command("Draw a figure of results.", "Draw a figure of results.", _plot_options, _plot),
-    "pages": Command(
-        "Make the figures and pages of the committed results.",
-        "Makes the figures of docs/results, and fills the blocks of README.md and docs/.",
-        lambda add: None,
-        _pages,
-    ),
-}
 
 if __name__ == "__main__":
     sys.exit(main())

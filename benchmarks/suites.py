@@ -19,7 +19,7 @@ from benchmarks.run import CellPlan
 from benchmarks.step_cost import measure
 from benchmarks.tasks import FRESH, TASKS, Task
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.runs.runtime import environment, threads
+from hybrid_predict.runs.runtime import environment
 
 SCHEMA = 2
 
@@ -193,7 +193,8 @@ class SuitePlan(CellPlan):
         short = {"blocks": 2, "length": 2} if self.suite.tiny else {}
         names = self.suite.measured or self.suite.tasks
         set_imports_aside()
-        with threads(1), without_advice():
+        torch.set_num_threads(1)
+        with without_advice():
             return {name: measure(self._shortened(name), **short) for name in names}
 
 

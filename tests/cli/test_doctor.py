@@ -145,10 +145,10 @@ def test_a_function_is_examined_by_a_few_full_steps_that_leave_nothing(work, exa
     assert torch.equal(torch.get_rng_state(), state)
     assert status == 0
     for words in (
-        "works yes corrected 2 hidden matrices predicted 2 hidden matrices, 1 head, 3 vectors",
-        "up to 100 of 300 steps",
-        "left alone nothing",
-        "200 full + up to 100 predicted = 300 steps; warm-up 40",
+        "works yes corrects 2 hidden matrices",
+        "predicts 2 hidden matrices, 1 head, 3 vectors (100 % of the weights) leaves nothing",
+        "plan 200 full + up to 100 predicted = 300 steps, warm-up 40 memory",
+        "so the run takes",
         "run log none: set HybridPredict(log_dir=...)",
         "paste Trainer(..., callbacks=[HybridPredict(speedup=1.5)])",
     ):
@@ -159,7 +159,7 @@ def test_a_function_is_examined_by_a_few_full_steps_that_leave_nothing(work, exa
 def test_a_file_is_examined_with_its_own_settings(examine):
     status, out = examine("file.yaml")
     assert status == 0
-    assert "150 full + up to 150 predicted = 300 steps; warm-up 60" in out
+    assert "150 full + up to 150 predicted = 300 steps, warm-up 60" in out
     assert "paste Trainer(..., callbacks=[HybridPredict(speedup=2.0, warmup_steps=60)])" in out
     status, out = examine("file.yaml", "--speedup", "9")
     assert "speedup=9 asks for 8 predicted steps after every full step" in out

@@ -137,7 +137,7 @@ def test_lines_bar_and_log_show_the_run(tmp_path: Path, capsys: pytest.CaptureFi
     assert totals[-1] == trainer.state.global_step == ledger.full_steps
     assert totals[0] == 20  # 10 of 30 steps are planned
     log = read_log(find_log(tmp_path))
-    assert (log.status, log.path.parent, log.start["audited"]) == ("finished", tmp_path, False)
+    assert (log.status, log.path.parent) == ("finished", tmp_path)
     assert log.rows == callback.history.rows and len(log.rows) == ledger.full_steps
     assert all(row.loss for row in log.rows)
 
