@@ -65,5 +65,6 @@ def _run(options: Namespace) -> int:
         folder = writable_folder(options.output_dir, "--output-dir")
         need("The audit", ["mlflow"] if config.mlflow else [])
         show: Any = show_search if options.search else show_audit
-        result = show(make_run, config, folder, source, options.overwrite)
+        given = {"make_run": make_run, "source": source, "overwrite": options.overwrite}
+        result = show(config, folder, **given)
     return INTERRUPTED if result.partial else STATUS[result.outcome.value]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import replace
 from typing import Any
 
 from hybrid_predict.cli.audit import add_shared
@@ -42,24 +41,23 @@ def _run(options: Namespace) -> int:
 
     from hybrid_predict.audit import AuditConfig
     from hybrid_predict.cli.screen import show_audit
-    from hybrid_predict.demo.byte_gpt import BRIEF, FULL, demo_audit
+    from hybrid_predict.demo.byte_gpt import demo_audit
     from hybrid_predict.runs.runtime import writable_folder
 
-    recipe = FULL if options.full else BRIEF
-    if options.steps is not None:
-        recipe = replace(recipe, steps=options.steps)
-    usual = 3 if options.full else 1
+    # Each learning rate is about the best one for its number of steps.
+    usual, learning_rate, seeds = (1800, 0.0113, 3) if options.full else (600, 0.008, 1)
+    steps = usual if options.steps is None else options.steps
     config = AuditConfig(
         metric="val_loss",
         speedup=options.speedup,
-        seeds=usual if options.seeds is None else options.seeds,
+        seeds=seeds if options.seeds is None else options.seeds,
         experiment="hybrid-predict demo",
         mlflow=mlflow,
     )
     longer = options.full and options.output_dir == _FOLDER  # a folder holds runs of one length
     folder = writable_folder(f"{_FOLDER}-full" if longer else options.output_dir, "--output-dir")
-    make_run, source = demo_audit(recipe)
+    make_run, source = demo_audit(steps, learning_rate)
     print(_SHOWN, flush=True)
     torch.set_num_threads(1)
-    result = show_audit(make_run, config, folder, source, options.overwrite)
-    return INTERRUPTED if result.partial else 0
+    given = {"make_run": make_run, "source": source, "overwrite": options.overwrite}
+    return INTERRUPTED if show_audit(config, folder, **given).partial else 0

@@ -15,9 +15,6 @@ from hybrid_predict.runs.log import find_log, read_log
 
 _PAGE = "hybrid_predict.html"
 
-_REFRESH = 1.0
-"""Seconds between two looks at the log."""
-
 _RUN = "Folder of a run's logger, or one above it; its newest run log is read."
 
 
@@ -48,7 +45,7 @@ def _watch(options: Namespace) -> int:
             while log.end is None:
                 shown = [*lines(log, console.width, time()), "", "Ctrl-C leaves the view."]
                 live.update(Text("\n".join(shown)), refresh=True)
-                sleep(_REFRESH)
+                sleep(1.0)
                 log = read_log(path)
     for line in lines(log, console.width, time()):
         print(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,7 +12,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 from hybrid_predict.audit import AuditConfig, AuditResult, SearchResult, audit, search
-from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import speedup_text
 from hybrid_predict.audit.notes import COLUMNS, arm_rows, gains, plain_finding
 from hybrid_predict.audit.plan import most_runs
@@ -23,8 +22,6 @@ from hybrid_predict.cli.program import PROGRAM
 from hybrid_predict.config import Speedup
 from hybrid_predict.runs.evidence import FEW_SEEDS
 from hybrid_predict.runs.files import printable
-
-Result = TypeVar("Result", AuditResult, SearchResult)
 
 
 class Screen(Observer):
@@ -44,13 +41,11 @@ class Screen(Observer):
         )
         self._bar = self._progress.add_task("", visible=False)
 
-    def train(
-        self, work: Callable[..., Result], *args: Any, folder: Path, **options: Any
-    ) -> Result:
+    def train(self, work: Callable[..., Any], folder: Path, **options: Any) -> Any:
         """Run an audit or a search, and say what it has not trained."""
         print(f"{PROGRAM}: at most {self._runs} runs, written to {folder}", flush=True)
         with self._progress:
-            result = work(*args, folder, observer=self, **options)
+            result = work(folder=folder, observer=self, **options)
         if result.partial:
             goes_on = "What was finished is kept; the same command, without --overwrite, goes on."
             self.say(f"Stopped after {self._done} of {self._runs} runs. {goes_on}")
@@ -96,14 +91,10 @@ class Screen(Observer):
         )
 
 
-def show_audit(
-    make_run: MakeRun, config: AuditConfig, folder: Path, source: Any, overwrite: bool
-) -> AuditResult:
+def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult:
     """Run an audit with a progress bar, then print its table, its finding and its files."""
     screen = Screen(len(config.arms) * config.seeds, config.metric)
-    result = screen.train(
-        audit, make_run, config, folder=folder, source=source, overwrite=overwrite
-    )
+    result: AuditResult = screen.train(audit, folder, config=config, **options)
     results = result.results
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for title in COLUMNS:
@@ -123,14 +114,10 @@ def show_audit(
     return result
 
 
-def show_search(
-    make_run: MakeRun, config: AuditConfig, folder: Path, source: Any, overwrite: bool
-) -> SearchResult:
+def show_search(config: AuditConfig, folder: Path, **options: Any) -> SearchResult:
     """Run a search with a progress bar and a line per candidate, then print the line to paste."""
     screen = Screen(most_runs(config), config.metric)
-    result = screen.train(
-        search, make_run, config, folder=folder, source=source, overwrite=overwrite
-    )
+    result: SearchResult = screen.train(search, folder, config=config, **options)
     screen.say(f"\n{result.line}\n", "bold")
     screen.say(f"Results:  {folder / SEARCH}")
     return result

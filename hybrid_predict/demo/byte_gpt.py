@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,8 @@ from hybrid_predict.audit.arm import AuditArm, MakeRun
 
 _BATCH = 32
 _CONTEXT = 64
-"""Windows in a batch, and bytes in a window."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What the command's options change in the training of the ``full`` arm."""
-
-    steps: int
-    learning_rate: float
-    validation_windows: int
-
-
-BRIEF = Recipe(steps=600, learning_rate=0.008, validation_windows=512)
-FULL = Recipe(steps=1800, learning_rate=0.0113, validation_windows=2048)
-"""Three times the steps, with the learning rate that is best for them."""
+_VALIDATION = 512
+"""Windows in a batch, bytes in a window, and least number of windows for validation."""
 
 
 class ByteGPT(pl.LightningModule):
@@ -41,19 +27,17 @@ class ByteGPT(pl.LightningModule):
     Its learning rate rises linearly to its peak, then falls to zero after all ``steps``.
     """
 
-    def __init__(
-        self, steps: int, learning_rate: float, layers: int = 3, heads: int = 2, width: int = 64
-    ) -> None:
+    def __init__(self, steps: int, learning_rate: float, width: int = 64) -> None:
         super().__init__()
         self.steps = steps
         self.learning_rate = learning_rate
         self.token_embedding = nn.Embedding(256, width)
         self.position_embedding = nn.Embedding(_CONTEXT, width)
         block = nn.TransformerEncoderLayer(
-            width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
+            width, 2, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
         )
         self.blocks = nn.TransformerEncoder(
-            block, layers, nn.LayerNorm(width), enable_nested_tensor=False
+            block, 3, nn.LayerNorm(width), enable_nested_tensor=False
         )
         self.head = nn.Linear(width, 256, bias=False)
         past = nn.Transformer.generate_square_subsequent_mask(_CONTEXT)
@@ -95,7 +79,7 @@ class ByteGPT(pl.LightningModule):
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
-def demo_audit(recipe: Recipe) -> tuple[MakeRun, dict[str, Any]]:
+def demo_audit(full_steps: int, learning_rate: float) -> tuple[MakeRun, dict[str, Any]]:
     """Return ``make_run`` and ``source`` for :func:`hybrid_predict.audit.audit`.
 
     The data are the standard library's source text, which every Python has. Every tenth module is
@@ -107,12 +91,12 @@ def demo_audit(recipe: Recipe) -> tuple[MakeRun, dict[str, Any]]:
     # One byte more than the context, so that every byte in it has a next one.
     texts = [torch.frombuffer(part, dtype=torch.uint8) for part in parts]
     train, validation = (text.unfold(0, _CONTEXT + 1, _CONTEXT) for text in texts)
-    validation = validation[:: max(1, len(validation) // recipe.validation_windows)]
+    validation = validation[:: max(1, len(validation) // _VALIDATION)]
 
     def make_run(arm: AuditArm) -> Any:
-        steps = arm.scaled(recipe.steps)
+        steps = arm.scaled(full_steps)
         trainer = arm.trainer(
-            max_steps=recipe.steps,
+            max_steps=full_steps,
             gradient_clip_val=1.0,
             accelerator="cpu",
             devices=1,
@@ -125,7 +109,8 @@ def demo_audit(recipe: Recipe) -> tuple[MakeRun, dict[str, Any]]:
             DataLoader(train, _BATCH, shuffle=True, generator=order),  # type: ignore[arg-type]
             DataLoader(validation, _BATCH),  # type: ignore[arg-type]
         )
-        return trainer, ByteGPT(steps, recipe.learning_rate), loaders
+        return trainer, ByteGPT(steps, learning_rate), loaders
 
     digest = hashlib.sha256(parts[0] + parts[1]).hexdigest()
-    return make_run, {"recipe": asdict(recipe), "text": {"sha256": digest}}
+    recipe = {"steps": full_steps, "learning_rate": learning_rate}
+    return make_run, {"recipe": recipe, "text": {"sha256": digest}}

@@ -21,9 +21,6 @@ PROOF = "hybrid-predict audit (of a Lightning model), or a few seeds with and wi
 _SILENT = 60.0
 """Seconds without a line after which a run may have been killed."""
 
-_NARROWEST = 40
-"""Fewest columns that a run is drawn with."""
-
 
 def finding(log: RunLog) -> str:
     """Return a line on the full steps and the host seconds that a run saved, or why it did not."""
@@ -33,9 +30,8 @@ def finding(log: RunLog) -> str:
     so_far = "so far " if log.end is None else ""
     why = ledger.fell_back or ("" if ledger.predicted_steps else why_unpredicted(ledger.events))
     reason = f"; {printable(why)}" if why else ""
-    if ledger.predicted_steps:
-        return f"{so_far}{_saving(ledger)}{reason}"
-    return f"{so_far}{ledger.full_steps:,} full steps, no predicted steps{reason}"
+    unsaved = f"{ledger.full_steps:,} full steps, no predicted steps"
+    return f"{so_far}{_saving(ledger) if ledger.predicted_steps else unsaved}{reason}"
 
 
 def facts(log: RunLog) -> dict[str, str]:
@@ -73,7 +69,7 @@ def events(log: RunLog) -> list[str]:
 
 def lines(log: RunLog, width: int, now: float) -> list[str]:
     """Return a run as lines of text at time ``now``, of at least 40 columns."""
-    width = max(_NARROWEST, width)
+    width = max(40, width)
     table = [*facts(log).items(), *(("event", event) for event in events(log)[-5:])]
     silent = now - log.seen
     if log.end is None and silent > _SILENT:

@@ -22,10 +22,7 @@ def printable(text: object) -> str:
 
 @contextmanager
 def named(argument: str, expected: str, path: str | Path, further: str = "") -> Iterator[None]:
-    """Turn an error of the system inside the block into a ConfigError that names the path.
-
-    ``argument`` is the name of the argument that gave it, and ``further`` ends the remedy.
-    """
+    """Turn an error of the system inside the block into a ConfigError about an argument."""
     try:
         yield
     except OSError as error:

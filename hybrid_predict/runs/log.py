@@ -27,9 +27,8 @@ SCHEMA = 3
 """Version of the lines, as the first line of a run has it."""
 
 ROWS = 500
-"""Rows evenly spaced over a run; more are written if they are many seconds apart."""
-
-_PATIENCE = 10.0
+PATIENCE = 10.0
+"""Rows evenly spaced over a run; more are written if they are so many seconds apart."""
 
 logger = logging.getLogger(__name__)
 
@@ -117,18 +116,17 @@ class LogWriter:
 
         It is written again if the run's length changes on the way.
         """
-        self.log.start = finite(
-            {
-                "type": "start",
-                "schema": SCHEMA,
-                "run": uuid4().hex,
-                "time": round(time(), 3),
-                "full_steps": full_steps,
-                "config": dict(config),
-                "plan": asdict(plan),
-                "environment": environment(),
-            }
-        )
+        start = {
+            "type": "start",
+            "schema": SCHEMA,
+            "run": uuid4().hex,
+            "time": round(time(), 3),
+            "full_steps": full_steps,
+            "config": dict(config),
+            "plan": asdict(plan),
+            "environment": environment(),
+        }
+        self.log.start = finite(start)
         self._write(self.log.start)
 
     def step(self, record: StepRecord, ledger: SavingsLedger) -> None:
@@ -137,7 +135,7 @@ class LogWriter:
         if record.loss is not None:
             self._losses.append(record.loss)
         due = record.step % max(1, self.log.steps // ROWS) == 0
-        late = monotonic() - self._written > _PATIENCE
+        late = monotonic() - self._written > PATIENCE
         if due or late or len(ledger.events) != self._events:
             self._add_row(record, ledger)
 

@@ -95,7 +95,7 @@ def overview(engine: HybridEngine) -> Overview:
     schedule = engine.schedule
     groups = engine._state.groups
     treated = {name: group.treatment for group in groups for name in group.names}
-    possible = engine.config.shadow or (bool(engine._policy.judged) and not too_few(engine))
+    possible = engine.config.shadow or (bool(engine._policy.judged) and not _too_few(engine))
     sizes: dict[tuple[str, bool, bool], list[int]] = {}
     columns = zip(mapper.names, mapper.parameters, mapper.shapes, mapper.kinds, strict=True)
     for name, parameter, shape, kind in columns:
@@ -115,8 +115,7 @@ def overview(engine: HybridEngine) -> Overview:
     )
 
 
-def too_few(engine: HybridEngine) -> bool:
-    """Return whether no predicted step can be taken, since few of the weights are predicted."""
+def _too_few(engine: HybridEngine) -> bool:
     policy = engine._policy
     return policy.closed and policy.reason == TOO_FEW
 
@@ -149,6 +148,6 @@ def cautions(engine: HybridEngine) -> list[str]:
             f"{schedule.warmup:,} only show whether forecasts have skill. Train for at least a few "
             "hundred steps."
         )
-    if schedule.planned and too_few(engine):
+    if schedule.planned and _too_few(engine):
         lines.append(f"There are {TOO_FEW}.")
     return lines

@@ -119,14 +119,12 @@ def environment() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
-    """Return the version of a package, or None if it is not installed."""
     with suppress(PackageNotFoundError):
         return version(package)
     return None
 
 
 def _cpu() -> str:
-    """Return the model of the processor, or its architecture if the model is not known."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -13,7 +13,7 @@ pytest.importorskip("lightning")
 pytest.importorskip("matplotlib")
 
 from hybrid_predict.audit import AuditArm, AuditConfig
-from hybrid_predict.demo.byte_gpt import BRIEF, demo_audit
+from hybrid_predict.demo.byte_gpt import demo_audit
 
 TINY = ["demo", "--steps", "24", "--no-mlflow"]
 
@@ -39,7 +39,7 @@ def test_a_demo_is_an_audit_that_writes_below_its_folder_only(tmp_path, monkeypa
 
 
 def test_windows_depend_on_the_seed_and_hold_a_byte_more_than_the_context(tmp_path):
-    make_run, _ = demo_audit(BRIEF)
+    make_run, _ = demo_audit(600, 0.01)
     config = AuditConfig(metric="val_loss")
 
     def loaders(seed):
