@@ -50,12 +50,18 @@ def main(argv: list[str] | None = None) -> int:
     return run_program(parser, argv)
 
 
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
 def _run_options(add: Any) -> None:
     add("studies", nargs="+", metavar="STUDY", help=f"Of {', '.join(STUDIES)}.")
     for name, what in (("tasks", "Tasks"), ("settings", "Settings"), ("arms", "Arms")):
         add(f"--{name}", nargs="+", metavar="NAME", help=f"{what} in place of the study's.")
-    add("--seeds", type=int, metavar="N", help="Paired seeds in place of the study's.")
-    add("--jobs", type=int, default=1, metavar="N", help="Processes, one thread each (1).")
+    add("--seeds", type=_positive, metavar="N", help="Paired seeds in place of the study's.")
+    add("--jobs", type=_positive, default=1, metavar="N", help="Processes, one thread each (1).")
     add("--text", type=Path, metavar="FILE", help="Text file of the yardstick nanogpt, such as its "
         "input.txt; without one, the source text of the standard library.")  # fmt: skip
     add(
