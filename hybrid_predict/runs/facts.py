@@ -71,8 +71,7 @@ def lines(log: RunLog, width: int, now: float) -> list[str]:
     """Return a run as lines of text at time ``now``, of at least 40 columns."""
     width = max(40, width)
     table = [*facts(log).items(), *(("event", event) for event in events(log)[-5:])]
-    silent = now - log.seen
-    if log.end is None and silent > _SILENT:
+    if log.end is None and (silent := now - log.seen) > _SILENT:
         table.append(("silent", f"nothing written for {duration(silent)}; it may have been killed"))
     column = max(len(name) for name, _ in table) + 2
     shown = wrap(printable(log.name), width)

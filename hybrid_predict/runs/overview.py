@@ -136,13 +136,14 @@ def cautions(engine: HybridEngine) -> list[str]:
     """Return warnings about the run, as sentences: speedup too high, run too short, few weights."""
     asked = engine.config.compression
     schedule = engine.schedule
+    gated = engine._policy.gated
     lines = []
     if asked > MOST_SPEEDUP and not engine.config.paced:
         lines.append(
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "A forecast is good for only one or two steps; start with speedup=1.5."
         )
-    if asked > 1 and schedule.total < SHORT_RUN and not schedule.shortfall:
+    if asked > 1 and schedule.total < SHORT_RUN and gated and not schedule.shortfall:
         lines.append(
             f"A run of {schedule.total:,} steps is too short to gain much: the first "
             f"{schedule.warmup:,} only show whether forecasts have skill. Train for at least a few "

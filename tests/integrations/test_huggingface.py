@@ -132,7 +132,7 @@ def test_lines_bar_and_log_show_the_run(tmp_path: Path, capsys: pytest.CaptureFi
 
     trainer = trained_by(tmp_path, [callback, Bar()])
     ledger, shown = callback.ledger, " ".join("".join(capsys.readouterr()).split())
-    assert shown.count("HybridPredict corrects and predicts") == 1
+    assert shown.count("HybridPredict corrects ") == 1
     assert shown.count(f"HybridPredict: {ledger.full_steps} full + ") == 1
     assert totals[-1] == trainer.state.global_step == ledger.full_steps
     assert totals[0] == 20  # 10 of 30 steps are planned
