@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from benchmarks.plan import Selection
 from benchmarks.plots import save_figure
 from benchmarks.registry import STUDIES, Study
 from benchmarks.run import make_runs, stored
-from hybrid_predict.cli.program import Command, need, positive, run_program
+from hybrid_predict.cli.program import add_command, need, run_program
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.files import writing
 from hybrid_predict.runs.runtime import finite, locked, writable_folder, write_json
@@ -24,15 +24,34 @@ PROGRAM = "python -m benchmarks"
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; return 2 for bad usage, 130 after Ctrl-C, else 0."""
-    return run_program(PROGRAM, "Run the benchmark's studies, and show them.", _COMMANDS, argv)
+    parser = ArgumentParser(prog=PROGRAM, description="Run the benchmark's studies, and show them.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    told = "; ".join(f"{name} ({study.about})" for name, study in STUDIES.items())
+    text = f"Run studies, or the rest of them. They are {told}."
+    _run_options(add_command(commands, "run", _run, text).add_argument)
+    text = "Print results as Markdown tables, and draw their figures."
+    _show_options(add_command(commands, "show", _show, text).add_argument)
+    text = (
+        "Make the figures and pages of the committed results. They are the figures of docs/results "
+        "and the blocks of README.md and docs/ between the marks <!-- results: NAME --> and "
+        "<!-- end -->."
+    )
+    add_command(commands, "pages", _pages, text)
+    return run_program(parser, argv)
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
 
 
 def _run_options(add: Any) -> None:
     add("studies", nargs="+", metavar="STUDY", help=f"Of {', '.join(STUDIES)}.")
     for name in ("tasks", "settings", "arms"):
         add(f"--{name}", nargs="+", metavar="NAME", help=f"Some {name} of the study.")
-    add("--seeds", type=positive, metavar="N", help="Paired seeds in place of the study's.")
-    add("--jobs", type=positive, default=1, metavar="N", help="Processes, one thread each (1).")
+    add("--seeds", type=_positive, metavar="N", help="Paired seeds in place of the study's.")
+    add("--jobs", type=_positive, default=1, metavar="N", help="Processes, one thread each (1).")
     add(
         "--text",
         type=Path,
@@ -79,7 +98,9 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
     store = stored(folder, f"{name}-runs", plan)
     committed = study.read(RESULTS)
     known = study.runs(committed) if committed is not None else ()
-    store.start_from(row for row in known if plan.holds(row))
+    for row in known:
+        if plan.holds(row) and plan.key(row) not in store.done:
+            store.add(row)
     print(f"{PROGRAM}: {name}, kept in {folder}", flush=True)
     try:
         make_runs(plan, store, jobs, lambda row: print(plan.tell(row), flush=True))
@@ -143,30 +164,6 @@ def _study(name: str) -> Study:
         raise ConfigError("STUDY", f"one of {', '.join(STUDIES)}", name)
     return STUDIES[name]
 
-
-_COMMANDS: Mapping[str, Command] = {
-    "run": Command(
-        "Run studies, or the rest of them.",
-        "Runs studies, or the rest of them: "
-        + "; ".join(f"{name} ({study.about})" for name, study in STUDIES.items())
-        + ".",
-        _run_options,
-        _run,
-    ),
-    "show": Command(
-        "Print results as Markdown tables, and draw their figures.",
-        "Prints results as Markdown tables, and draws their figures.",
-        _show_options,
-        _show,
-    ),
-    "pages": Command(
-        "Make the figures and pages of the committed results.",
-        "Makes the figures of docs/results, and fills the blocks of README.md and docs/ between "
-        "the marks <!-- results: NAME --> and <!-- end -->.",
-        lambda add: None,
-        _pages,
-    ),
-}
 
 if __name__ == "__main__":
     sys.exit(main())

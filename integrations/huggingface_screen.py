@@ -33,8 +33,6 @@ def call_first(callback: Any) -> list[Any]:
 class TrainerScreen:
     """The progress bar of a Trainer, and the stream of its lines."""
 
-    audited = False
-
     def __init__(self, state: TrainerState, callbacks: list[Any]) -> None:
         self._first = state.is_world_process_zero
         self._callbacks = callbacks

@@ -27,8 +27,6 @@ def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
 class TrainerScreen:
     """The progress bar of a Trainer, and the stream of its own lines."""
 
-    audited = True
-
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
         self._bar = trainer.progress_bar_callback

@@ -10,7 +10,7 @@ from hybrid_predict.errors import raise_interrupt
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.facts import ONE_RUN
-from hybrid_predict.runs.figures import loss_figure
+from hybrid_predict.runs.figures import run_figure
 from hybrid_predict.runs.log import RunLog
 
 METRICS = (
@@ -127,7 +127,7 @@ class Loggers:
                 if _HEADING in client.get_run(run).data.tags.get(NOTE, _HEADING):
                     client.set_tag(run, NOTE, description)
                 client.log_dict(run, ledger.summary(), "hybrid_predict/ledger.json")
-                client.log_figure(run, loss_figure(log), "hybrid_predict/run.png")
+                client.log_figure(run, run_figure(log), "hybrid_predict/run.png")
             elif kind == "WandbLogger":
                 if _HEADING in (target.experiment.notes or _HEADING):  # else they are the user's
                     target.experiment.notes = description

@@ -15,15 +15,11 @@ from hybrid_predict.integrations.loggers import Loggers
 from hybrid_predict.ledger import StepRecord, why_unpredicted
 from hybrid_predict.policy.schedule import Phase
 from hybrid_predict.ranks import processes
-from hybrid_predict.runs import slow_run
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.log import NAME, LogWriter, RunLog
-from hybrid_predict.runs.overview import added_cost, cautions, overview
+from hybrid_predict.runs.overview import Overview, added_cost, cautions, overview
 
 logger = processes.rank_zero_logger(__name__)
-_slow_logger = processes.rank_zero_logger(
-    slow_run.__name__
-)  # audits, which compare seconds, mute it
 
 _PHASES = {
     Phase.WARMUP: "warm-up: updates are corrected, nothing is predicted yet",
@@ -78,12 +74,7 @@ def _contained(report: Callable[..., None]) -> Callable[..., None]:
 
 
 class Screen(Protocol):
-    """Where a Trainer shows lines and a progress bar.
-
-    ``audited`` tells whether ``hybrid-predict audit`` takes such a Trainer.
-    """
-
-    audited: bool
+    """Where a Trainer shows lines and a progress bar."""
 
     def say(self, text: str, *, live: bool = False) -> None:
         """Print one line on rank 0; ``live`` above a progress bar."""
@@ -113,7 +104,6 @@ class Reporter:
         self._unlogged = False
         self._closed = False
         self._phases: set[Phase] = set()
-        self._slow = slow_run.SlowRun(engine)
         self._writer = LogWriter(None if folder is None else folder / NAME)
         screen.show(self._shown)
 
@@ -131,15 +121,13 @@ class Reporter:
         if not self.log.start:
             self._begin()
         elif self.log.steps != self._engine.schedule.total:
-            self._writer.plan(overview(self._engine))
+            self._write_start(overview(self._engine))
         phase = Phase.PLAIN if self._ledger.fell_back else record.phase
         if phase not in self._phases:
             self._phases.add(phase)
             self._loggers.text("phase", phase.value)
             skill = "" if record.skill is None else f" (skill {record.skill:.2f})"
             logger.info("Full step %d: %s%s.", record.step, _PHASES[phase], skill)
-        if slow := self._slow.warning(record.step):
-            _slow_logger.warning("Full step %d: %s.", record.step, slow)
         self._writer.step(record, self._ledger)
         self._loggers.events(self._ledger)
         self._position = position
@@ -160,9 +148,12 @@ class Reporter:
             if self._ledger.fell_back:
                 text = f"stays plain training, as the saved run {text}; to try again, start anew"
             self._screen.say(f"HybridPredict {text or f'{plan}{added_cost(engine)}'}.", live=True)
-        done = self._ledger.full_steps - 1
-        self._writer.start(plan, engine.config.to_dict(), done, self._screen.audited)
+        self._write_start(plan)
         self._loggers.begin(engine.config)
+
+    def _write_start(self, plan: Overview) -> None:
+        done = self._ledger.full_steps - 1
+        self._writer.start(plan, self._engine.config.to_dict(), done)
 
     @_contained
     def finish(self) -> None:
@@ -182,13 +173,12 @@ class Reporter:
         how = "" if status == "finished" else f" {status} after"
         self._screen.say(f"HybridPredict{how or ':'} {self._ledger}{self._setback()}.")
         if self.log.start and self._writer.path is not None:
-            logger.info("See it with: hybrid-predict report %s", self.log.place)
+            logger.info("See it with: hybrid-predict report %s", self.log.path.parent)
         self._loggers.text("status", status)
 
     def _detach(self) -> None:
-        """Restore the progress bar, and close the run log."""
+        """Restore the progress bar, and make no further report."""
         self._closed = True
-        self._writer.close()
         self._screen.restore()
 
     def _shown(self) -> dict[str, str]:

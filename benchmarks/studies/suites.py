@@ -8,6 +8,8 @@ from functools import lru_cache, partial
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
+import torch
+
 from benchmarks import load
 from benchmarks.arms import ARCHIVED, ARMS, MECHANISMS, PLAIN, UNTUNED
 from benchmarks.cells import CellPlan, Line
@@ -28,7 +30,7 @@ from benchmarks.views import (
     view,
 )
 from hybrid_predict.runs.evidence import FEW_SEEDS
-from hybrid_predict.runs.runtime import environment, threads
+from hybrid_predict.runs.runtime import environment
 
 SETTINGS = {"default-decay": "default rate, decay", "tuned": "tuned rate, decay"}
 """Titles of the ways to choose the learning rate of all arms: `tuned` takes the best of a grid."""
@@ -66,7 +68,8 @@ class Suite:
         short = {"blocks": 2, "length": 2} if self.tiny else {}
         names = chosen.tasks or self.measured or self.tasks
         set_imports_aside()
-        with threads(1), without_advice():
+        torch.set_num_threads(1)
+        with without_advice():
             return {name: measure(self.task(name), **short) for name in names}
 
 

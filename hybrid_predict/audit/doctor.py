@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -21,10 +20,10 @@ from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.integrations.lightning_screen import event_folder
+from hybrid_predict.ledger import duration
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.overview import Overview
 from hybrid_predict.runs.runtime import collected, quiet
-from hybrid_predict.runs.slow_run import describe_duration
 
 _SILENT = (
     known.ProgressBar,
@@ -74,34 +73,28 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
         return False, [("works", f"no, the run would be plain training: {trial.plain}"), *further]
     if trial.plan is None:
         return False, [("works", "no. Training did not start."), *further]
-    seconds = "not measured: the training data has too few batches"
-    if trial.seconds is not None:
-        described = describe_duration(trial.seconds, trial.plan)
-        seconds = f"about, from a few steps: {described}"
     callback = "HybridPredict(speedup=1.5)" if plugin.config == HybridConfig() else repr(plugin)
     return True, [
         ("works", "yes"),
-        *_planned(trial.plan),
+        *trial.plan.described().items(),
         ("overhead", trial.cost or "not counted"),
-        ("seconds", seconds),
+        ("seconds", _seconds(trial.seconds, trial.plan)),
         ("run log", run_log),
         *further,
         ("paste", f"Trainer(..., callbacks=[{callback}])"),
     ]
 
 
-def _planned(plan: Overview) -> Iterator[tuple[str, str]]:
-    """Tell what the callback would correct, predict and leave alone."""
-    corrected = [str(part) for part in plan.parts if part.corrected]
-    predicted = [str(part) for part in plan.parts if part.predicted]
-    left = [str(part) for part in plan.parts if not (part.corrected or part.predicted)]
-    while_ = "last" if plan.paced else "have skill"
-    count = f"up to {plan.predicted:,} of {plan.steps:,} steps, made while forecasts {while_}"
-    yield "corrected", ", ".join(corrected) or "nothing"
-    yield "predicted", f"{', '.join(predicted)}: {count}" if plan.predicted else "nothing"
-    yield "left alone", ", ".join([*left, *plan.left_out]) or "nothing"
-    yield "plan", f"{plan.plan.removeprefix('plan: ')}; warm-up {plan.warmup}"
-    yield "memory", plan.memory
+def _seconds(seconds: tuple[float, float] | None, plan: Overview) -> str:
+    """Tell the seconds of a full step with the callback, and how long the run would take."""
+    if seconds is None:
+        return "not measured: the training data has too few batches"
+    plain, helped = seconds
+    most = helped / plain
+    least = most * (plan.steps - plan.predicted) / plan.steps
+    times = f"{least:.2f} to {most:.2f} times" if plan.predicted else f"{most:.2f} times"
+    step = f"a full step takes {duration(helped)} in place of {duration(plain)}"
+    return f"about, from a few steps: {step}, so the run takes {times} as long as plain training"
 
 
 def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridConfig, str]:

@@ -23,14 +23,11 @@ from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import check_names
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import AbstractPredictor
-from hybrid_predict.runs.files import given_path, read_regular
+from hybrid_predict.runs.files import given_path, named
 from hybrid_predict.updates import AbstractUpdate
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
-
-_MOST_BYTES = 1_000_000
-"""Size of the largest file."""
 
 _TRAINED = ("model", "data", "trainer", "optimizer", "lr_scheduler")
 """Sections that finished runs depend on."""
@@ -73,7 +70,8 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
 
 def _load(path: Path) -> dict[str, Any]:
     """Return the file's content, with known sections that are mappings."""
-    text = read_regular(path, "file", _MOST_BYTES)
+    with named("file", "a file that can be read", path):
+        text = path.read_bytes()
     try:
         content = yaml.safe_load(text.decode())
         json.dumps(content, default=str)  # refuses what contains itself

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hybrid_predict.audit.notes import COLUMNS, arm_rows, plain_finding
-from hybrid_predict.runs.figures import SIZE, data_uri, new_figure, scale, smoothed, tidy
+from hybrid_predict.runs.figures import SIZE, data_uri, new_figure, run_figure, scale, tidy
 from hybrid_predict.runs.log import RunLog
-from hybrid_predict.runs.page import inside, render
+from hybrid_predict.runs.page import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +59,7 @@ def audit_page(results: Mapping[str, Any], log: RunLog | None) -> str:
         run_columns=["arm", "seed", "full steps", "predicted steps", "seconds", metric],
         runs=rows,
         trained=trained,
-        first_run=None if log is None else inside(log),
+        first_run=None if log is None else data_uri(run_figure, log),
     )
 
 
@@ -145,7 +147,7 @@ def curves_figure(results: Mapping[str, Any], key: str, over: str) -> Figure:
                 full_steps, seconds, values = zip(*run[key], strict=True)
                 axes.plot(
                     seconds if over == "seconds" else full_steps,
-                    smoothed(values, 3 if loss else 1),
+                    np.array(values, dtype=float),
                     color=color,
                     linewidth=1.2,
                     label=label,

@@ -20,7 +20,6 @@ from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.loggers import NOTE
-from hybrid_predict.runs import slow_run
 from hybrid_predict.runs.evidence import FULL, HYBRID
 from hybrid_predict.runs.files import replace_text
 from hybrid_predict.runs.log import find_log, read_log
@@ -156,11 +155,11 @@ def audit(
         ConfigError: If the runs cannot be audited as they are set up, the folder holds runs of
             another training, or another process audits there.
         UnsupportedSetupError: If the callback does not support them.
-        MissingExtraError: If Lightning, matplotlib or MLflow is not installed.
+        MissingExtraError: If Lightning is not installed.
     """
     place = writable_folder(folder)
     status = "FAILED"
-    with locked(place), quiet(slow_run.__name__):  # arms are timed
+    with locked(place), quiet():
         store = RunStore(place, config, source, overwrite=overwrite)
         tracking = Tracking(place, config.experiment) if config.mlflow else None
         runs = Runs(make_run, store, (config.speedup,), observer or Observer(), tracking)

@@ -17,7 +17,6 @@ from hybrid_predict.audit.store import SCHEMA, SEARCH, FinishedRun, RunStore
 from hybrid_predict.audit.training import Observer
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict, PairedSeed, judge_audit
 from hybrid_predict.config import Speedup
-from hybrid_predict.runs import slow_run
 from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import (
     environment,
@@ -145,7 +144,7 @@ def search(
     """
     place = writable_folder(folder)
     watching = observer or Observer()
-    with locked(place), quiet(slow_run.__name__):
+    with locked(place), quiet():
         store = RunStore(place, config, source, overwrite=overwrite)
         runs = Runs(make_run, store, config.speedups, watching)
         return search_runs(runs.get, config, place, watching)

@@ -11,7 +11,6 @@ from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.policy.policy import NOTHING
 from hybrid_predict.runs.overview import Overview, added_cost, overview
-from hybrid_predict.runs.slow_run import StepSeconds
 
 _FIRST = 3
 """Full steps before the clock starts: they count operations, allocate and fill caches."""
@@ -51,11 +50,11 @@ class Trial(pl.Callback):
         self._last = 0.0
 
     @property
-    def seconds(self) -> StepSeconds | None:
-        """Least seconds of a full step, as other work only adds; None if too few fit an epoch."""
+    def seconds(self) -> tuple[float, float] | None:
+        """Least seconds of a full step without and with the callback; None if too few fit."""
         if min(len(self._without), len(self._with)) < _LEAST:
             return None
-        return StepSeconds(min(self._without), min(self._with))
+        return min(self._without), min(self._with)
 
     @property
     def seconds_per_step(self) -> float:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
+
 from hybrid_predict import __version__
-from hybrid_predict.cli import audit, demo, doctor, runs
+from hybrid_predict.cli.audit import add_audit
+from hybrid_predict.cli.demo import add_demo
+from hybrid_predict.cli.doctor import add_doctor
 from hybrid_predict.cli.program import PROGRAM, run_program
-
-COMMANDS = {
-    "demo": demo.COMMAND,
-    "doctor": doctor.COMMAND,
-    "watch": runs.WATCH,
-    "report": runs.REPORT,
-    "audit": audit.COMMAND,
-}
-
-DESCRIPTION = (
-    "Train neural networks in fewer full steps: corrected updates, and predicted steps between "
-    "them."
-)
+from hybrid_predict.cli.runs import add_report, add_watch
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; see :func:`hybrid_predict.cli.program.run_program`."""
-    return run_program(PROGRAM, DESCRIPTION, COMMANDS, argv, __version__)
+    parser = ArgumentParser(
+        prog=PROGRAM,
+        description="Train neural networks in fewer full steps: corrected updates, and predicted "
+        "steps between them.",
+        epilog=f"{PROGRAM} COMMAND --help prints the options of a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add_demo(commands)
+    add_doctor(commands)
+    add_watch(commands)
+    add_report(commands)
+    add_audit(commands)
+    return run_program(parser, argv)

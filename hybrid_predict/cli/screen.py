@@ -1,72 +1,66 @@
-"""Progress and results on the terminal, or in a file line by line."""
+"""Audits on the terminal, or in a file line by line: progress, results, and where they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table
 
+from hybrid_predict.audit import AuditConfig, AuditResult, SearchResult, audit, search
 from hybrid_predict.audit.config import speedup_text
+from hybrid_predict.audit.notes import COLUMNS, arm_rows, gains, plain_finding
+from hybrid_predict.audit.plan import most_runs
+from hybrid_predict.audit.store import SEARCH
+from hybrid_predict.audit.tracking import tracking_uri
 from hybrid_predict.audit.training import Observer
+from hybrid_predict.cli.program import PROGRAM
 from hybrid_predict.config import Speedup
+from hybrid_predict.runs.evidence import FEW_SEEDS
 from hybrid_predict.runs.files import printable
 
 
 class Screen(Observer):
-    """Shows a bar for all runs and one for the current run; prints a line for each finished run.
+    """Shows a bar for the current run, and a line for each finished one.
 
-    ``lengths`` are those expected of the runs, in order and in any unit. The lines of a search name
-    the speedup of each run.
+    ``runs`` is the largest number of runs.
     """
 
-    def __init__(self, lengths: Sequence[float], metric: str, *, searching: bool = False) -> None:
-        self._console = Console(highlight=False, markup=False)
-        self._lengths = lengths
+    def __init__(self, runs: int, metric: str) -> None:
+        self.console = Console(highlight=False, markup=False)
+        self._runs = runs
         self._metric = metric
-        self._searching = searching
         self._done = 0
-        self._steps = 1
-        self.trained = 0  # runs that were not finished before
+        self._trained = 0
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-            refresh_per_second=4,
-            disable=not self._console.is_terminal,
+            console=self.console, transient=True, disable=not self.console.is_terminal
         )
-        self._all = self._progress.add_task("all runs", total=sum(lengths), note="")
-        self._one = self._progress.add_task("", note="", visible=False)
+        self._bar = self._progress.add_task("", visible=False)
 
-    @property
-    def done(self) -> str:
-        """How many of the runs are finished, in words."""
-        return f"{self._done} of {len(self._lengths)} runs"
-
-    def __enter__(self) -> Screen:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+    def train(self, work: Callable[..., Any], folder: Path, **options: Any) -> Any:
+        """Run an audit or a search, and say what it has not trained."""
+        print(f"{PROGRAM}: at most {self._runs} runs, written to {folder}", flush=True)
+        with self._progress:
+            result = work(folder=folder, observer=self, **options)
+        if result.partial:
+            goes_on = "What was finished is kept; the same command, without --overwrite, goes on."
+            self.say(f"Stopped after {self._done} of {self._runs} runs. {goes_on}")
+        elif not self._trained:
+            self.say("All runs were finished before, so nothing was trained.")
+        return result
 
     def run_started(self, arm: str, seed: int, steps: int) -> None:
-        """Show the run on the second bar."""
-        self._steps = steps
+        """Show the run on the bar."""
         title = f"{arm}, seed {seed}"
-        self._progress.reset(self._one, description=title, total=steps, note="", visible=True)
+        self._progress.reset(self._bar, description=title, total=steps, visible=True)
 
     def stepped(self, steps: int, loss: float) -> None:
-        """Move both bars."""
-        note = f"{steps:,}/{self._steps:,} steps, loss {loss:.3f}"
-        self._progress.update(self._one, completed=steps, note=note)
-        self._move(min(1.0, steps / self._steps))
+        """Move the bar."""
+        self._progress.update(self._bar, completed=steps)
 
     def run_found(self, run: Mapping[str, Any]) -> None:
         """Print a line for a run that was finished before."""
@@ -74,45 +68,56 @@ class Screen(Observer):
 
     def run_finished(self, run: Mapping[str, Any]) -> None:
         """Print a line for a run that is finished now."""
-        self.trained += 1
+        self._trained += 1
         self._add(run, "")
 
     def candidate_finished(self, arm: str, speedup: Speedup, finding: str) -> None:
         """Print a line for a candidate that was tested."""
-        self.say(f"{arm} at speedup {speedup_text(speedup)}: {finding}", style="bold")
+        self.say(f"{arm} at speedup {speedup_text(speedup)}: {finding}", "bold")
 
-    def say(self, text: str, **options: Any) -> None:
+    def say(self, text: str, style: str | None = None) -> None:
         """Print text at once; no markup in it is read, and control characters are replaced."""
         text = "\n".join(map(printable, text.split("\n")))
-        self._console.print(text, **{"soft_wrap": True, **options})
-        self._console.file.flush()
-
-    def table(self, titles: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
-        """Print rows below the titles of their columns; nothing if there are none."""
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for title in titles:
-            justify: Any = "left" if title == titles[0] else "right"
-            table.add_column(title, justify=justify, no_wrap=True)
-        for row in rows:
-            table.add_row(*map(printable, row))
-        if table.row_count:
-            self._console.print()
-            self._console.print(table)
+        self.console.print(text, style=style, soft_wrap=True)
+        self.console.file.flush()
 
     def _add(self, run: Mapping[str, Any], note: str) -> None:
         self._done += 1
-        self._move(0.0)
-        name = run["arm"]
-        if self._searching and run["speedup"] is not None:
-            name += f" at speedup {speedup_text(run['speedup'])}"
+        speedup = f" at speedup {speedup_text(run['speedup'])}" if run["speedup"] else ""
         outcome = run["failure"] or f"{self._metric} {run['metric']:.5g}"
         self.say(
-            f"{self._done}/{len(self._lengths)}  {name}, seed {run['seed']}: "
+            f"{self._done}/{self._runs}  {run['arm']}{speedup}, seed {run['seed']}: "
             f"{run['full_steps']:,} full steps in {run['seconds']:.1f} s, {outcome}{note}"
         )
 
-    def _move(self, part: float) -> None:
-        """Move the bar of all runs to a part of the one after those that are done."""
-        length = self._lengths[min(self._done, len(self._lengths) - 1)]
-        completed = sum(self._lengths[: self._done]) + part * length
-        self._progress.update(self._all, completed=completed, note=self.done)
+
+def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult:
+    """Run an audit with a progress bar, then print its table, its finding and its files."""
+    screen = Screen(len(config.arms) * config.seeds, config.metric)
+    result: AuditResult = screen.train(audit, folder, config=config, **options)
+    results = result.results
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in COLUMNS:
+        table.add_column(title.format(metric=config.metric), justify="right", no_wrap=True)
+    for row in arm_rows(results):
+        table.add_row(*map(printable, row))
+    screen.console.print(table)
+    screen.say(f"{plain_finding(results)}", "bold")
+    screen.say(f"Verdict: {result.verdict.headline}.")
+    if result.verdict.seeds < FEW_SEEDS and not result.partial:
+        screen.say(f"For proof: the same command with --seeds {FEW_SEEDS}.")
+    for text in [*gains(results["earned"]), *results["notes"]]:
+        screen.say(f"{text}\n")
+    screen.say(f"Report:   {folder / 'report.html'}\nResults:  {folder / 'results.json'}")
+    if config.mlflow:
+        screen.say(f"MLflow:   mlflow ui --backend-store-uri {tracking_uri(folder)}")
+    return result
+
+
+def show_search(config: AuditConfig, folder: Path, **options: Any) -> SearchResult:
+    """Run a search with a progress bar and a line per candidate, then print the line to paste."""
+    screen = Screen(most_runs(config), config.metric)
+    result: SearchResult = screen.train(search, folder, config=config, **options)
+    screen.say(f"\n{result.line}\n", "bold")
+    screen.say(f"Results:  {folder / SEARCH}")
+    return result

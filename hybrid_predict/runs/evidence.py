@@ -10,17 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_predict.errors import MissingExtraError
-
 FULL = "full"
 SHORT = "short"
 CORRECTED = "corrected"
 HYBRID = "hybrid"
-"""Arms of a comparison: plain training of N steps; plain training of fewer steps; as many with
-corrected updates; and N steps with corrected updates, some of them predicted."""
-
 ARMS = (FULL, SHORT, CORRECTED, HYBRID)
-"""The arms in the order in which each seed trains them."""
+"""Arms of a comparison, as each seed trains them: plain training of N steps; plain training of
+fewer steps; as many with corrected updates; N with corrected updates, some of them predicted."""
 
 FEW_SEEDS = 5
 """Results from fewer paired seeds are called a hint."""
@@ -44,10 +40,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def mean_and_sd(spread: Mapping[str, Any], places: int | None = None) -> str:
-    """Format a mean with its standard deviation, if there is one.
-
-    Without decimal ``places``, the deviation has two significant digits.
-    """
+    """Format a mean ± standard deviation; without ``places`` the latter has two digits."""
     mean = spread["mean"]
     sd = spread["sd"]
     if mean is None:
@@ -75,14 +68,9 @@ def bounds(values: Sequence[float], alpha: float) -> Bounds:
     r"""Return one-sided confidence bounds of a mean, each at confidence ``1 - alpha``.
 
     .. math:: \bar x \pm t_{1 - \alpha, n - 1} \operatorname{sd}(x) / \sqrt n
-
-    Raises:
-        MissingExtraError: If scipy is not installed.
     """
-    try:
-        from scipy.stats import t  # type: ignore[import-untyped,unused-ignore]
-    except ImportError as error:
-        raise MissingExtraError("Confidence bounds", "cli") from error
+    from scipy.stats import t  # type: ignore[import-untyped,unused-ignore]
+
     n = len(values)
     mean = statistics.fmean(values)
     sd = statistics.stdev(values)

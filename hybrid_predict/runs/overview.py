@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -18,13 +17,6 @@ if TYPE_CHECKING:
 MOST_SPEEDUP = 3.0
 SHORT_RUN = 100
 """A higher speedup, or a shorter run, gets a warning."""
-
-_TREATMENTS = {
-    (True, True): "corrects and predicts",
-    (True, False): "corrects",
-    (False, True): "predicts",
-    (False, False): "leaves",
-}
 
 _NAMES = {
     "hidden": ("hidden matrix", "hidden matrices"),
@@ -57,48 +49,44 @@ class Overview:
 
     Args:
         parts: The trained parameters, by kind and treatment.
-        left_out: Reasons for leaving parameters to the optimizer.
         predicted: Number of planned predicted steps; the largest possible one if ``paced``.
         held_bytes: Most memory in bytes that the plug-in keeps between full steps.
         paced: Whether the run decides itself how many predicted steps it takes.
     """
 
     parts: tuple[Part, ...]
-    left_out: tuple[str, ...]
     steps: int
     predicted: int
     warmup: int
-    cooldown: int
     held_bytes: int
     paced: bool = False
 
     def __str__(self) -> str:
         """Return the overview in one line."""
-        clauses = []
-        for treatment, does in _TREATMENTS.items():
-            parts = [p for p in self.parts if (p.corrected, p.predicted) == treatment]
-            listed = ", ".join(map(str, parts))
-            if parts and any(treatment):
-                clauses.append(f"{does} {listed} ({_share(parts, self.parts)})")
-            elif parts:
-                why = f" ({'; '.join(self.left_out)})" if self.left_out else ""
-                clauses.append(f"{does} {listed} to the optimizer{why}")
-        return "; ".join([*clauses, self.plan, f"memory {self.memory}"])
+        return "; ".join(f"{name} {text}" for name, text in self.described().items())
 
-    @property
-    def memory(self) -> str:
-        """Most memory that the plug-in keeps between full steps: ``640 kB``, ``1.2 MB``."""
-        number, unit = _scaled(self.held_bytes, ("bytes", "kB", "MB", "GB"))
-        return f"{number:.2g} {unit}" if number < 10 else f"{number:,.0f} {unit}"
+    def described(self) -> dict[str, str]:
+        """Return what is corrected, predicted and left alone, plan and memory, in words."""
+        left = [part for part in self.parts if not (part.corrected or part.predicted)]
+        plan = f"{self.steps:,} full steps, none predicted"
+        if self.predicted:
+            least = "auto, at least " if self.paced else ""
+            full = f"{least}{self.steps - self.predicted:,} full"
+            plan = f"{full} + up to {self.predicted:,} predicted = {self.steps:,} steps"
+        return {
+            "corrects": self._listed([part for part in self.parts if part.corrected]),
+            "predicts": self._listed([part for part in self.parts if part.predicted]),
+            "leaves": self._listed(left),
+            "plan": f"{plan}, warm-up {self.warmup:,}",
+            "memory": f"{self.held_bytes / 1e6:,.2f} MB",
+        }
 
-    @property
-    def plan(self) -> str:
-        """The planned numbers of full and predicted steps, in words."""
-        if not self.predicted:
-            return f"plan: {_steps(self.steps, 'full ')}, none predicted"
-        least = "auto, at least " if self.paced else ""
-        full = f"{least}{self.steps - self.predicted:,} full"
-        return f"plan: {full} + up to {self.predicted:,} predicted = {self.steps:,} steps"
+    def _listed(self, chosen: list[Part]) -> str:
+        if not chosen:
+            return "nothing"
+        total = sum(part.weights for part in self.parts)
+        share = percent(sum(part.weights for part in chosen) / total)
+        return f"{', '.join(map(str, chosen))} ({share} of the weights)"
 
 
 def overview(engine: HybridEngine) -> Overview:
@@ -107,7 +95,7 @@ def overview(engine: HybridEngine) -> Overview:
     schedule = engine.schedule
     groups = engine._state.groups
     treated = {name: group.treatment for group in groups for name in group.names}
-    possible = engine.config.shadow or (bool(engine._policy.judged) and not too_few(engine))
+    possible = engine.config.shadow or (bool(engine._policy.judged) and not _too_few(engine))
     sizes: dict[tuple[str, bool, bool], list[int]] = {}
     columns = zip(mapper.names, mapper.parameters, mapper.shapes, mapper.kinds, strict=True)
     for name, parameter, shape, kind in columns:
@@ -119,18 +107,15 @@ def overview(engine: HybridEngine) -> Overview:
     order = sorted(sizes, key=lambda key: (KINDS.index(key[0]), key))
     return Overview(
         parts=tuple(Part(*key, len(sizes[key]), sum(sizes[key])) for key in order),
-        left_out=tuple(sorted(groups.left_out)),
         steps=schedule.total,
         predicted=schedule.planned if possible else 0,
         warmup=schedule.warmup,
-        cooldown=schedule.cooldown,
         held_bytes=groups.held_bytes,
         paced=engine.config.paced,
     )
 
 
-def too_few(engine: HybridEngine) -> bool:
-    """Return whether no predicted step can be taken, since few of the weights are predicted."""
+def _too_few(engine: HybridEngine) -> bool:
     policy = engine._policy
     return policy.closed and policy.reason == TOO_FEW
 
@@ -151,39 +136,19 @@ def cautions(engine: HybridEngine) -> list[str]:
     """Return warnings about the run, as sentences: speedup too high, run too short, few weights."""
     asked = engine.config.compression
     schedule = engine.schedule
+    gated = engine._policy.gated
     lines = []
     if asked > MOST_SPEEDUP and not engine.config.paced:
         lines.append(
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "A forecast is good for only one or two steps; start with speedup=1.5."
         )
-    gated = engine._policy.gated
     if asked > 1 and schedule.total < SHORT_RUN and gated and not schedule.shortfall:
         lines.append(
-            f"A run of {_steps(schedule.total)} is too short to gain much: the first "
+            f"A run of {schedule.total:,} steps is too short to gain much: the first "
             f"{schedule.warmup:,} only show whether forecasts have skill. Train for at least a few "
             "hundred steps."
         )
-    if schedule.planned and too_few(engine):
+    if schedule.planned and _too_few(engine):
         lines.append(f"There are {TOO_FEW}.")
     return lines
-
-
-def _steps(count: int, kind: str = "") -> str:
-    return f"{count:,} {kind}step{'' if count == 1 else 's'}"
-
-
-def _share(chosen: list[Part], everything: tuple[Part, ...]) -> str:
-    total = sum(part.weights for part in everything)
-    share = sum(part.weights for part in chosen) / total
-    number, unit = _scaled(total, ("", " k", " M", " G"))
-    return f"{percent(share)} of {number:.3g}{unit} weights"
-
-
-def _scaled(number: float, units: Sequence[str]) -> tuple[float, str]:
-    """Return a number in the largest unit of at least 1; each is a thousand of the one before."""
-    for unit in units[:-1]:
-        if number < 1000:
-            return number, unit
-        number /= 1000
-    return number, units[-1]

@@ -7,85 +7,68 @@ import logging
 import math
 import os
 import platform
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.errors import ConfigError, MissingExtraError
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.files import given_path, named, replace_text
 
-_CHATTY_LOGGERS = {
-    "alembic": logging.WARNING,
-    "lightning.fabric.utilities.seed": logging.WARNING,
-    "lightning.pytorch.trainer.connectors.signal_connector": logging.WARNING,
-    "lightning.pytorch.utilities.rank_zero": logging.WARNING,
-    "mlflow.store.db.utils": logging.WARNING,
-}
-"""Levels of loggers in commands that train."""
+_CHATTY_LOGGERS = (
+    "alembic",
+    "lightning.fabric.utilities.seed",
+    "lightning.pytorch.trainer.connectors.signal_connector",
+    "lightning.pytorch.utilities.rank_zero",
+    "mlflow.store.db.utils",
+)
+"""Loggers of which commands that train show warnings only."""
 
 _ADVICE = (
-    "does not have many workers",
-    "GPU available but not used",
-    "isinstance\\(treespec",
-    "smaller than the logging interval",
+    ".*(does not have many workers|GPU available but not used|isinstance\\(treespec|"
+    "smaller than the logging interval)"
 )
 
 
 @contextmanager
-def quiet(*muted: str) -> Iterator[None]:
-    """Silence Lightning's banner and advice, MLflow's notes on its database, and ``muted`` loggers.
-
-    Of the last, only errors are shown.
-    """
-    wanted = {**_CHATTY_LOGGERS, **dict.fromkeys(muted, logging.ERROR)}
-    levels = {name: logging.getLogger(name).level for name in wanted}
-    for name, level in wanted.items():
-        logging.getLogger(name).setLevel(level)
+def quiet() -> Iterator[None]:
+    """Silence Lightning's banner and advice, and MLflow's notes on its database."""
+    chatty = [logging.getLogger(name) for name in _CHATTY_LOGGERS]
+    levels = [each.level for each in chatty]
+    for each in chatty:
+        each.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            for message in _ADVICE:
-                warnings.filterwarnings("ignore", f".*{message}")
+            warnings.filterwarnings("ignore", _ADVICE)
             yield
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        for each, level in zip(chatty, levels, strict=True):
+            each.setLevel(level)
 
 
 @contextmanager
 def collected(messages: list[str]) -> Iterator[None]:
-    """Collect the plug-in's warnings inside the block instead of showing them."""
+    """Collect the plug-in's warnings inside the block instead of showing them, or any others."""
     package = logging.getLogger("hybrid_predict")
-    listener = logging.Handler(logging.WARNING)
-    listener.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     propagate = package.propagate
+    collector = BufferingHandler(sys.maxsize)
+    collector.setLevel(logging.WARNING)
     package.propagate = False
-    package.addHandler(listener)
+    package.addHandler(collector)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield
-        texts = (str(warning.message) for warning in caught)
-        messages += [text for text in texts if "HybridPredict" in text]
     finally:
-        package.removeHandler(listener)
+        package.removeHandler(collector)
         package.propagate = propagate
-
-
-@contextmanager
-def threads(number: int | None) -> Iterator[None]:
-    """Set the number of torch's threads inside the block; None leaves it."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        messages += [record.getMessage() for record in collector.buffer]
+        messages += [str(each.message) for each in caught if "HybridPredict" in str(each.message)]
 
 
 def writable_folder(folder: str | Path, argument: str = "folder") -> Path:
@@ -107,23 +90,16 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         ConfigError: If another process, or another block of this one, holds the lock.
-        MissingExtraError: If filelock is not installed.
     """
+    from filelock import FileLock, Timeout
+
     try:
-        from filelock import FileLock, Timeout
-    except ImportError as error:
-        raise MissingExtraError("A locked folder", "cli") from error
-    try:
-        held = FileLock(folder / ".lock", timeout=0).acquire()
+        with FileLock(folder / ".lock", timeout=0):
+            yield
     except Timeout as error:
         expected = "one that no other run is writing to"
         remedy = "Wait for the end of that run, or choose another folder."
         raise ConfigError("folder", expected, str(folder), remedy) from error
-    except (OSError, NotImplementedError) as error:
-        remedy = f"The system says: {error}."
-        raise ConfigError("folder", "one that can be locked", str(folder), remedy) from error
-    with held:
-        yield
 
 
 def environment() -> dict[str, Any]:
@@ -143,14 +119,12 @@ def environment() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
-    """Return the version of a package, or None if it is not installed."""
     with suppress(PackageNotFoundError):
         return version(package)
     return None
 
 
 def _cpu() -> str:
-    """Return the model of the processor, or its architecture if the model is not known."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -173,4 +147,27 @@ def write_json(value: Any, path: Path) -> Path:
     Raises:
         ConfigError: If the file cannot be written; an earlier file is kept.
     """
-    return replace_text(path, json.dumps(finite(value), indent=2, allow_nan=False) + "\n")
+    return replace_text(path, json.dumps(finite(value), indent=2) + "\n")
+
+
+def append_json(path: Path, entry: Mapping[str, Any]) -> None:
+    """Append an entry as a line of JSON, after the end of a line that a crash has cut off.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    line = json.dumps(finite(entry), default=str).encode() + b"\n"
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read() == b"\n" else b"\n" + line
+        file.write(line)
+
+
+def read_json_lines(path: Path) -> Iterator[Any]:
+    """Read the entries of a file of lines; None for a line that is no JSON, as after a crash."""
+    for line in path.read_bytes().splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            yield None

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from hybrid_predict.runs.runtime import threads
-
 
 @pytest.fixture
 def one_thread():
-    with threads(1):
-        yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -21,12 +21,13 @@ def work(tmp_path, monkeypatch):
 
 @pytest.fixture
 def refused(capsys):
-    """Run a command that has to end with status 2, and return the line that it prints."""
+    """Run a command that has to end with status 2, and return the last line that it prints."""
 
     def run(*arguments):
         capsys.readouterr()
         assert cli.main(list(arguments)) == 2
-        (line,) = capsys.readouterr().err.splitlines()
+        *usage, line = capsys.readouterr().err.splitlines()
+        assert not usage or usage[0].startswith("usage: ")  # of argparse
         return line
 
     return run

