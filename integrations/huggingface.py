@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -22,21 +24,20 @@ from hybrid_predict.errors import (
     MissingExtraError,
     UnsupportedSetupError,
 )
-from hybrid_predict.integrations.configuration import configuration
 from hybrid_predict.integrations.loggers import numbers
-from hybrid_predict.integrations.reporter import Reporter, checked_folder
+from hybrid_predict.integrations.options import checked_folder, configuration
+from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.ledger import SavingsLedger, StepRecord
 from hybrid_predict.model.module_hooks import OwnHook
 from hybrid_predict.runs.log import RunLog
 from hybrid_predict.saved import reading
 
 try:
+    from tqdm.auto import tqdm
     from transformers import TrainerCallback, TrainerState, TrainingArguments
     from transformers.trainer_callback import DefaultFlowCallback
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
     from transformers.training_args import ParallelMode
-
-    from hybrid_predict.integrations.huggingface_screen import TrainerScreen, call_first
 except ImportError as error:
     raise MissingExtraError("HybridPredictCallback", "huggingface") from error
 
@@ -49,11 +50,6 @@ _UNSEEN = (
     "parameters. Set kinds={...} if one is wrong."
 )
 
-_ENDS_EARLY = (
-    "The run that is resumed had %d predicted steps, and its schedule counts them: without the "
-    "callback it ends %d full steps before the run does. Set enabled=True, or end the run earlier."
-)
-
 logger = logging.getLogger(__name__)
 
 
@@ -64,7 +60,7 @@ class HybridPredictCallback(TrainerCallback):
     ``num_train_epochs``, is the run's length; the scheduler is stepped as many times. The Trainer's
     ``global_step`` counts full steps, one per optimizer step as always. The Trainer stops when the
     run is done, after about ``max_steps / speedup`` full steps; with ``speedup="auto"`` the run
-    decides after how many.
+    decides after how many. Reporters get its numbers if they are listed behind it.
 
     Args:
         speedup: See :class:`HybridConfig`; None uses the value in ``config``.
@@ -100,7 +96,6 @@ class HybridPredictCallback(TrainerCallback):
         self.log_dir = checked_folder(log_dir)
         self.engine: HybridEngine | None = None
         self._reporter: Reporter | None = None
-        self._screen: TrainerScreen | None = None
         self._start = 0
         self._loss: Tensor | None = None
         self._record: StepRecord | None = None
@@ -122,13 +117,11 @@ class HybridPredictCallback(TrainerCallback):
         """Attach to model and optimizer, and load the state of a resumed run."""
         self._end()  # of a run that an error has ended, which the Trainer does not tell
         self.engine = self._reporter = None
-        ahead = _steps_ahead(state, kwargs.get("lr_scheduler"))
         if not self.config.enabled or model is None:
-            if ahead:
-                logger.warning(_ENDS_EARLY, ahead, ahead)
             return
         refuse(args)
         saved = _load(args, state) if state.global_step else None
+        ahead = _steps_ahead(state, kwargs.get("lr_scheduler"))
         if saved is None and ahead:
             raise CheckpointError(
                 f"resume_from_checkpoint: expected the file {FILE} of this run, because the "
@@ -148,10 +141,11 @@ class HybridPredictCallback(TrainerCallback):
                 engine.detach()
                 raise
         self.engine = engine
-        self._screen = TrainerScreen(state, call_first(self))
-        folder = Path(args.output_dir if self.log_dir == "auto" else self.log_dir or "")
-        logs = self.log_dir is not None and state.is_world_process_zero
-        self._reporter = Reporter(engine, self._screen, folder if logs else None)
+        if state.is_world_process_zero:
+            place = args.output_dir if self.log_dir == "auto" else self.log_dir
+            say = partial(tqdm.write, file=sys.stderr)
+            folder = None if place is None else Path(place)
+            self._reporter = Reporter(engine, say, folder, audited=False)
         if not args.torch_compile:
             self._hook = model.register_forward_hook(OwnHook(self._keep_loss))
         control.should_training_stop |= engine.done
@@ -175,13 +169,13 @@ class HybridPredictCallback(TrainerCallback):
     ) -> None:
         """Step the scheduler for predicted steps, and stop the Trainer if the run is done."""
         record, self._record = self._record, None
-        if self.engine is None or record is None or self._reporter is None:
+        if self.engine is None or record is None:
             return
-        self._reporter.step(record)
+        if self._reporter is not None:
+            self._reporter.step(record)
         if _counts_steps(lr_scheduler):
             for _ in range(record.ticks - 1):  # the Trainer has stepped it for the full step
                 lr_scheduler.step()
-        self._advance()
         if self.engine.done:
             # What the Trainer does at its last step: it evaluates, saves and stops.
             last = replace(state, max_steps=state.global_step)
@@ -191,7 +185,7 @@ class HybridPredictCallback(TrainerCallback):
         """Add the savings to the metrics that are logged, and to ``state.log_history``."""
         if self.engine is None or logs is None or not logs.keys() & {"loss", "train_loss"}:
             return
-        known = numbers(self.ledger)
+        known = numbers(self.ledger, kinds=False)
         logs.update(known)
         state.log_history[-1].update(known)
 
@@ -212,17 +206,6 @@ class HybridPredictCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Detach from the model, and end the run's log."""
         self._end()
-
-    def _advance(self) -> None:
-        """Tell the progress bar how many full steps the run will probably have."""
-        engine = self.engine
-        ledger = self.ledger
-        assert engine is not None and self._screen is not None
-        total = engine.schedule.total
-        planned = engine.schedule.planned
-        share = ledger.full_steps / ledger.steps if engine.config.paced else 1 - planned / total
-        to_come = (total - ledger.steps) * share
-        self._screen.advance(self._start + ledger.full_steps + to_come)
 
     def _keep_loss(self, module: nn.Module, args: Any, output: Any) -> None:
         """Pass the sum of the losses in an accumulation window to the engine, and their graphs."""

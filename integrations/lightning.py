@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, final
@@ -11,28 +10,25 @@ from torch import Tensor
 
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.integrations.configuration import configuration
-from hybrid_predict.integrations.last_run import LastRun
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.lightning_clock import SkipData, TrainerClock
-from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
-from hybrid_predict.integrations.lightning_screen import TrainerScreen, event_folder
-from hybrid_predict.integrations.lightning_signals import HeldSignals
-from hybrid_predict.integrations.lightning_start import (
+from hybrid_predict.integrations.lightning_trainer import (
     KEY,
+    TrainerCallback,
     continue_random_states,
+    log_folder,
+    package_of,
     refuse,
     run_config,
-    saved_ledger,
     trains,
-    warn,
-    warn_of_counts,
 )
-from hybrid_predict.integrations.reporter import Reporter, checked_folder, ending
+from hybrid_predict.integrations.options import checked_folder, configuration
+from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.model.cost import batch_size
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.log import RunLog
+from hybrid_predict.saved import check_entries, check_state, reading
 from hybrid_predict.tensors.random_states import random_states
 
 if TYPE_CHECKING:
@@ -41,7 +37,25 @@ if TYPE_CHECKING:
     from hybrid_predict.forecast.predictors import AbstractPredictor
     from hybrid_predict.updates import AbstractUpdate
 
-logger = logging.getLogger(__name__)
+
+@final
+class LastRun:
+    """Ledger and log of the last run of a callback, or of any of its copies in this process.
+
+    Some packages train with a deep copy of a callback. A deep copy shares this object with its
+    original; a pickle has a ledger of its own, and no log.
+    """
+
+    log = RunLog()
+
+    def __init__(self) -> None:
+        self.ledger = SavingsLedger()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LastRun:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"ledger": self.ledger}
 
 
 @final
@@ -49,11 +63,9 @@ logger = logging.getLogger(__name__)
 class _Run:
     """What exists while a Trainer trains, and until the callback is used again."""
 
-    trainer: pl.Trainer
     engine: HybridEngine
     clock: TrainerClock
     reporter: Reporter
-    signals: HeldSignals
     loss: Tensor | None = None
 
 
@@ -61,7 +73,8 @@ class _Run:
 class HybridPredict(TrainerCallback):
     """Trains the Trainer's model in fewer full steps: corrected updates, predicted steps.
 
-    It works with the Trainer of ``lightning`` and of ``pytorch_lightning``. The LightningModule,
+    It works with the Trainer of ``lightning`` and of ``pytorch_lightning``, one at a time; a second
+    Trainer that trains meanwhile needs a callback of its own. The LightningModule,
     its optimizers and its schedulers are not modified. Global step, schedulers and epochs count
     predicted steps too, so a Trainer with ``max_steps=3000`` stops after about ``3000 / speedup``
     full steps, with its schedule complete; with ``speedup="auto"`` the run decides after how many.
@@ -128,9 +141,6 @@ class HybridPredict(TrainerCallback):
         chosen = [f"{k}={v!r}" for k, v in vars(self.config).items() if v != default[k]]
         return f"{type(self).__name__}({', '.join(chosen)})"
 
-    def __str__(self) -> str:
-        return f"{self!r}: {self.ledger}" if self.ledger.steps else repr(self)
-
     @property
     def state_key(self) -> str:
         """Key of the state in a checkpoint; it does not depend on the arguments."""
@@ -151,26 +161,10 @@ class HybridPredict(TrainerCallback):
         return {name: value for name, value in vars(self).items() if name not in of_a_run}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Reset the callback, and read the run's length before other callbacks change it.
-
-        Raises:
-            UnsupportedSetupError: If another Trainer trains with this callback at the moment.
-        """
-        if stage != "fit":
-            return
-        if self._used_by_another(trainer):
-            raise UnsupportedSetupError(
-                "HybridPredict",
-                "a callback of its own in each Trainer",
-                "one with which another Trainer trains at the moment",
-                "Give this Trainer another one: HybridPredict(...) or copy.deepcopy(callback).",
-            )
-        self.engine = self._run = None
-        self._epochs = trainer.max_epochs
-
-    def _used_by_another(self, trainer: pl.Trainer) -> bool:
-        other = None if self._run is None else self._run.trainer
-        return other is not None and other is not trainer and other.state.status == "running"
+        """Reset the callback, and read the run's length before other callbacks change it."""
+        if stage == "fit":
+            self.engine = self._run = None
+            self._epochs = trainer.max_epochs
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Attach to model, optimizers and Trainer, and load the state of a resumed run."""
@@ -190,16 +184,14 @@ class HybridPredict(TrainerCallback):
             if stayed:
                 continue_random_states(trainer, saved["random"])
         first = trainer.is_global_zero
-        folder = event_folder(trainer, self.log_dir) if first else None
-        loggers = trainer.loggers if first else ()
-        reporter = Reporter(engine, TrainerScreen(trainer), folder, loggers)
-        self._last.ledger, self._last.log = engine.ledger, reporter.log
-        self._run = _Run(trainer, engine, clock, reporter, HeldSignals(trainer))
-        added = [MissedCheckpoints(clock), self._run.signals]
-        trainer.callbacks += added  # type: ignore[attr-defined]
+        folder = log_folder(trainer, self.log_dir) if first else None
+        say = package_of(trainer).utilities.rank_zero_info
+        reporter = Reporter(engine, say, folder, trainer.loggers if first else ())
+        self._last.ledger = engine.ledger
+        self._last.log = reporter.log
+        self._run = _Run(engine, clock, reporter)
+        trainer.callbacks.append(MissedCheckpoints(clock))  # type: ignore[attr-defined]
         clock.start(engine.done)
-        if engine.schedule.planned:
-            warn_of_counts(trainer, config, drops=clock.drops)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -245,8 +237,7 @@ class HybridPredict(TrainerCallback):
         if trainer.fit_loop._should_accumulate():
             return
         # Lightning divides each loss by the number of batches in the window.
-        record = run.engine.after_step(run.loss, stop=run.signals.held)
-        run.signals.agree(record.stop, last=run.engine.done)
+        record = run.engine.after_step(run.loss)
         run.clock.advance(record.ticks, run.engine.done)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
@@ -266,32 +257,22 @@ class HybridPredict(TrainerCallback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Detach from the model, and record the run in the loggers."""
-        run = self._run
-        if run is None:
-            return
-        self._detach(trainer)
-        run.signals.finish()
-        if not run.engine.done and not trainer.should_stop:
-            steps = run.engine.ledger.steps
-            total = run.engine.schedule.total
-            warn(trainer, f"is not done: the Trainer ended the run at {steps} of {total} steps.")
-        run.reporter.finish()
+        done = self.engine is not None and self.engine.done
+        self._close(trainer, "finished" if done else "stopped")
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Undo predicted steps that are not verified, and say how the run ended."""
-        stopped = isinstance(exception, KeyboardInterrupt) or trainer.received_sigterm
-        self._close(trainer, "stopped" if stopped else ending(exception))
+        failed = isinstance(exception, Exception) and not trainer.received_sigterm
+        self._close(trainer, f"failed: {processes.summary(exception)}" if failed else "stopped")
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Detach from the model, however the run ended."""
-        done = self.engine is not None and self.engine.done
-        self._close(trainer, "finished" if done else "stopped")
+        if stage == "fit":
+            self._close(trainer, "stopped")
 
     def _close(self, trainer: pl.Trainer, status: str) -> None:
-        if self._used_by_another(trainer):
-            return
         self._detach(trainer)
         if self._run is not None:
             self._run.reporter.close(status)
@@ -300,11 +281,9 @@ class HybridPredict(TrainerCallback):
         if self.engine is not None:
             self.engine.detach()
         if self._run is not None:
-            self._run.signals.release()
             self._run.clock.release()
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        own = MissedCheckpoints, HeldSignals
-        callbacks[:] = [each for each in callbacks if not isinstance(each, own)]
+        callbacks[:] = [each for each in callbacks if not isinstance(each, MissedCheckpoints)]
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -329,9 +308,13 @@ class HybridPredict(TrainerCallback):
         Raises:
             CheckpointError: If the state is damaged.
         """
-        self._saved = checkpoint.get(KEY) if trainer.state.fn == "fit" else None
-        if self._saved is not None:
-            self._last.ledger = saved_ledger(self._saved)
+        saved = checkpoint.get(KEY) if trainer.state.fn == "fit" else None
+        self._saved = saved
+        if saved is not None:
+            with reading("state"):
+                check_entries(saved, {"engine": dict, "clock": dict, "random": list})
+                check_state(saved["engine"])
+                self._last.ledger = SavingsLedger.from_dict(saved["engine"]["ledger"])
 
 
 @final

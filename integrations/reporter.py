@@ -1,63 +1,26 @@
-"""Reports on a run while it trains: on the screen, to loggers, and in its log."""
+"""Reports on a run while it trains: in lines, to loggers, and in its log."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
-from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.errors import ConfigError, raise_interrupt
+from hybrid_predict.errors import raise_interrupt
 from hybrid_predict.integrations.loggers import Loggers
 from hybrid_predict.ledger import StepRecord, why_unpredicted
 from hybrid_predict.policy.schedule import Phase
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs import slow_run
-from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.log import NAME, LogWriter, RunLog
 from hybrid_predict.runs.overview import added_cost, cautions, overview
 
 logger = processes.rank_zero_logger(__name__)
-_slow_logger = processes.rank_zero_logger(
-    slow_run.__name__
-)  # audits, which compare seconds, mute it
 
-_PHASES = {
-    Phase.WARMUP: "warm-up: updates are corrected, nothing is predicted yet",
-    Phase.FULL: "the warm-up is over",
-    Phase.PREDICT: "predicted steps begin",
-    Phase.COOLDOWN: "cooldown: the optimizer alone takes the remaining steps",
-    Phase.PLAIN: "plain training for the rest of the run",
-}
-
-
-def checked_folder(log_dir: Any) -> str | None:
-    """Return the folder of a run's log, "auto" or None, as an integration's argument names it.
-
-    Raises:
-        ConfigError: If it is no path.
-    """
-    if log_dir is None:
-        return None
-    if not isinstance(log_dir, (str, PathLike)):
-        raise ConfigError("log_dir", "a path, 'auto' or None", log_dir)
-    return str(given_path("log_dir", log_dir))
-
-
-def ending(error: BaseException) -> str:
-    """Return the status of a run that an exception has ended: ``failed: ...`` or ``stopped: ...``.
-
-    By Python's convention an exception that is an error has a name that says so. Those of other
-    names end a run on purpose, as ``TrialPruned`` of Optuna does.
-    """
-    kind = type(error)
-    known = {base for base in kind.__mro__ if base.__module__ in sys.stdlib_module_names}
-    named = kind.__name__.endswith(("Error", "Exception", "Warning"))
-    failed = named or known > {object, BaseException, Exception}
-    return f"{'failed' if failed else 'stopped'}: {processes.summary(error)}"
+# Audits, which compare seconds, mute it.
+_slow_logger = processes.rank_zero_logger(slow_run.__name__)
 
 
 def _contained(report: Callable[..., None]) -> Callable[..., None]:
@@ -72,50 +35,42 @@ def _contained(report: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:
             raise_interrupt(error)
             logger.warning("HybridPredict stops reporting on this run.", exc_info=True)
-            self._detach()
+            self._stop()
 
     return contained
-
-
-class Screen(Protocol):
-    """Where a Trainer shows lines and a progress bar.
-
-    ``audited`` tells whether ``hybrid-predict audit`` takes such a Trainer.
-    """
-
-    audited: bool
-
-    def say(self, text: str, *, live: bool = False) -> None:
-        """Print one line on rank 0; ``live`` above a progress bar."""
-
-    def show(self, values: Callable[[], dict[str, str]]) -> None:
-        """Show values in the progress bar from now on."""
-
-    def restore(self) -> None:
-        """Leave the progress bar as it was before."""
 
 
 @final
 class Reporter:
     """Reports on one run in any framework.
 
-    ``loggers`` and ``folder``, of the run log, should be empty and None on all ranks but the first.
+    Args:
+        engine: The engine of the run.
+        say: Shows one line to the user, on rank 0.
+        folder: Folder of the run log, or None; None on all ranks but the first.
+        loggers: Loggers of a Lightning Trainer; none on all ranks but the first.
+        audited: Whether ``hybrid-predict audit`` takes such a Trainer.
     """
 
     def __init__(
-        self, engine: HybridEngine, screen: Screen, folder: Path | None, loggers: Sequence[Any] = ()
+        self,
+        engine: HybridEngine,
+        say: Callable[[str], None],
+        folder: Path | None,
+        loggers: Sequence[Any] = (),
+        *,
+        audited: bool = True,
     ) -> None:
-        self._screen = screen
         self._engine = engine
+        self._say = say
+        self._audited = audited
         self._ledger = engine.ledger
         self._loggers = Loggers(loggers)
-        self._position = 0  # of the last full step
-        self._unlogged = False
+        self._unlogged: int | None = None  # position of the last full step, if no logger has it
         self._closed = False
-        self._phases: set[Phase] = set()
+        self._phase: Phase | None = None
         self._slow = slow_run.SlowRun(engine)
         self._writer = LogWriter(None if folder is None else folder / NAME)
-        screen.show(self._shown)
 
     @property
     def log(self) -> RunLog:
@@ -132,18 +87,13 @@ class Reporter:
             self._begin()
         elif self.log.steps != self._engine.schedule.total:
             self._writer.plan(overview(self._engine))
-        phase = Phase.PLAIN if self._ledger.fell_back else record.phase
-        if phase not in self._phases:
-            self._phases.add(phase)
-            self._loggers.text("phase", phase.value)
-            skill = "" if record.skill is None else f" (skill {record.skill:.2f})"
-            logger.info("Full step %d: %s%s.", record.step, _PHASES[phase], skill)
+        if record.phase is not self._phase:
+            self._phase = record.phase
+            logger.info("Full step %d: phase %s.", record.step, record.phase.value)
         if slow := self._slow.warning(record.step):
             _slow_logger.warning("Full step %d: %s.", record.step, slow)
         self._writer.step(record, self._ledger)
-        self._loggers.events(self._ledger)
-        self._position = position
-        self._unlogged = True
+        self._unlogged = position
         if due:
             self._log_row()
 
@@ -151,68 +101,40 @@ class Reporter:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine = self._engine
         plan = overview(engine)
-        text = self._ledger.fell_back  # in the run that it resumes
-        for caution in () if text else cautions(engine):
-            logger.warning("%s", caution)
-        if engine.config.shadow:
+        text = f"{plan}{added_cost(engine)}"
+        if self._ledger.fell_back:
+            text = self._ledger.fell_back
+        elif engine.config.shadow:
             text = "scores forecasts and changes nothing (shadow=True)"
-        if self._fell_back_in != self._ledger.full_steps:  # else a warning has just said so
-            if self._ledger.fell_back:
-                text = f"stays plain training, as the saved run {text}; to try again, start anew"
-            self._screen.say(f"HybridPredict {text or f'{plan}{added_cost(engine)}'}.", live=True)
+        else:
+            for caution in cautions(engine):
+                logger.warning("%s", caution)
+        self._say(f"HybridPredict {text}.")
         done = self._ledger.full_steps - 1
-        self._writer.start(plan, engine.config.to_dict(), done, self._screen.audited)
+        self._writer.start(plan, engine.config.to_dict(), done, self._audited)
         self._loggers.begin(engine.config)
 
-    @_contained
-    def finish(self) -> None:
-        """Send the last full step and the outcome to the loggers."""
-        self._log_row()
-        self._loggers.outcome(self._engine.config, self._ledger, self.log, self._position)
+    def _log_row(self) -> None:
+        if self._unlogged is not None:
+            self._loggers.row(self._ledger, self._unlogged)
+        self._unlogged = None
 
     @_contained
     def close(self, status: str) -> None:
-        """Report how the run ended; later reports do nothing.
-
-        ``status`` is ``finished``, ``stopped`` or that of :func:`ending`.
-        """
+        """Report how the run ended, ``finished``, ``stopped`` or ``failed: ...``; once."""
+        self._log_row()
+        self._loggers.end(self._ledger, status)
         if self.log.start:
             self._writer.end(status)
-        self._detach()
+        self._stop()
+        why = self._ledger.fell_back
+        if not (why or self._ledger.predicted_steps):
+            why = why_unpredicted(self._ledger.events)
         how = "" if status == "finished" else f" {status} after"
-        self._screen.say(f"HybridPredict{how or ':'} {self._ledger}{self._setback()}.")
+        self._say(f"HybridPredict{how or ':'} {self._ledger}{why and f'; {why}'}.")
         if self.log.start and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.place)
-        self._loggers.text("status", status)
 
-    def _detach(self) -> None:
-        """Restore the progress bar, and close the run log."""
+    def _stop(self) -> None:
         self._closed = True
         self._writer.close()
-        self._screen.restore()
-
-    def _shown(self) -> dict[str, str]:
-        """Return values for the progress bar: share of steps saved, and skill once it is known."""
-        ledger = self._ledger
-        shown = {"fewer": f"{ledger.saved_steps_fraction:.0%}"}
-        return shown if ledger.skill is None else {**shown, "skill": f"{ledger.skill:.2f}"}
-
-    @property
-    def _fell_back_in(self) -> int:
-        """Number of the full step in which the run fell back; 0 if it did not."""
-        reason = self._ledger.fell_back
-        events = self._ledger.events
-        return next((int(event["step"]) for event in events if event["reason"] == reason), 0)
-
-    def _setback(self) -> str:
-        """Return when the run fell back, or why no planned predicted step was made."""
-        if step := self._fell_back_in:  # a warning has said why
-            return f"; fell back to plain training in full step {step:,}"
-        why = "" if self._ledger.predicted_steps else why_unpredicted(self._ledger.events)
-        return f"; {why}" if why else ""
-
-    def _log_row(self) -> None:
-        """Log the last full step, unless it was logged already."""
-        if self._unlogged:
-            self._unlogged = False
-            self._loggers.row(self._ledger, self._position)

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning_models import Net, Ungated, fit, same, weights
+from lightning_models import Ungated, fit, same, weights
 
 from hybrid_predict import FittedPredictor, HybridPredict, SpectralUpdate
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.integrations.last_run import LastRun
+from hybrid_predict.integrations.lightning import LastRun
 from hybrid_predict.ledger import SavingsLedger
 
 OPTIONS = {"speedup": 2.0, "max_overhead": 1e9, "skip_data": "tail"}
@@ -87,22 +86,3 @@ def test_a_pickled_callback_needs_few_classes_to_be_allowed() -> None:
         loaded = torch.load(buffer, weights_only=True)
     assert loaded.ledger.summary() == mine.ledger.summary()
     assert mine.history.rows and not loaded.history.rows
-
-
-def test_a_callback_trains_in_one_trainer_at_a_time() -> None:
-    class Inside(Callback):
-        """Trains another model with the same callback in the middle of a run."""
-
-        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-            if trainer.current_epoch == 1:
-                with pytest.raises(UnsupportedSetupError, match=r"deepcopy\(callback\)"):
-                    fit([mine], max_steps=20)
-                fit([copy.deepcopy(mine)], max_steps=20)
-
-    mine, alone = Ungated(**OPTIONS), Ungated(**OPTIONS)
-    trainer, model = fit([mine, Inside()], Net("none"), max_epochs=3)
-    _, other = fit([alone], Net("none"), max_epochs=3)
-    assert trainer.global_step == 48
-    assert model.batches == other.batches == alone.ledger.full_steps
-    fit([mine], max_steps=20)
-    assert mine.ledger.steps == 20

@@ -197,15 +197,6 @@ def test_a_run_goes_on_with_other_windows_to_where_a_plain_run_does(tmp_path: Pa
             assert callback.ledger.steps == 60 and model.batches < 48
 
 
-def test_a_run_that_ends_early_says_so() -> None:
-    class Stops(Net):
-        def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
-            return -1 if batch_idx == 5 else None
-
-    with pytest.warns(UserWarning, match=r"ended the run at 5 of 16 steps"):
-        fit([Ungated()], Stops("none"), max_epochs=1)
-
-
 class SavesFirst(Callback):
     """Saves at the ends of epochs, before the callbacks behind it are called."""
 
