@@ -20,7 +20,6 @@ from hybrid_predict.integrations.lightning_trainer import (
     package_of,
     refuse,
     run_config,
-    trains,
 )
 from hybrid_predict.integrations.options import checked_folder, configuration
 from hybrid_predict.integrations.reporter import Reporter
@@ -171,7 +170,9 @@ class HybridPredict(TrainerCallback):
         if not self.config.enabled:
             return
         refuse(trainer)
-        if not trains(trainer):
+        if not trainer.optimizers:
+            text = "HybridPredict does nothing in this run: it has no optimizer."
+            package_of(trainer).utilities.rank_zero_warn(text)
             return
         clock = TrainerClock(trainer, self.skip_data, self._epochs)
         saved, self._saved = self._saved, None
@@ -219,12 +220,7 @@ class HybridPredict(TrainerCallback):
             self.engine.observe_graph(loss)
 
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *args: Any
     ) -> None:
         """Close a full step, and advance the Trainer's counters."""
         run = self._run
@@ -258,30 +254,27 @@ class HybridPredict(TrainerCallback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Detach from the model, and record the run in the loggers."""
         done = self.engine is not None and self.engine.done
-        self._close(trainer, "finished" if done else "stopped")
+        self._end(trainer, "finished" if done else "stopped")
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Undo predicted steps that are not verified, and say how the run ended."""
         failed = isinstance(exception, Exception) and not trainer.received_sigterm
-        self._close(trainer, f"failed: {processes.summary(exception)}" if failed else "stopped")
+        self._end(trainer, f"failed: {processes.summary(exception)}" if failed else "stopped")
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Detach from the model, however the run ended."""
         if stage == "fit":
-            self._close(trainer, "stopped")
+            self._end(trainer, "stopped")
 
-    def _close(self, trainer: pl.Trainer, status: str) -> None:
-        self._detach(trainer)
-        if self._run is not None:
-            self._run.reporter.close(status)
-
-    def _detach(self, trainer: pl.Trainer) -> None:
+    def _end(self, trainer: pl.Trainer, status: str) -> None:
+        """Leave model and Trainer as they were, and report once how the run ended."""
         if self.engine is not None:
             self.engine.detach()
         if self._run is not None:
             self._run.clock.release()
+            self._run.reporter.close(status)
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks[:] = [each for each in callbacks if not isinstance(each, MissedCheckpoints)]
 
@@ -331,13 +324,11 @@ class MissedCheckpoints(TrainerCallback):
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Call every callback with the last global step that it waits for and that was skipped."""
         before, self._clock.jumped_from = self._clock.jumped_from, None
-        if before is None:
-            return
         after = trainer.global_step
+        skipped = range(after - 1, after if before is None else before, -1)
         for callback in list(trainer.callbacks):  # type: ignore[attr-defined]
-            steps = range(after, before, -1)
-            step = next((each for each in steps if _waits(trainer, callback, each)), after)
-            if step == after:  # it waits for none, or was called already
+            step = next((each for each in skipped if _waits(trainer, callback, each)), None)
+            if step is None or _waits(trainer, callback, after):  # else it was called already
                 continue
             self._clock.set_global_step(step)
             try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, final
 
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import ChainedScheduler, ReduceLROnPlateau
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
@@ -18,6 +18,8 @@ from hybrid_predict.saved import reading
 SkipData = Literal["auto", "draw", "tail", "none"]
 
 _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_NOT_FOLLOWED = (ChainedScheduler, ReduceLROnPlateau)
+"""Schedulers without a count of steps, or that need a metric."""
 
 
 @final
@@ -33,8 +35,7 @@ class Counts:
         epochs: Epochs that the plain run has ended.
         said: Batches in the last epoch that has ended, as its loader said; 0 if it did not.
         used: Batches that this epoch had.
-        stepped: With manual optimization, numbers of the schedulers that the module has stepped in
-            the last full step.
+        stepped: Numbers of the schedulers that the module itself has stepped in the last full step.
     """
 
     steps: int
@@ -55,13 +56,11 @@ class TrainerClock:
     stands owes the batches of one update; they are dropped in this epoch as far as it has any, and
     in the next one otherwise. The last full step of an epoch stays, as user code may wait for it.
 
-    With manual optimization one ``training_step`` is one full step. The global step counts the
-    updates of all optimizers, so a full step of n updates and k ticks advances it by n k. A
-    scheduler that the module steps in one full step after another is stepped in predicted steps
-    too; one that it steps now and then, as at the ends of epochs, is left to it.
+    With manual optimization the global step counts the updates of all optimizers, so a full step of
+    n updates and k ticks advances it by n k. A scheduler that the module steps in one full step
+    after another is stepped in predicted steps too; one that it steps now and then is left to it.
 
-    ``epochs`` is ``max_epochs`` as the user set it; callbacks may add epochs for themselves, as
-    weight averages do for batch norm.
+    ``epochs`` is ``max_epochs`` as the user set it; weight averages may add one for batch norm.
 
     Attributes:
         counts: What is counted, and saved.
@@ -81,13 +80,18 @@ class TrainerClock:
             self._updated = loop.automatic_optimization.optim_progress.optimizer.step
         self._progress = loop.batch_progress
         self._added_epochs = 0 if epochs in (None, -1) else trainer.max_epochs - epochs
-        by_epochs = math.isfinite(self._epochs_left) or any(self._schedulers("epoch"))
+        by_epoch = any(
+            config.interval == "epoch" and not config.reduce_on_plateau
+            for config in trainer.lr_scheduler_configs
+        )
         self._skip_data = skip_data
-        self.drops = by_epochs if skip_data == "auto" else skip_data != "none"
+        self.drops = skip_data != "none"
+        if skip_data == "auto":
+            self.drops = by_epoch or math.isfinite(self._epochs_left)
         self.counts = Counts(0, trainer.global_step, 0, 0, self._epoch, 0, 0, [])
         self.jumped_from: int | None = None
         self._held: list[tuple[Any, int]] = []
-        self._positions: dict[int, int] = {}
+        self._of_module: list[tuple[Any, int]] = []
         self._resume_epoch()
         self._bounded = math.isfinite(self._ahead)
 
@@ -198,9 +202,13 @@ class TrainerClock:
 
         It would go by its own batches and epochs, not by those of the plain run.
         """
-        self._positions = self._of_module()
-        for interval in () if self._manual else ("step", "epoch"):
-            for config in self._schedulers(interval):
+        configs = self._trainer.lr_scheduler_configs
+        if self._manual:
+            own = (c.scheduler for c in configs if not isinstance(c.scheduler, _NOT_FOLLOWED))
+            self._of_module = [(each, each.last_epoch) for each in own]
+            return
+        for config in configs:
+            if not config.reduce_on_plateau:
                 self._held.append((config, config.frequency))
                 config.frequency = sys.maxsize
 
@@ -251,15 +259,13 @@ class TrainerClock:
             "training_step",
             f"{self._updates} optimizer steps in each",
             updates,
-            "Set max_epochs, not max_steps, if it steps them more or less often; let the Trainer "
-            "accumulate gradients, with automatic optimization. Or remove HybridPredict.",
+            "Set max_epochs, not max_steps, and let the Trainer accumulate gradients.",
         )
 
     def _plain_batch(self, step: int) -> int:
         """Return the number in its epoch of the last batch in the plain run's step, from 0."""
-        if math.isfinite(self._batches):
-            step %= int(self._steps(self._batches))
-        return int(min((step + 1) * self._trainer.accumulate_grad_batches, self._batches))
+        in_epoch = step % self._steps(self._batches)
+        return int(min((in_epoch + 1) * self._trainer.accumulate_grad_batches, self._batches))
 
     def drop(self, *, validated: bool = False) -> None:
         """Drop the batches that are owed, but no validation and no end of an epoch.
@@ -329,12 +335,6 @@ class TrainerClock:
         """Whether the Trainer takes the batch under way for the last one of its epoch."""
         return bool(self._trainer.fit_loop.epoch_loop._num_ready_batches_reached())
 
-    def _schedulers(self, interval: str) -> Iterator[Any]:
-        """Yield the settings of the schedulers that count steps, or epochs."""
-        for config in self._trainer.lr_scheduler_configs:
-            if config.interval == interval and not config.reduce_on_plateau:
-                yield config
-
     def _step_schedulers(self, last_batches: list[int], epochs: int) -> None:
         """Step schedulers as the plain run does in steps with these last batches, and epochs."""
         before, self.counts.epochs = self.counts.epochs, max(self.counts.epochs, epochs)
@@ -361,26 +361,16 @@ class TrainerClock:
             self.counts.said = int(said) if math.isfinite(said) else 0
             self.counts.used = used
 
-    def _of_module(self) -> dict[int, int]:
-        """Return the position of each scheduler that the module may step, by its number."""
-        configs = enumerate(self._trainer.lr_scheduler_configs if self._manual else ())
-        return {
-            k: config.scheduler.last_epoch
-            for k, config in configs
-            if hasattr(config.scheduler, "last_epoch")
-            and not isinstance(config.scheduler, ReduceLROnPlateau)
-        }
-
     def _follow_module(self, ticks: int) -> None:
         """Step in predicted steps too what the module has stepped in two full steps in a row."""
         stepped = []
-        for k, position in self._of_module().items():
-            count = position - self._positions.get(k, position)
+        for k, (scheduler, before) in enumerate(self._of_module):
+            count = scheduler.last_epoch - before
             if count:
                 stepped.append(k)
             if k in self.counts.stepped:
                 for _ in range(count * (ticks - 1)):
-                    self._trainer.lr_scheduler_configs[k].scheduler.step()
+                    scheduler.step()
         self.counts.stepped = stepped
 
     def state_dict(self) -> dict[str, Any]:

@@ -56,10 +56,7 @@ def refuse(trainer: pl.Trainer) -> None:
     known = package_of(trainer).strategies
     sharding = (known.ModelParallelStrategy, known.FSDPStrategy)
     supported = (known.SingleDeviceStrategy, known.DDPStrategy, *sharding)
-    strategy, callbacks = trainer.strategy, trainer.callbacks  # type: ignore[attr-defined]
-    if sum(callback.state_key == KEY for callback in callbacks) > 1:
-        remedy = "Keep one of them."
-        raise UnsupportedSetupError("Trainer", "one HybridPredict callback", "several", remedy)
+    strategy = trainer.strategy
     if isinstance(strategy, supported) and not isinstance(strategy, known.DeepSpeedStrategy):
         return
     raise UnsupportedSetupError(
@@ -69,16 +66,6 @@ def refuse(trainer: pl.Trainer) -> None:
         "Set Trainer(strategy='ddp'), or a ModelParallelStrategy to shard the model. "
         "Or remove HybridPredict.",
     )
-
-
-def trains(trainer: pl.Trainer) -> bool:
-    """Return whether an optimizer has a parameter to update; warn if there is none."""
-    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-    found = any(p.requires_grad for group in groups for p in group["params"])
-    if not found:
-        text = "HybridPredict does nothing in this run: no optimizer has a parameter to train."
-        package_of(trainer).utilities.rank_zero_warn(text)
-    return found
 
 
 def run_config(trainer: pl.Trainer, length: int | None, config: HybridConfig) -> HybridConfig:

@@ -1,26 +1,64 @@
-"""Reports on a run while it trains: in lines, to loggers, and in its log."""
+"""Reports on a run while it trains: in lines, to the Trainer's loggers, and in its log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, final
 
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import raise_interrupt
-from hybrid_predict.integrations.loggers import Loggers
-from hybrid_predict.ledger import StepRecord, why_unpredicted
-from hybrid_predict.policy.schedule import Phase
+from hybrid_predict.ledger import SavingsLedger, StepRecord, why_unpredicted
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs import slow_run
+from hybrid_predict.runs.facts import ONE_RUN
 from hybrid_predict.runs.log import NAME, LogWriter, RunLog
 from hybrid_predict.runs.overview import added_cost, cautions, overview
+
+METRICS = (
+    "full_steps",
+    "steps",
+    "corrected_steps",
+    "predicted_steps",
+    "undone_steps",
+    "saved_steps_fraction",
+    "skill",
+    "mean_length",
+    "predicted_per_full_step",
+    "overhead_fraction",
+    "estimated_seconds_saved",
+)
+"""Numbers of the ledger that are logged while the run trains, over full steps."""
+
+KIND_METRICS = ("length", "fitted", "error", "persistence", "advance")
+"""Numbers of ``ledger.skills`` that are logged for every kind of parameters."""
+
+NOTE = "mlflow.note.content"
+"""Tag that MLflow shows as a run's description."""
+
+_HEADING = "**HybridPredict:**"
+"""Beginning of a description that the plug-in has written, and not the user."""
 
 logger = processes.rank_zero_logger(__name__)
 
 # Audits, which compare seconds, mute it.
 _slow_logger = processes.rank_zero_logger(slow_run.__name__)
+
+
+def numbers(ledger: SavingsLedger, *, kinds: bool = True) -> dict[str, float]:
+    """Return the numbers of a ledger that are known and not 0, by the names that loggers get.
+
+    ``kinds`` is whether those of single kinds of parameters are among them.
+    """
+    known = {name: getattr(ledger, name) for name in METRICS}
+    found = {f"hybrid_predict/{name}": float(value) for name, value in known.items() if value}
+    for kind, skill in ledger.skills.items() if kinds else ():
+        for name in KIND_METRICS:
+            if name in skill:
+                found[f"hybrid_predict/{kind}.{name}"] = float(skill[name])
+    return found
 
 
 def _contained(report: Callable[..., None]) -> Callable[..., None]:
@@ -65,10 +103,10 @@ class Reporter:
         self._say = say
         self._audited = audited
         self._ledger = engine.ledger
-        self._loggers = Loggers(loggers)
+        self._loggers = loggers
+        self._failed: set[int] = set()
         self._unlogged: int | None = None  # position of the last full step, if no logger has it
         self._closed = False
-        self._phase: Phase | None = None
         self._slow = slow_run.SlowRun(engine)
         self._writer = LogWriter(None if folder is None else folder / NAME)
 
@@ -87,9 +125,6 @@ class Reporter:
             self._begin()
         elif self.log.steps != self._engine.schedule.total:
             self._writer.plan(overview(self._engine))
-        if record.phase is not self._phase:
-            self._phase = record.phase
-            logger.info("Full step %d: phase %s.", record.step, record.phase.value)
         if slow := self._slow.warning(record.step):
             _slow_logger.warning("Full step %d: %s.", record.step, slow)
         self._writer.step(record, self._ledger)
@@ -112,18 +147,57 @@ class Reporter:
         self._say(f"HybridPredict {text}.")
         done = self._ledger.full_steps - 1
         self._writer.start(plan, engine.config.to_dict(), done, self._audited)
-        self._loggers.begin(engine.config)
+        # Fields that are set, under names that no user has.
+        fields = {name: x for name, x in engine.config.to_dict().items() if x is not None}
+        plain = (int, float)
+        self._log(
+            "log_hyperparams",
+            {
+                f"hybrid_predict/{name}": x if isinstance(x, plain) else str(x)
+                for name, x in fields.items()
+            },
+        )
 
     def _log_row(self) -> None:
         if self._unlogged is not None:
-            self._loggers.row(self._ledger, self._unlogged)
+            self._log("log_metrics", numbers(self._ledger), step=self._unlogged)
         self._unlogged = None
+
+    def _log(self, method: str, *args: Any, **options: Any) -> None:
+        for each in self._loggers:
+            with self._failing(each):
+                getattr(each, method)(*args, **options)
+
+    @contextmanager
+    def _failing(self, target: Any) -> Iterator[None]:
+        """Warn once of a logger that raises; training and the other loggers continue."""
+        try:
+            yield
+        except Exception as error:
+            raise_interrupt(error)
+            if id(target) not in self._failed:
+                text = "hybrid_predict could not record the run in %s: %r. Training continues."
+                logger.warning(text, type(target).__name__, error)
+            self._failed.add(id(target))
+
+    def _end_in_mlflow(self, status: str) -> None:
+        """Leave status, description and ledger; a description of the user stays."""
+        for each in self._loggers:
+            if "MLFlowLogger" not in [cls.__name__ for cls in type(each).__mro__]:
+                continue
+            with self._failing(each):
+                client = each.experiment
+                run = each.run_id
+                client.set_tag(run, "hybrid_predict.status", status)
+                if _HEADING in client.get_run(run).data.tags.get(NOTE, _HEADING):
+                    client.set_tag(run, NOTE, f"{_HEADING} {self._ledger}.\n\n{ONE_RUN}")
+                client.log_dict(run, self._ledger.summary(), "hybrid_predict/ledger.json")
 
     @_contained
     def close(self, status: str) -> None:
         """Report how the run ended, ``finished``, ``stopped`` or ``failed: ...``; once."""
         self._log_row()
-        self._loggers.end(self._ledger, status)
+        self._end_in_mlflow(status)
         if self.log.start:
             self._writer.end(status)
         self._stop()

@@ -214,7 +214,7 @@ def passes_over(folder: Path) -> None:
     assert run.ledger.undone_steps == 1
 
 
-refused("two `HybridPredict` callbacks", "one HybridPredict callback", callbacks=[Ungated()])
+refused("two `HybridPredict` callbacks", "that no other engine has", callbacks=[Ungated()])
 
 
 @row("another callback or the module ends an epoch")

@@ -190,31 +190,6 @@ def test_checkpoints_come_at_the_first_step_that_reaches_each_multiple(
     assert same(weights(model), weights(bare))
 
 
-@pytest.mark.parametrize(
-    ("batches", "window", "interval", "every"),
-    [(1, 1, 1.0, 3), (7, 4, 1.0, 1), (33, 2, 0.1, 1)],
-)
-def test_short_epochs_never_outrun_the_clock(
-    batches: int, window: int, interval: float, every: int
-) -> None:
-    callback = Ungated(speedup=1.5)
-    trainer, _ = fit([callback], Epochs([batches], (1, every)), max_epochs=12,
-                     accumulate_grad_batches=window, val_check_interval=interval)  # fmt: skip
-    total = 12 * -(-batches // window)
-    assert trainer.global_step == callback.ledger.steps == total
-    assert callback.ledger.full_steps == round(total / 1.5)
-    assert positions(trainer) == [total, 12 // every]
-    assert batches > 2 or trainer.current_epoch < 12
-
-
-def test_a_length_that_the_trainer_does_not_know_can_be_given() -> None:
-    kwargs = {"max_steps": -1, "max_epochs": -1, "max_time": "00:00:10:00"}
-    for skip_data in ("auto", "none"):
-        callback = Ungated(total_steps=30, skip_data=skip_data)
-        trainer, _ = fit([callback], Net("none"), **kwargs)
-        assert (callback.ledger.full_steps, trainer.global_step) == (20, 30)
-
-
 def validated(*callbacks: Any, **limit: int) -> list[int]:
     """The global steps of the validations of a run that ends when patience does."""
     steps: list[int] = []
@@ -316,15 +291,10 @@ RUNS_THAT_CHANGE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     ),
 
     "a stream that says too much": (by_epoch, lambda: DataLoader(Claims(40, 48), 4), SIX),
-    "a stream and a worker": (
-        by_epoch, lambda: DataLoader(Claims(40, 48), 4, num_workers=1), {"max_epochs": 3},
-    ),
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Your `IterableDataset` has `__len__`", "ignore:os.fork.. was called"
-)
+@pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__`")
 @pytest.mark.parametrize("name", RUNS_THAT_CHANGE)
 def test_a_run_whose_epochs_change_is_the_plain_run_step_for_step(name: str) -> None:
     make, data, options = RUNS_THAT_CHANGE[name]

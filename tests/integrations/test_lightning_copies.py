@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
-from lightning_models import Ungated, fit, same, weights
+from lightning_models import Ungated, fit
 
 from hybrid_predict import FittedPredictor, HybridPredict, SpectralUpdate
 from hybrid_predict.config import HybridConfig
@@ -46,24 +45,6 @@ def test_copies_of_a_callback_that_has_run_start_anew_and_leave_its_ledger(how: 
     state: dict[str, Any] = {}
     mine.on_save_checkpoint(trainer, model, state)
     assert state["hybrid_predict"]["engine"]["ledger"]["full_steps"] == ledger.full_steps
-
-
-def test_copies_in_the_middle_of_a_run_hold_settings_and_its_ledger_so_far() -> None:
-    """They are no part of the run, which goes on as if nobody had copied anything."""
-    mine, copies = Ungated(**OPTIONS), []
-
-    class Copying(Callback):
-        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, number: int) -> None:
-            if number == 3 and not copies:  # inside a full step
-                copies.append(copy.deepcopy(mine))
-                assert copies[0].ledger.full_steps == mine.ledger.full_steps
-
-    _, model = fit([mine, Copying()], max_steps=30)
-    _, twin = fit([Ungated(**OPTIONS)], max_steps=30)
-    assert same(weights(model), weights(twin))
-    assert copies[0].engine is None and repr(copies[0]) == repr(mine)
-    fit(copies, max_steps=20)
-    assert copies[0].ledger.steps == 20 and mine.ledger.steps == 30
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, pickled])

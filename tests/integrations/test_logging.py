@@ -12,8 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 from lightning_models import Net, StopAt, Ungated, fit
 
 from hybrid_predict import SavingsLedger
-from hybrid_predict.integrations.loggers import NOTE, numbers
-from hybrid_predict.runs.log import NAME, read_log
+from hybrid_predict.integrations.reporter import NOTE, numbers
 
 COURSE = {
     "steps", "full_steps", "corrected_steps", "predicted_steps", "saved_steps_fraction",
@@ -130,21 +129,3 @@ def test_a_second_fit_into_the_same_run_is_recorded_and_a_description_of_the_use
     logger.experiment.set_tag(logger.run_id, NOTE, "the user's own")
     fit([Ungated()], max_steps=6, logger=logger)
     assert run().tags[NOTE] == "the user's own"
-
-
-def test_a_logger_that_fails_costs_a_warning_and_the_others_are_served(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Failing(CSVLogger):
-        def log_hyperparams(self, params: Any = None) -> None:
-            raise ConnectionError("the server is gone")
-
-    loggers = [Failing(tmp_path, "failing"), CSVLogger(tmp_path, "sound")]
-    callback = Ungated(log_dir=str(tmp_path / "log"))
-    trainer, _ = fit([callback], max_steps=20, logger=loggers, log_every_n_steps=5)
-    assert trainer.global_step == 20 == callback.ledger.steps
-    messages = [r.getMessage() for r in caplog.records]
-    assert sum("could not record the run in Failing" in m and "is gone" in m for m in messages) == 1
-
-    assert float(plugin_rows(loggers[1])[-1]["steps"]) == 20
-    assert read_log(tmp_path / "log" / NAME).status == "finished"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -40,34 +39,20 @@ def in_the_trainer_of_the_package() -> Trained:
     return net, trainer.fit(batch(k) for k in count()), scheduler.last_epoch
 
 
-class FabricRun:
-    """The run of the plain loop with Fabric, which can stop and be saved."""
-
-    def __init__(self) -> None:
-        self.fabric = Fabric(accelerator="cpu", devices=1)
-        self.plain, optimizer, self.scheduler = parts()
-        self.model, self.optimizer = self.fabric.setup(self.plain, optimizer)
-        self.engine = HybridEngine(self.model.module, self.optimizer.optimizer, config())
-
-    def train(self, until: int = STEPS) -> nn.Module:
-        while self.engine.ledger.steps < until:
-            self.engine.before_step()
-            loss = loss_of(self.model, batch(self.engine.ledger.full_steps))
-            self.fabric.backward(loss)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            for _ in range(self.engine.after_step(loss).ticks):
-                self.scheduler.step()
-        return self.plain
-
-    def state(self) -> dict[str, Any]:
-        return {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler,
-                "engine": self.engine}  # fmt: skip
-
-
 def in_fabric() -> Trained:
-    run = FabricRun()
-    return run.train(), run.engine.ledger, run.scheduler.last_epoch
+    fabric = Fabric(accelerator="cpu", devices=1)
+    plain, inner, scheduler = parts()
+    model, optimizer = fabric.setup(plain, inner)
+    engine = HybridEngine(model.module, optimizer.optimizer, config())
+    while not engine.done:
+        engine.before_step()
+        loss = loss_of(model, batch(engine.ledger.full_steps))
+        fabric.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        for _ in range(engine.after_step(loss).ticks):
+            scheduler.step()
+    return plain, engine.ledger, scheduler.last_epoch
 
 
 class Batches(IterableDataset[Tensor]):
@@ -113,14 +98,6 @@ def test_the_weights_are_those_of_the_plain_loop_bit_for_bit(way: str) -> None:
     assert same_bits(dict(net.state_dict()), dict(expected.state_dict()))
     assert (ledger.full_steps, ledger.predicted_steps) == (20, 10)
     assert engine.ledger.full_steps == ledger.full_steps and last == STEPS
-
-
-def test_fabric_saves_and_loads_the_engine_among_the_rest(tmp_path: Path) -> None:
-    first, resumed = FabricRun(), FabricRun()
-    first.train(14)
-    first.fabric.save(tmp_path / "checkpoint", first.state())
-    resumed.fabric.load(tmp_path / "checkpoint", resumed.state())
-    assert same_bits(resumed.train().state_dict(), first.train().state_dict())
 
 
 @pytest.fixture
