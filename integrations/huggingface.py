@@ -44,9 +44,9 @@ FILE = "hybrid_predict.pt"
 """Name of the file with the plug-in's state in each checkpoint folder."""
 
 _UNSEEN = (
-    "HybridPredict does not see the loss, as the model's output has none or is compiled: gradients "
-    "alone decide whether predicted steps stand, and names and shapes decide the kinds of "
-    "parameters. Set kinds={...} if one is wrong."
+    "HybridPredict does not see the loss in the model's output: gradients alone decide whether "
+    "predicted steps stand, and names and shapes the kinds of parameters. Set kinds={...} if one "
+    "is wrong."
 )
 
 logger = logging.getLogger(__name__)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from torch import Tensor
 
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.errors import ConfigError, MissingExtraError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning_clock import SkipData, TrainerClock
-from hybrid_predict.integrations.lightning_trainer import (
-    KEY,
-    TrainerCallback,
-    continue_random_states,
-    log_folder,
-    package_of,
-    refuse,
-    run_config,
-)
 from hybrid_predict.integrations.options import checked_folder, configuration
 from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.ledger import SavingsLedger
@@ -28,13 +23,34 @@ from hybrid_predict.model.cost import batch_size
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.log import RunLog
 from hybrid_predict.saved import check_entries, check_state, reading
-from hybrid_predict.tensors.random_states import random_states
+from hybrid_predict.tensors.random_states import random_states, set_random_states
+
+KEY = "hybrid_predict"
+"""Key of the callback's state in a checkpoint."""
+
+_NAMES = ("pytorch_lightning", "lightning.pytorch")
+_INSTALLED: list[Any] = []
+_shared: Any = sys.modules.get("lightning_utilities.core.rank_zero")
+_log = _shared.log if {*_NAMES} & sys.modules.keys() else None
+for _name in _NAMES:
+    with suppress(ImportError):
+        _INSTALLED.append(import_module(_name))
+if _log is not None:  # importing a package redirects the messages of the other to its own logger
+    _shared.log = _log
+if not _INSTALLED:
+    raise MissingExtraError("HybridPredict", "lightning")
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
     from hybrid_predict.forecast.predictors import AbstractPredictor
     from hybrid_predict.updates import AbstractUpdate
+
+    TrainerCallback = pl.Callback
+else:
+
+    class TrainerCallback(*(package.Callback for package in _INSTALLED)):
+        """A ``Callback`` of every installed package, as each Trainer asks for its own."""
 
 
 @final
@@ -170,8 +186,9 @@ class HybridPredict(TrainerCallback):
         if not self.config.enabled:
             return
         refuse(trainer)
-        if not trainer.optimizers:
-            text = "HybridPredict does nothing in this run: it has no optimizer."
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        if not any(p.requires_grad for group in groups for p in group["params"]):
+            text = "HybridPredict does nothing in this run: no optimizer has a parameter to train."
             package_of(trainer).utilities.rank_zero_warn(text)
             return
         clock = TrainerClock(trainer, self.skip_data, self._epochs)
@@ -345,3 +362,69 @@ def _waits(trainer: pl.Trainer, callback: Any, step: int) -> bool:
     # Only callbacks that average weights have this method, in some versions of Lightning.
     should_update = getattr(callback, "should_update", None)
     return should_update is not None and bool(should_update(step_idx=step - 1))
+
+
+def package_of(trainer: Any) -> Any:
+    """Return the package that a Trainer's class comes from, as a module.
+
+    Raises:
+        UnsupportedSetupError: If it comes from another package.
+    """
+    for package in _INSTALLED:
+        if isinstance(trainer, package.Trainer):
+            return package
+    expected = "a Trainer of lightning.pytorch or pytorch_lightning"
+    raise UnsupportedSetupError("Trainer", expected, type(trainer).__name__)
+
+
+def refuse(trainer: pl.Trainer) -> None:
+    """Raise UnsupportedSetupError for set-ups that are not supported."""
+    known = package_of(trainer).strategies
+    sharding = (known.ModelParallelStrategy, known.FSDPStrategy)
+    supported = (known.SingleDeviceStrategy, known.DDPStrategy, *sharding)
+    strategy = trainer.strategy
+    if isinstance(strategy, supported) and not isinstance(strategy, known.DeepSpeedStrategy):
+        return
+    raise UnsupportedSetupError(
+        "Trainer",
+        "a single device, DDP, FSDP, or ModelParallelStrategy with fully_shard (FSDP2)",
+        type(strategy).__name__,
+        "Set Trainer(strategy='ddp'), or a ModelParallelStrategy to shard the model. "
+        "Or remove HybridPredict.",
+    )
+
+
+def run_config(trainer: pl.Trainer, length: int | None, config: HybridConfig) -> HybridConfig:
+    """Return a configuration with the run's length, which the Trainer may not know."""
+    length = config.total_steps if length is None else length
+    if length is not None:
+        return config.with_length(length)
+    batches = trainer.num_training_batches
+    raise UnsupportedSetupError(
+        "Trainer",
+        "a run whose number of optimizer updates is known",
+        f"max_steps={trainer.max_steps}, max_epochs={trainer.max_epochs}, {batches} batches",
+        "Set Trainer(max_steps=...), or max_epochs with limit_train_batches if the loader has no "
+        "length; or HybridPredict(total_steps=...), at which the run ends.",
+    )
+
+
+def log_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
+    """Return the folder for the log of a run, or None; ``auto`` is that of the first logger."""
+    if log_dir != "auto":
+        return None if log_dir is None else Path(log_dir)
+    folders = [getattr(each, "log_dir", None) for each in trainer.loggers]
+    folder = next((each for each in folders if isinstance(each, str)), "://")
+    return None if "://" in folder else Path(folder)
+
+
+def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:
+    """Restore every rank's random generators, and the iterator of the epoch."""
+    if len(states) == processes.size():
+        set_random_states(states[processes.rank()])
+    loop = trainer.fit_loop
+    progress = loop.epoch_loop.batch_progress
+    if loop.restarted_on_epoch_end or progress.is_last_batch or progress.current.ready == 0:
+        # The epoch's iterator drew its seeds before the states were restored; make a new one.
+        assert loop._data_fetcher is not None
+        iter(loop._data_fetcher)

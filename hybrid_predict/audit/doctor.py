@@ -19,8 +19,7 @@ from hybrid_predict.audit.training import fit, preserved
 from hybrid_predict.audit.trial import Trial, TrialEnd
 from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
-from hybrid_predict.integrations.lightning import HybridPredict
-from hybrid_predict.integrations.lightning_trainer import log_folder
+from hybrid_predict.integrations.lightning import HybridPredict, log_folder
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.overview import Overview
 from hybrid_predict.runs.runtime import collected, quiet

@@ -21,7 +21,7 @@ from loops import Bench, make_config, same_bits
 
 from hybrid_predict import FittedPredictor, HybridPredict, SavingsLedger
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.integrations.lightning_trainer import KEY
+from hybrid_predict.integrations.lightning import KEY
 
 
 def check(error: CheckpointError) -> None:

@@ -26,7 +26,6 @@ from hybrid_predict import (
     SavingsLedger,
     TorchModel,
 )
-from hybrid_predict.errors import UnsupportedSetupError
 
 Trained = tuple[nn.Module, SavingsLedger, int]
 """The net, the run's ledger, and the step at which the schedule ended."""
@@ -133,16 +132,3 @@ def test_accelerate_trains_as_the_plain_loop_does(
     assert same_bits(net.state_dict(), expected.state_dict())
     assert scheduler.scheduler.last_epoch == STEPS
     assert engine.ledger.predicted_steps == plain.ledger.predicted_steps > 5
-
-
-@pytest.mark.parametrize("framework", ["fabric", "accelerate"])
-def test_the_optimizer_that_a_framework_wraps_is_asked_for(
-    accelerator: Any, framework: str
-) -> None:
-    net, optimizer, _ = parts()
-    if framework == "fabric":
-        wrapped = Fabric(accelerator="cpu", devices=1).setup(net, optimizer)
-    else:
-        wrapped = accelerator(cpu=True).prepare(net, optimizer)
-    with pytest.raises(UnsupportedSetupError, match="inner optimizer"):
-        HybridEngine(*wrapped, config())

@@ -77,11 +77,6 @@ def test_a_run_that_is_resumed_after_it_fell_back_says_so(lines: Any, tmp_path: 
     assert lines()[-2] == f"HybridPredict {plugin.ledger.fell_back}."
 
 
-def test_without_the_plug_in_nothing_is_said(lines: Any) -> None:
-    fit([HybridPredict(enabled=False)], max_steps=10)
-    assert lines() == []
-
-
 def test_a_run_that_takes_longer_than_plain_training_gets_one_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,12 +114,3 @@ def test_the_log_can_be_put_elsewhere_or_left_out(
     fit([Ungated(log_dir=log_dir)], max_steps=10, logger=logger)
     assert sorted(path.name for path in tmp_path.iterdir()) == left
     assert [path.parent.name for path in tmp_path.rglob(NAME)] == left[: log_dir == "here"]
-
-
-def test_a_disk_that_fails_costs_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("")
-    trainer, _ = fit([Ungated(log_dir=str(tmp_path / "file"))], max_steps=20)
-    assert trainer.global_step == 20
-    assert sum("training goes on without it" in r.getMessage() for r in caplog.records) == 1
