@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -22,21 +24,19 @@ from hybrid_predict.errors import (
     MissingExtraError,
     UnsupportedSetupError,
 )
-from hybrid_predict.integrations.configuration import configuration
-from hybrid_predict.integrations.loggers import numbers
-from hybrid_predict.integrations.reporter import Reporter, checked_folder
-from hybrid_predict.ledger import SavingsLedger, StepRecord
+from hybrid_predict.integrations.options import checked_folder, configuration
+from hybrid_predict.integrations.reporter import Reporter, numbers
+from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.model.module_hooks import OwnHook
 from hybrid_predict.runs.log import RunLog
 from hybrid_predict.saved import reading
 
 try:
+    from tqdm.auto import tqdm
     from transformers import TrainerCallback, TrainerState, TrainingArguments
     from transformers.trainer_callback import DefaultFlowCallback
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
     from transformers.training_args import ParallelMode
-
-    from hybrid_predict.integrations.huggingface_screen import TrainerScreen, call_first
 except ImportError as error:
     raise MissingExtraError("HybridPredictCallback", "huggingface") from error
 
@@ -44,14 +44,9 @@ FILE = "hybrid_predict.pt"
 """Name of the file with the plug-in's state in each checkpoint folder."""
 
 _UNSEEN = (
-    "HybridPredict does not see the loss, as the model's output has none or is compiled: gradients "
-    "alone decide whether predicted steps stand, and names and shapes decide the kinds of "
-    "parameters. Set kinds={...} if one is wrong."
-)
-
-_ENDS_EARLY = (
-    "The run that is resumed had %d predicted steps, and its schedule counts them: without the "
-    "callback it ends %d full steps before the run does. Set enabled=True, or end the run earlier."
+    "HybridPredict does not see the loss in the model's output: gradients alone decide whether "
+    "predicted steps stand, and names and shapes the kinds of parameters. Set kinds={...} if one "
+    "is wrong."
 )
 
 logger = logging.getLogger(__name__)
@@ -64,24 +59,19 @@ class HybridPredictCallback(TrainerCallback):
     ``num_train_epochs``, is the run's length; the scheduler is stepped as many times. The Trainer's
     ``global_step`` counts full steps, one per optimizer step as always. The Trainer stops when the
     run is done, after about ``max_steps / speedup`` full steps; with ``speedup="auto"`` the run
-    decides after how many.
+    decides after how many. Callbacks that are listed behind this one get its numbers in ``logs``.
 
     Args:
         speedup: See :class:`HybridConfig`; None uses the value in ``config``.
         config: A configuration, or its fields by name; the other arguments override it.
         log_dir: Folder of the run's log, which ``hybrid-predict report`` and ``watch`` read.
             ``auto`` is the Trainer's ``output_dir``; None writes no log.
-        **fields: All other fields of :class:`HybridConfig`, except ``total_steps``, which the
-            Trainer determines.
-
-    Attributes:
-        engine: The engine of the current or last run, None before the first.
+        **fields: All other fields of :class:`HybridConfig` but ``total_steps``.
 
     Raises:
         ConfigError: If an argument is unknown or invalid.
         UnsupportedSetupError: At the start of training, if the set-up is not supported.
-        CheckpointError: If the state of a resumed run is damaged, or it is missing and the run had
-            predicted steps.
+        CheckpointError: If a resumed run's state is damaged, or missing and needed.
     """
 
     def __init__(
@@ -100,10 +90,8 @@ class HybridPredictCallback(TrainerCallback):
         self.log_dir = checked_folder(log_dir)
         self.engine: HybridEngine | None = None
         self._reporter: Reporter | None = None
-        self._screen: TrainerScreen | None = None
         self._start = 0
         self._loss: Tensor | None = None
-        self._record: StepRecord | None = None
         self._hook: Any = None
 
     @property
@@ -122,18 +110,15 @@ class HybridPredictCallback(TrainerCallback):
         """Attach to model and optimizer, and load the state of a resumed run."""
         self._end()  # of a run that an error has ended, which the Trainer does not tell
         self.engine = self._reporter = None
-        ahead = _steps_ahead(state, kwargs.get("lr_scheduler"))
         if not self.config.enabled or model is None:
-            if ahead:
-                logger.warning(_ENDS_EARLY, ahead, ahead)
             return
         refuse(args)
         saved = _load(args, state) if state.global_step else None
+        ahead = _steps_ahead(state, kwargs.get("lr_scheduler"))
         if saved is None and ahead:
             raise CheckpointError(
-                f"resume_from_checkpoint: expected the file {FILE} of this run, because the "
-                f"scheduler is {ahead} steps ahead of {state.global_step} full steps, but found "
-                "none. Resume from a folder in output_dir, or also set "
+                f"resume_from_checkpoint: expected the file {FILE} of this run, which had {ahead} "
+                "predicted steps, but found none. Resume from a folder in output_dir, or also set "
                 "TrainingArguments(resume_from_checkpoint=...) to the folder."
             )
         self._start = saved[0] if saved else state.global_step
@@ -148,10 +133,11 @@ class HybridPredictCallback(TrainerCallback):
                 engine.detach()
                 raise
         self.engine = engine
-        self._screen = TrainerScreen(state, call_first(self))
-        folder = Path(args.output_dir if self.log_dir == "auto" else self.log_dir or "")
-        logs = self.log_dir is not None and state.is_world_process_zero
-        self._reporter = Reporter(engine, self._screen, folder if logs else None)
+        if state.is_world_process_zero:
+            place = args.output_dir if self.log_dir == "auto" else self.log_dir
+            say = partial(tqdm.write, file=sys.stderr)
+            folder = None if place is None else Path(place)
+            self._reporter = Reporter(engine, say, folder)
         if not args.torch_compile:
             self._hook = model.register_forward_hook(OwnHook(self._keep_loss))
         control.should_training_stop |= engine.done
@@ -162,28 +148,24 @@ class HybridPredictCallback(TrainerCallback):
             self._loss = None
             self.engine.before_step(args.train_batch_size)
 
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Close a full step right after the optimizer has updated."""
+    def on_optimizer_step(
+        self, args: Any, state: Any, control: Any, lr_scheduler: Any = None, **kwargs: Any
+    ) -> None:
+        """Close a full step right after its update, and step the scheduler for predicted steps."""
         if self.engine is not None and self.engine.in_step:
             first = state.is_world_process_zero and self.ledger.full_steps == 0
             if first and self._loss is None:
                 logger.warning(_UNSEEN)
-            self._record = self.engine.after_step()
+            record = self.engine.after_step()
+            if self._reporter is not None:
+                self._reporter.step(record)
+            if _counts_steps(lr_scheduler):
+                for _ in range(record.ticks - 1):  # the Trainer steps it for the full step
+                    lr_scheduler.step()
 
-    def on_step_end(
-        self, args: Any, state: Any, control: Any, lr_scheduler: Any = None, **kwargs: Any
-    ) -> None:
-        """Step the scheduler for predicted steps, and stop the Trainer if the run is done."""
-        record, self._record = self._record, None
-        if self.engine is None or record is None or self._reporter is None:
-            return
-        self._reporter.step(record)
-        if _counts_steps(lr_scheduler):
-            for _ in range(record.ticks - 1):  # the Trainer has stepped it for the full step
-                lr_scheduler.step()
-        self._advance()
-        if self.engine.done:
-            # What the Trainer does at its last step: it evaluates, saves and stops.
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop the Trainer if the run is done, as at its own last step: evaluate, save, stop."""
+        if self.engine is not None and self.engine.done:
             last = replace(state, max_steps=state.global_step)
             DefaultFlowCallback().on_step_end(args, last, control)
 
@@ -191,7 +173,7 @@ class HybridPredictCallback(TrainerCallback):
         """Add the savings to the metrics that are logged, and to ``state.log_history``."""
         if self.engine is None or logs is None or not logs.keys() & {"loss", "train_loss"}:
             return
-        known = numbers(self.ledger)
+        known = numbers(self.ledger, kinds=False)
         logs.update(known)
         state.log_history[-1].update(known)
 
@@ -212,17 +194,6 @@ class HybridPredictCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Detach from the model, and end the run's log."""
         self._end()
-
-    def _advance(self) -> None:
-        """Tell the progress bar how many full steps the run will probably have."""
-        engine = self.engine
-        ledger = self.ledger
-        assert engine is not None and self._screen is not None
-        total = engine.schedule.total
-        planned = engine.schedule.planned
-        share = ledger.full_steps / ledger.steps if engine.config.paced else 1 - planned / total
-        to_come = (total - ledger.steps) * share
-        self._screen.advance(self._start + ledger.full_steps + to_come)
 
     def _keep_loss(self, module: nn.Module, args: Any, output: Any) -> None:
         """Pass the sum of the losses in an accumulation window to the engine, and their graphs."""
@@ -246,21 +217,18 @@ class HybridPredictCallback(TrainerCallback):
 
 def refuse(args: TrainingArguments) -> None:
     """Raise UnsupportedSetupError if the arguments ask for what is not supported."""
-    expected = "a single device, or DistributedDataParallel"
-    if args.deepspeed or args.fsdp:
-        got = "deepspeed" if args.deepspeed else "fsdp"
-        remedy = "Leave this argument out; torchrun then trains with DistributedDataParallel."
-    elif args.parallel_mode is ParallelMode.NOT_DISTRIBUTED:
-        got = "nn.DataParallel"
-        remedy = "Start the script with torchrun, or use a single device."
-    elif getattr(args, "enable_jit_checkpoint", False):
-        expected = "enable_jit_checkpoint=False, whose checkpoints callbacks do not see"
-        got = "enable_jit_checkpoint=True"
-        remedy = "Set control.should_save in a callback's on_step_end after SIGTERM."
-    else:
-        return
-    remedy += " Or remove HybridPredictCallback."
-    raise UnsupportedSetupError("TrainingArguments", expected, got, remedy)
+    asked = {
+        "deepspeed": args.deepspeed,
+        "fsdp": args.fsdp,
+        "nn.DataParallel": args.parallel_mode is ParallelMode.NOT_DISTRIBUTED,
+        # Its checkpoints are saved without a word to callbacks.
+        "enable_jit_checkpoint": getattr(args, "enable_jit_checkpoint", False),
+    }
+    for name, value in asked.items():
+        if value:
+            expected = "a single device, or DistributedDataParallel"
+            remedy = "Leave it out, and start several processes with torchrun."
+            raise UnsupportedSetupError("TrainingArguments", expected, name, remedy)
 
 
 def _counts_steps(scheduler: Any) -> bool:

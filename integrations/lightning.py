@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import logging
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from torch import Tensor
 
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.integrations.configuration import configuration
-from hybrid_predict.integrations.last_run import LastRun
+from hybrid_predict.errors import ConfigError, MissingExtraError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning_clock import SkipData, TrainerClock
-from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
-from hybrid_predict.integrations.lightning_screen import TrainerScreen, event_folder
-from hybrid_predict.integrations.lightning_signals import HeldSignals
-from hybrid_predict.integrations.lightning_start import (
-    KEY,
-    continue_random_states,
-    refuse,
-    run_config,
-    saved_ledger,
-    trains,
-    warn,
-    warn_of_counts,
-)
-from hybrid_predict.integrations.reporter import Reporter, checked_folder, ending
+from hybrid_predict.integrations.options import checked_folder, configuration
+from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.model.cost import batch_size
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.log import RunLog
-from hybrid_predict.tensors.random_states import random_states
+from hybrid_predict.saved import check_entries, check_state, reading
+from hybrid_predict.tensors.random_states import random_states, set_random_states
+
+KEY = "hybrid_predict"
+"""Key of the callback's state in a checkpoint."""
+
+_NAMES = ("pytorch_lightning", "lightning.pytorch")
+_INSTALLED: list[Any] = []
+_shared: Any = sys.modules.get("lightning_utilities.core.rank_zero")
+_log = _shared.log if {*_NAMES} & sys.modules.keys() else None
+for _name in _NAMES:
+    with suppress(ImportError):
+        _INSTALLED.append(import_module(_name))
+if _log is not None:  # importing a package redirects the messages of the other to its own logger
+    _shared.log = _log
+if not _INSTALLED:
+    raise MissingExtraError("HybridPredict", "lightning")
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -41,7 +46,31 @@ if TYPE_CHECKING:
     from hybrid_predict.forecast.predictors import AbstractPredictor
     from hybrid_predict.updates import AbstractUpdate
 
-logger = logging.getLogger(__name__)
+    TrainerCallback = pl.Callback
+else:
+
+    class TrainerCallback(*(package.Callback for package in _INSTALLED)):
+        """A ``Callback`` of every installed package, as each Trainer asks for its own."""
+
+
+@final
+class LastRun:
+    """Ledger and log of the last run of a callback, or of any of its copies in this process.
+
+    Some packages train with a deep copy of a callback. A deep copy shares this object with its
+    original; a pickle has a ledger of its own, and no log.
+    """
+
+    log = RunLog()
+
+    def __init__(self) -> None:
+        self.ledger = SavingsLedger()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LastRun:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"ledger": self.ledger}
 
 
 @final
@@ -49,11 +78,9 @@ logger = logging.getLogger(__name__)
 class _Run:
     """What exists while a Trainer trains, and until the callback is used again."""
 
-    trainer: pl.Trainer
     engine: HybridEngine
     clock: TrainerClock
     reporter: Reporter
-    signals: HeldSignals
     loss: Tensor | None = None
 
 
@@ -61,7 +88,8 @@ class _Run:
 class HybridPredict(TrainerCallback):
     """Trains the Trainer's model in fewer full steps: corrected updates, predicted steps.
 
-    It works with the Trainer of ``lightning`` and of ``pytorch_lightning``. The LightningModule,
+    It works with the Trainer of ``lightning`` and of ``pytorch_lightning``, one at a time; a second
+    Trainer that trains meanwhile needs a callback of its own. The LightningModule,
     its optimizers and its schedulers are not modified. Global step, schedulers and epochs count
     predicted steps too, so a Trainer with ``max_steps=3000`` stops after about ``3000 / speedup``
     full steps, with its schedule complete; with ``speedup="auto"`` the run decides after how many.
@@ -128,9 +156,6 @@ class HybridPredict(TrainerCallback):
         chosen = [f"{k}={v!r}" for k, v in vars(self.config).items() if v != default[k]]
         return f"{type(self).__name__}({', '.join(chosen)})"
 
-    def __str__(self) -> str:
-        return f"{self!r}: {self.ledger}" if self.ledger.steps else repr(self)
-
     @property
     def state_key(self) -> str:
         """Key of the state in a checkpoint; it does not depend on the arguments."""
@@ -151,33 +176,20 @@ class HybridPredict(TrainerCallback):
         return {name: value for name, value in vars(self).items() if name not in of_a_run}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Reset the callback, and read the run's length before other callbacks change it.
-
-        Raises:
-            UnsupportedSetupError: If another Trainer trains with this callback at the moment.
-        """
-        if stage != "fit":
-            return
-        if self._used_by_another(trainer):
-            raise UnsupportedSetupError(
-                "HybridPredict",
-                "a callback of its own in each Trainer",
-                "one with which another Trainer trains at the moment",
-                "Give this Trainer another one: HybridPredict(...) or copy.deepcopy(callback).",
-            )
-        self.engine = self._run = None
-        self._epochs = trainer.max_epochs
-
-    def _used_by_another(self, trainer: pl.Trainer) -> bool:
-        other = None if self._run is None else self._run.trainer
-        return other is not None and other is not trainer and other.state.status == "running"
+        """Reset the callback, and read the run's length before other callbacks change it."""
+        if stage == "fit":
+            self.engine = self._run = None
+            self._epochs = trainer.max_epochs
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Attach to model, optimizers and Trainer, and load the state of a resumed run."""
         if not self.config.enabled:
             return
         refuse(trainer)
-        if not trains(trainer):
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        if not any(p.requires_grad for group in groups for p in group["params"]):
+            text = "HybridPredict does nothing in this run: no optimizer has a parameter to train."
+            package_of(trainer).utilities.rank_zero_warn(text)
             return
         clock = TrainerClock(trainer, self.skip_data, self._epochs)
         saved, self._saved = self._saved, None
@@ -190,16 +202,15 @@ class HybridPredict(TrainerCallback):
             if stayed:
                 continue_random_states(trainer, saved["random"])
         first = trainer.is_global_zero
-        folder = event_folder(trainer, self.log_dir) if first else None
-        loggers = trainer.loggers if first else ()
-        reporter = Reporter(engine, TrainerScreen(trainer), folder, loggers)
-        self._last.ledger, self._last.log = engine.ledger, reporter.log
-        self._run = _Run(trainer, engine, clock, reporter, HeldSignals(trainer))
-        added = [MissedCheckpoints(clock), self._run.signals]
-        trainer.callbacks += added  # type: ignore[attr-defined]
+        folder = log_folder(trainer, self.log_dir) if first else None
+        say = package_of(trainer).utilities.rank_zero_info
+        reporter = Reporter(engine, say, folder, trainer.loggers if first else ())
+        self._last.ledger = engine.ledger
+        self._last.log = reporter.log
+        self._run = _Run(engine, clock, reporter)
+        trainer.callbacks.append(MissedCheckpoints(clock))  # type: ignore[attr-defined]
+        _extend_bar(trainer, reporter)
         clock.start(engine.done)
-        if engine.schedule.planned:
-            warn_of_counts(trainer, config, drops=clock.drops)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -227,12 +238,7 @@ class HybridPredict(TrainerCallback):
             self.engine.observe_graph(loss)
 
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *args: Any
     ) -> None:
         """Close a full step, and advance the Trainer's counters."""
         run = self._run
@@ -245,8 +251,7 @@ class HybridPredict(TrainerCallback):
         if trainer.fit_loop._should_accumulate():
             return
         # Lightning divides each loss by the number of batches in the window.
-        record = run.engine.after_step(run.loss, stop=run.signals.held)
-        run.signals.agree(record.stop, last=run.engine.done)
+        record = run.engine.after_step(run.loss)
         run.clock.advance(record.ticks, run.engine.done)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
@@ -266,45 +271,32 @@ class HybridPredict(TrainerCallback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Detach from the model, and record the run in the loggers."""
-        run = self._run
-        if run is None:
-            return
-        self._detach(trainer)
-        run.signals.finish()
-        if not run.engine.done and not trainer.should_stop:
-            steps = run.engine.ledger.steps
-            total = run.engine.schedule.total
-            warn(trainer, f"is not done: the Trainer ended the run at {steps} of {total} steps.")
-        run.reporter.finish()
+        done = self.engine is not None and self.engine.done
+        self._end(trainer, "finished" if done else "stopped")
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Undo predicted steps that are not verified, and say how the run ended."""
-        stopped = isinstance(exception, KeyboardInterrupt) or trainer.received_sigterm
-        self._close(trainer, "stopped" if stopped else ending(exception))
+        failed = isinstance(exception, Exception) and not trainer.received_sigterm
+        self._end(trainer, f"failed: {processes.summary(exception)}" if failed else "stopped")
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Detach from the model, however the run ended."""
-        done = self.engine is not None and self.engine.done
-        self._close(trainer, "finished" if done else "stopped")
+        if stage == "fit":
+            self._end(trainer, "stopped")
 
-    def _close(self, trainer: pl.Trainer, status: str) -> None:
-        if self._used_by_another(trainer):
-            return
-        self._detach(trainer)
-        if self._run is not None:
-            self._run.reporter.close(status)
-
-    def _detach(self, trainer: pl.Trainer) -> None:
+    def _end(self, trainer: pl.Trainer, status: str) -> None:
+        """Leave model and Trainer as they were, and report once how the run ended."""
         if self.engine is not None:
             self.engine.detach()
         if self._run is not None:
-            self._run.signals.release()
             self._run.clock.release()
+            self._run.reporter.close(status)
+        if trainer.progress_bar_callback is not None:
+            vars(trainer.progress_bar_callback).pop("get_metrics", None)
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        own = MissedCheckpoints, HeldSignals
-        callbacks[:] = [each for each in callbacks if not isinstance(each, own)]
+        callbacks[:] = [each for each in callbacks if not isinstance(each, MissedCheckpoints)]
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -329,9 +321,27 @@ class HybridPredict(TrainerCallback):
         Raises:
             CheckpointError: If the state is damaged.
         """
-        self._saved = checkpoint.get(KEY) if trainer.state.fn == "fit" else None
-        if self._saved is not None:
-            self._last.ledger = saved_ledger(self._saved)
+        saved = checkpoint.get(KEY) if trainer.state.fn == "fit" else None
+        self._saved = saved
+        if saved is not None:
+            with reading("state"):
+                check_entries(saved, {"engine": dict, "clock": dict, "random": list})
+                check_state(saved["engine"])
+                self._last.ledger = SavingsLedger.from_dict(saved["engine"]["ledger"])
+
+
+def _extend_bar(trainer: pl.Trainer, reporter: Reporter) -> None:
+    """Show what a run saves in the Trainer's progress bar, behind the user's metrics."""
+    bar = trainer.progress_bar_callback
+    if bar is None:
+        return
+    get_metrics = bar.get_metrics
+
+    def extended(*args: Any, **options: Any) -> dict[str, Any]:
+        metrics = get_metrics(*args, **options)
+        return {**metrics, **{k: v for k, v in reporter.shown.items() if k not in metrics}}
+
+    vars(bar)["get_metrics"] = extended
 
 
 @final
@@ -348,13 +358,11 @@ class MissedCheckpoints(TrainerCallback):
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Call every callback with the last global step that it waits for and that was skipped."""
         before, self._clock.jumped_from = self._clock.jumped_from, None
-        if before is None:
-            return
         after = trainer.global_step
+        skipped = range(after - 1, after if before is None else before, -1)
         for callback in list(trainer.callbacks):  # type: ignore[attr-defined]
-            steps = range(after, before, -1)
-            step = next((each for each in steps if _waits(trainer, callback, each)), after)
-            if step == after:  # it waits for none, or was called already
+            step = next((each for each in skipped if _waits(trainer, callback, each)), None)
+            if step is None or _waits(trainer, callback, after):  # else it was called already
                 continue
             self._clock.set_global_step(step)
             try:
@@ -371,3 +379,69 @@ def _waits(trainer: pl.Trainer, callback: Any, step: int) -> bool:
     # Only callbacks that average weights have this method, in some versions of Lightning.
     should_update = getattr(callback, "should_update", None)
     return should_update is not None and bool(should_update(step_idx=step - 1))
+
+
+def package_of(trainer: Any) -> Any:
+    """Return the package that a Trainer's class comes from, as a module.
+
+    Raises:
+        UnsupportedSetupError: If it comes from another package.
+    """
+    for package in _INSTALLED:
+        if isinstance(trainer, package.Trainer):
+            return package
+    expected = "a Trainer of lightning.pytorch or pytorch_lightning"
+    raise UnsupportedSetupError("Trainer", expected, type(trainer).__name__)
+
+
+def refuse(trainer: pl.Trainer) -> None:
+    """Raise UnsupportedSetupError for set-ups that are not supported."""
+    known = package_of(trainer).strategies
+    sharding = (known.ModelParallelStrategy, known.FSDPStrategy)
+    supported = (known.SingleDeviceStrategy, known.DDPStrategy, *sharding)
+    strategy = trainer.strategy
+    if isinstance(strategy, supported) and not isinstance(strategy, known.DeepSpeedStrategy):
+        return
+    raise UnsupportedSetupError(
+        "Trainer",
+        "a single device, DDP, FSDP, or ModelParallelStrategy with fully_shard (FSDP2)",
+        type(strategy).__name__,
+        "Set Trainer(strategy='ddp'), or a ModelParallelStrategy to shard the model. "
+        "Or remove HybridPredict.",
+    )
+
+
+def run_config(trainer: pl.Trainer, length: int | None, config: HybridConfig) -> HybridConfig:
+    """Return a configuration with the run's length, which the Trainer may not know."""
+    length = config.total_steps if length is None else length
+    if length is not None:
+        return config.with_length(length)
+    batches = trainer.num_training_batches
+    raise UnsupportedSetupError(
+        "Trainer",
+        "a run whose number of optimizer updates is known",
+        f"max_steps={trainer.max_steps}, max_epochs={trainer.max_epochs}, {batches} batches",
+        "Set Trainer(max_steps=...), or max_epochs with limit_train_batches if the loader has no "
+        "length; or HybridPredict(total_steps=...), at which the run ends.",
+    )
+
+
+def log_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
+    """Return the folder for the log of a run, or None; ``auto`` is that of the first logger."""
+    if log_dir != "auto":
+        return None if log_dir is None else Path(log_dir)
+    folders = [getattr(each, "log_dir", None) for each in trainer.loggers]
+    folder = next((each for each in folders if isinstance(each, str)), "://")
+    return None if "://" in folder else Path(folder)
+
+
+def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:
+    """Restore every rank's random generators, and the iterator of the epoch."""
+    if len(states) == processes.size():
+        set_random_states(states[processes.rank()])
+    loop = trainer.fit_loop
+    progress = loop.epoch_loop.batch_progress
+    if loop.restarted_on_epoch_end or progress.is_last_batch or progress.current.ready == 0:
+        # The epoch's iterator drew its seeds before the states were restored; make a new one.
+        assert loop._data_fetcher is not None
+        iter(loop._data_fetcher)

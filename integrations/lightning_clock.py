@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from operator import attrgetter
 from typing import Any, Literal, final
 
 from torch.optim.lr_scheduler import ChainedScheduler, ReduceLROnPlateau
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import (
-    BatchSampler,
-    RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.saved import reading
 
 SkipData = Literal["auto", "draw", "tail", "none"]
 
-_AUTOMATIC = "automatic_optimization.optim_progress.optimizer.step"
-_MANUAL = "manual_optimization.optim_step_progress"
-"""Where Lightning counts updates."""
-
 _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_NOT_FOLLOWED = (ChainedScheduler, ReduceLROnPlateau)
+"""Schedulers without a count of steps, or that need a metric."""
 
 
 @final
@@ -43,10 +35,7 @@ class Counts:
         epochs: Epochs that the plain run has ended.
         said: Batches in the last epoch that has ended, as its loader said; 0 if it did not.
         used: Batches that this epoch had.
-        origin: Steps before those in which the module's own schedulers were watched.
-        full_steps: Full steps in which they were.
-        module: Steps of each of these by the module, and by the clock: -1 if the module has stepped
-            it at the ends of epochs alone.
+        stepped: Numbers of the schedulers that the module itself has stepped in the last full step.
     """
 
     steps: int
@@ -56,9 +45,7 @@ class Counts:
     epochs: int
     said: int
     used: int
-    origin: int
-    full_steps: int
-    module: list[list[int]]
+    stepped: list[int]
 
 
 @final
@@ -69,13 +56,11 @@ class TrainerClock:
     stands owes the batches of one update; they are dropped in this epoch as far as it has any, and
     in the next one otherwise. The last full step of an epoch stays, as user code may wait for it.
 
-    With manual optimization one ``training_step`` is one full step. The global step counts the
-    updates of all optimizers, so a full step of n updates and k ticks advances it by n k. A
-    scheduler that the module steps within epochs is stepped as often per step as the module does
-    per full step; one that it steps at the ends of epochs alone is left to it.
+    With manual optimization the global step counts the updates of all optimizers, so a full step of
+    n updates and k ticks advances it by n k. A scheduler that the module steps in one full step
+    after another is stepped in predicted steps too; one that it steps now and then is left to it.
 
-    ``epochs`` is ``max_epochs`` as the user set it; callbacks may add epochs for themselves, as
-    weight averages do for batch norm.
+    ``epochs`` is ``max_epochs`` as the user set it; weight averages may add one for batch norm.
 
     Attributes:
         counts: What is counted, and saved.
@@ -89,22 +74,24 @@ class TrainerClock:
         # This assumes one step of each optimizer per training step; `advance` verifies it.
         self._updates = len(trainer.optimizers) if self._manual else 1
         loop = trainer.fit_loop.epoch_loop
-        try:
-            self._updated = attrgetter(_MANUAL if self._manual else _AUTOMATIC)(loop)
-        except AttributeError as error:
-            remedy = "Install another version of Lightning. Or remove HybridPredict."
-            expected = "a Trainer that counts its updates where Lightning 2.6 does"
-            raise UnsupportedSetupError("Trainer", expected, str(error), remedy) from error
+        if self._manual:
+            self._updated = loop.manual_optimization.optim_step_progress
+        else:
+            self._updated = loop.automatic_optimization.optim_progress.optimizer.step
         self._progress = loop.batch_progress
         self._added_epochs = 0 if epochs in (None, -1) else trainer.max_epochs - epochs
-        by_epochs = math.isfinite(self._epochs_left) or any(self._schedulers("epoch"))
+        by_epoch = any(
+            config.interval == "epoch" and not config.reduce_on_plateau
+            for config in trainer.lr_scheduler_configs
+        )
         self._skip_data = skip_data
-        self.drops = by_epochs if skip_data == "auto" else skip_data != "none"
-        self.counts = Counts(0, trainer.global_step, 0, 0, self._epoch, 0, 0, 0, 0, [])
+        self.drops = skip_data != "none"
+        if skip_data == "auto":
+            self.drops = by_epoch or math.isfinite(self._epochs_left)
+        self.counts = Counts(0, trainer.global_step, 0, 0, self._epoch, 0, 0, [])
         self.jumped_from: int | None = None
         self._held: list[tuple[Any, int]] = []
-        self._positions: dict[int, int] = {}
-        self._minimum: tuple[Any, Any] | None = None
+        self._of_module: list[tuple[Any, int]] = []
         self._resume_epoch()
         self._bounded = math.isfinite(self._ahead)
 
@@ -121,7 +108,7 @@ class TrainerClock:
         A stream may have fewer than it says, as in the last epoch.
         """
         said = self._trainer.num_training_batches
-        fewer = self.counts.said == _finite(said) and behind < self.counts.used
+        fewer = self.counts.said == said and behind < self.counts.used
         self._batches = self.counts.used if fewer else said
         self._behind = behind
 
@@ -187,37 +174,14 @@ class TrainerClock:
             # Lightning will count all batches that are behind as fetched.
             self._trainer.fit_loop._data_fetcher.fetched -= self._behind - before
         over = self._bounded and self._by_epochs <= 0 < self._epochs_left
-        if over or self._outlasts(done):
-            self._stop()
+        self._trainer.should_stop |= over or self._outlasts(done)
 
     def _outlasts(self, done: bool) -> bool:
         """Return whether the Trainer would go on although the plain run has ended."""
         if not self._bounded:
             return done
-        # In the last epoch batches are dropped to its end. Later ones may be as long as they say.
-        last = self._epochs_left == 1
-        shorter = self._batches < self._trainer.num_training_batches
-        if (self.drops and last) or (shorter and not last):
-            return False
-        return self._by_epochs <= 0 < min(self.counts.owed, self._by_steps)
-
-    def _stop(self) -> None:
-        """End the Trainer's run, whatever its least numbers of epochs and steps.
-
-        The plain run would have ended here at ``max_epochs``, which knows no exceptions.
-        """
-        loop = self._trainer.fit_loop
-        self._minimum = self._minimum or (loop.min_epochs, loop.min_steps)
-        loop.min_epochs = loop.epoch_loop.min_steps = None
-        self._trainer.should_stop = True
-
-    def release(self) -> None:
-        """Leave the Trainer's settings as they were."""
-        self._release_schedulers()
-        if self._minimum is not None:
-            loop = self._trainer.fit_loop
-            loop.min_epochs, loop.epoch_loop.min_steps = self._minimum
-            self._minimum = None
+        ends = self.drops and self._epochs_left == 1  # batches are dropped to the end of the run
+        return done and self.counts.owed > 0 and self._by_steps > 0 and not ends
 
     def set_global_step(self, step: int) -> None:
         """Set the Trainer's global step."""
@@ -238,14 +202,20 @@ class TrainerClock:
 
         It would go by its own batches and epochs, not by those of the plain run.
         """
-        self._positions = dict(self._of_module())
-        for interval in () if self._manual else ("step", "epoch"):
-            for config in self._schedulers(interval):
+        configs = self._trainer.lr_scheduler_configs
+        if self._manual:
+            own = (c.scheduler for c in configs if not isinstance(c.scheduler, _NOT_FOLLOWED))
+            self._of_module = [(each, each.last_epoch) for each in own]
+            return
+        for config in configs:
+            if not config.reduce_on_plateau:
                 self._held.append((config, config.frequency))
                 config.frequency = sys.maxsize
 
-    def _release_schedulers(self) -> list[tuple[Any, int]]:
-        held, self._held = self._held, []
+    def release(self) -> list[tuple[Any, int]]:
+        """Leave the schedulers to the Trainer again, and return those that were held."""
+        held = self._held
+        self._held = []
         for config, frequency in held:
             config.frequency = frequency
         return held
@@ -268,41 +238,34 @@ class TrainerClock:
         counts.steps += ticks
         counts.owed += ticks - 1
         self._behind = self._progress.current.ready
-        if self._manual:
-            self._follow_module()
+        self._follow_module(ticks)
         self.drop()
         ended = int(self._ends_epoch)
         if self.drops:
             steps = self._steps(self._trainer.num_training_batches)
             ended = max(ended, int((self._in_epoch + counts.owed) // steps))
         self._step_schedulers(last_batches, self._epoch + ended)
-        if self._outlasts(done):
-            self._stop()
+        self._trainer.should_stop |= self._outlasts(done)
 
     def _check(self, updates: int) -> None:
         """Refuse a full step by manual optimization whose updates do not fit the run's length.
 
         The first full step has to update; later ones may skip a batch.
         """
-        by_steps = self._by_steps <= self._by_epochs
-        idle = updates == self.counts.full_steps == 0
-        if not idle and (not by_steps or updates in (0, self._updates)):
+        skips = not updates and self.counts.steps > 0
+        if skips or updates == self._updates or (updates and self._by_epochs < self._by_steps):
             return
-        expected = f"{self._updates if by_steps else 'at least 1'} optimizer steps in each"
-        remedy = "Set max_epochs, not max_steps."
-        if not updates:
-            remedy = (
-                "Step the optimizers in every training_step, or let the Trainer accumulate "
-                "gradients with automatic optimization."
-            )
-        remedy += " Or remove HybridPredict."
-        raise UnsupportedSetupError("training_step", expected, updates, remedy)
+        raise UnsupportedSetupError(
+            "training_step",
+            f"{self._updates} optimizer steps in each",
+            updates,
+            "Set max_epochs, not max_steps, and let the Trainer accumulate gradients.",
+        )
 
     def _plain_batch(self, step: int) -> int:
         """Return the number in its epoch of the last batch in the plain run's step, from 0."""
-        if math.isfinite(self._batches):
-            step %= int(self._steps(self._batches))
-        return int(min((step + 1) * self._trainer.accumulate_grad_batches, self._batches))
+        in_epoch = step % self._steps(self._batches)
+        return int(min((in_epoch + 1) * self._trainer.accumulate_grad_batches, self._batches))
 
     def drop(self, *, validated: bool = False) -> None:
         """Drop the batches that are owed, but no validation and no end of an epoch.
@@ -372,16 +335,10 @@ class TrainerClock:
         """Whether the Trainer takes the batch under way for the last one of its epoch."""
         return bool(self._trainer.fit_loop.epoch_loop._num_ready_batches_reached())
 
-    def _schedulers(self, interval: str) -> Iterator[Any]:
-        """Yield the settings of the schedulers that count steps, or epochs."""
-        for config in self._trainer.lr_scheduler_configs:
-            if config.interval == interval and not config.reduce_on_plateau:
-                yield config
-
     def _step_schedulers(self, last_batches: list[int], epochs: int) -> None:
         """Step schedulers as the plain run does in steps with these last batches, and epochs."""
         before, self.counts.epochs = self.counts.epochs, max(self.counts.epochs, epochs)
-        for config, frequency in self._release_schedulers():
+        for config, frequency in self.release():
             if config.interval == "step":
                 due = sum(batch % frequency == 0 for batch in last_batches)
             else:
@@ -396,37 +353,25 @@ class TrainerClock:
         """
         used = self._progress.current.ready
         if not self._ends_epoch:
-            self._release_schedulers()
+            self.release()
             used -= used % self._trainer.accumulate_grad_batches  # the rest was not used
         self._step_schedulers([used], self._epoch)
         if self._trainer.fit_loop._data_fetcher.done:
-            self.counts.said = _finite(self._trainer.num_training_batches)
+            said = self._trainer.num_training_batches
+            self.counts.said = int(said) if math.isfinite(said) else 0
             self.counts.used = used
 
-    def _of_module(self) -> Iterator[tuple[int, int]]:
-        """Yield the number of each scheduler that the module may step, and its steps so far."""
-        for k, config in enumerate(self._trainer.lr_scheduler_configs):
-            if self._manual and not isinstance(config.scheduler, ReduceLROnPlateau):
-                yield k, _position(config.scheduler)
-
-    def _follow_module(self) -> None:
-        """Step the schedulers that the module steps within epochs in predicted steps too."""
-        counts = self.counts
-        configs = self._trainer.lr_scheduler_configs
-        counts.full_steps += 1
-        counts.module += [[0, -1] for _ in configs[len(counts.module) :]]
-        for k, position in self._of_module():
-            own, added = counts.module[k]
-            own += position - self._positions[k]
-            if position > self._positions[k] and not self._trainer.is_last_batch:
-                added = max(added, 0)
-            if added >= 0:
-                # The module's number of steps per full step, times the run's steps.
-                due = own * (counts.steps - counts.origin) // counts.full_steps
-                for _ in range(due - own - added):
-                    configs[k].scheduler.step()
-                added = max(added, due - own)
-            counts.module[k] = [own, added]
+    def _follow_module(self, ticks: int) -> None:
+        """Step in predicted steps too what the module has stepped in two full steps in a row."""
+        stepped = []
+        for k, (scheduler, before) in enumerate(self._of_module):
+            count = scheduler.last_epoch - before
+            if count:
+                stepped.append(k)
+            if k in self.counts.stepped:
+                for _ in range(count * (ticks - 1)):
+                    scheduler.step()
+        self.counts.stepped = stepped
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts as primitives."""
@@ -438,9 +383,9 @@ class TrainerClock:
         If it has gone on since, its own counters win.
         """
         with reading("clock"):
-            module = [[int(own), int(added)] for own, added in state["module"]]
-            rest = {name: int(count) for name, count in state.items() if name != "module"}
-            saved = Counts(**rest, module=module)
+            stepped = [int(k) for k in state["stepped"]]
+            rest = {name: int(count) for name, count in state.items() if name != "stepped"}
+            saved = Counts(**rest, stepped=stepped)
         since = self._trainer.global_step - saved.global_step
         batches = self._progress.total.processed - saved.batches
         # A checkpoint saved by MissedCheckpoints has an earlier global step.
@@ -449,9 +394,6 @@ class TrainerClock:
             saved.steps += max(0, batches if self._manual else since)
             saved.global_step = self._trainer.global_step
             saved.epochs = self._epoch
-            saved.origin = saved.steps
-            saved.full_steps = 0
-            saved.module = []
         self.counts = saved
         self._resume_epoch()
         return stayed
@@ -462,22 +404,7 @@ def _ceil(number: float) -> float:
     return math.ceil(number) if math.isfinite(number) else number
 
 
-def _finite(batches: float) -> int:
-    """Return a number of batches, or 0 if nobody knows it."""
-    return int(batches) if math.isfinite(batches) else 0
-
-
 def _shuffles(loader: Any) -> bool:
     """Return whether a data loader is known to begin every epoch with other samples."""
-    batches = getattr(loader, "batch_sampler", None)
-    if batches is None:  # samples that are whole batches
-        batches = getattr(loader, "sampler", None)
-    sampler = batches.sampler if type(batches) is BatchSampler else None
+    sampler = getattr(loader, "sampler", None)
     return isinstance(sampler, _RANDOM) or bool(getattr(sampler, "shuffle", False))
-
-
-def _position(scheduler: Any) -> int:
-    """Return the number of steps of a scheduler; a chained one has them in its parts."""
-    if isinstance(scheduler, ChainedScheduler):
-        return _position(scheduler._schedulers[0])
-    return int(scheduler.last_epoch)

@@ -1,59 +1,60 @@
-"""Reports on a run while it trains: on the screen, to loggers, and in its log."""
+"""Reports on a run while it trains: in lines, to the Trainer's loggers, and in its log."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
-from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.errors import ConfigError, raise_interrupt
-from hybrid_predict.integrations.loggers import Loggers
-from hybrid_predict.ledger import StepRecord, why_unpredicted
-from hybrid_predict.policy.schedule import Phase
+from hybrid_predict.errors import raise_interrupt
+from hybrid_predict.ledger import SavingsLedger, StepRecord, percent, why_unpredicted
 from hybrid_predict.ranks import processes
-from hybrid_predict.runs.files import given_path
+from hybrid_predict.runs.facts import ONE_RUN
 from hybrid_predict.runs.log import NAME, LogWriter, RunLog
 from hybrid_predict.runs.overview import Overview, added_cost, cautions, overview
 
+METRICS = (
+    "full_steps",
+    "steps",
+    "corrected_steps",
+    "predicted_steps",
+    "undone_steps",
+    "saved_steps_fraction",
+    "skill",
+    "mean_length",
+    "predicted_per_full_step",
+    "overhead_fraction",
+    "estimated_seconds_saved",
+)
+"""Numbers of the ledger that are logged while the run trains, over full steps."""
+
+KIND_METRICS = ("length", "fitted", "error", "persistence", "advance")
+"""Numbers of ``ledger.skills`` that are logged for every kind of parameters."""
+
+NOTE = "mlflow.note.content"
+"""Tag that MLflow shows as a run's description."""
+
+_HEADING = "**HybridPredict:**"
+"""Beginning of a description that the plug-in has written, and not the user."""
+
 logger = processes.rank_zero_logger(__name__)
 
-_PHASES = {
-    Phase.WARMUP: "warm-up: updates are corrected, nothing is predicted yet",
-    Phase.FULL: "the warm-up is over",
-    Phase.PREDICT: "predicted steps begin",
-    Phase.COOLDOWN: "cooldown: the optimizer alone takes the remaining steps",
-    Phase.PLAIN: "plain training for the rest of the run",
-}
 
+def numbers(ledger: SavingsLedger, *, kinds: bool = True) -> dict[str, float]:
+    """Return the numbers of a ledger that are known and not 0, by the names that loggers get.
 
-def checked_folder(log_dir: Any) -> str | None:
-    """Return the folder of a run's log, "auto" or None, as an integration's argument names it.
-
-    Raises:
-        ConfigError: If it is no path.
+    ``kinds`` is whether those of single kinds of parameters are among them.
     """
-    if log_dir is None:
-        return None
-    if not isinstance(log_dir, (str, PathLike)):
-        raise ConfigError("log_dir", "a path, 'auto' or None", log_dir)
-    return str(given_path("log_dir", log_dir))
-
-
-def ending(error: BaseException) -> str:
-    """Return the status of a run that an exception has ended: ``failed: ...`` or ``stopped: ...``.
-
-    By Python's convention an exception that is an error has a name that says so. Those of other
-    names end a run on purpose, as ``TrialPruned`` of Optuna does.
-    """
-    kind = type(error)
-    known = {base for base in kind.__mro__ if base.__module__ in sys.stdlib_module_names}
-    named = kind.__name__.endswith(("Error", "Exception", "Warning"))
-    failed = named or known > {object, BaseException, Exception}
-    return f"{'failed' if failed else 'stopped'}: {processes.summary(error)}"
+    known = {name: getattr(ledger, name) for name in METRICS}
+    found = {f"hybrid_predict/{name}": float(value) for name, value in known.items() if value}
+    for kind, skill in ledger.skills.items() if kinds else ():
+        for name in KIND_METRICS:
+            if name in skill:
+                found[f"hybrid_predict/{kind}.{name}"] = float(skill[name])
+    return found
 
 
 def _contained(report: Callable[..., None]) -> Callable[..., None]:
@@ -68,49 +69,49 @@ def _contained(report: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:
             raise_interrupt(error)
             logger.warning("HybridPredict stops reporting on this run.", exc_info=True)
-            self._detach()
+            self._stop()
 
     return contained
-
-
-class Screen(Protocol):
-    """Where a Trainer shows lines and a progress bar."""
-
-    def say(self, text: str, *, live: bool = False) -> None:
-        """Print one line on rank 0; ``live`` above a progress bar."""
-
-    def show(self, values: Callable[[], dict[str, str]]) -> None:
-        """Show values in the progress bar from now on."""
-
-    def restore(self) -> None:
-        """Leave the progress bar as it was before."""
 
 
 @final
 class Reporter:
     """Reports on one run in any framework.
 
-    ``loggers`` and ``folder``, of the run log, should be empty and None on all ranks but the first.
+    Args:
+        engine: The engine of the run.
+        say: Shows one line to the user, on rank 0.
+        folder: Folder of the run log, or None; None on all ranks but the first.
+        loggers: Loggers of a Lightning Trainer; none on all ranks but the first.
     """
 
     def __init__(
-        self, engine: HybridEngine, screen: Screen, folder: Path | None, loggers: Sequence[Any] = ()
+        self,
+        engine: HybridEngine,
+        say: Callable[[str], None],
+        folder: Path | None,
+        loggers: Sequence[Any] = (),
     ) -> None:
-        self._screen = screen
         self._engine = engine
+        self._say = say
         self._ledger = engine.ledger
-        self._loggers = Loggers(loggers)
-        self._position = 0  # of the last full step
-        self._unlogged = False
+        self._loggers = loggers
+        self._failed: set[int] = set()
+        self._unlogged: int | None = None  # position of the last full step, if no logger has it
         self._closed = False
-        self._phases: set[Phase] = set()
         self._writer = LogWriter(None if folder is None else folder / NAME)
-        screen.show(self._shown)
 
     @property
     def log(self) -> RunLog:
         """The log of the run, empty before its first full step."""
         return self._writer.log
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """Values for a progress bar: share of steps saved, and skill once it is known."""
+        values = {"fewer": percent(self._ledger.saved_steps_fraction)}
+        skill = self._ledger.skill
+        return values if skill is None else {**values, "skill": f"{skill:.2f}"}
 
     @_contained
     def step(self, record: StepRecord, position: int = 0, *, due: bool = False) -> None:
@@ -122,16 +123,8 @@ class Reporter:
             self._begin()
         elif self.log.steps != self._engine.schedule.total:
             self._write_start(overview(self._engine))
-        phase = Phase.PLAIN if self._ledger.fell_back else record.phase
-        if phase not in self._phases:
-            self._phases.add(phase)
-            self._loggers.text("phase", phase.value)
-            skill = "" if record.skill is None else f" (skill {record.skill:.2f})"
-            logger.info("Full step %d: %s%s.", record.step, _PHASES[phase], skill)
         self._writer.step(record, self._ledger)
-        self._loggers.events(self._ledger)
-        self._position = position
-        self._unlogged = True
+        self._unlogged = position
         if due:
             self._log_row()
 
@@ -139,70 +132,81 @@ class Reporter:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine = self._engine
         plan = overview(engine)
-        text = self._ledger.fell_back  # in the run that it resumes
-        for caution in () if text else cautions(engine):
-            logger.warning("%s", caution)
-        if engine.config.shadow:
+        text = f"{plan}{added_cost(engine)}"
+        if self._ledger.fell_back:
+            text = self._ledger.fell_back
+        elif engine.config.shadow:
             text = "scores forecasts and changes nothing (shadow=True)"
-        if self._fell_back_in != self._ledger.full_steps:  # else a warning has just said so
-            if self._ledger.fell_back:
-                text = f"stays plain training, as the saved run {text}; to try again, start anew"
-            self._screen.say(f"HybridPredict {text or f'{plan}{added_cost(engine)}'}.", live=True)
+        else:
+            for caution in cautions(engine):
+                logger.warning("%s", caution)
+        self._say(f"HybridPredict {text}.")
         self._write_start(plan)
-        self._loggers.begin(engine.config)
+        # Fields that are set, under names that no user has.
+        fields = {name: x for name, x in engine.config.to_dict().items() if x is not None}
+        plain = (int, float)
+        self._log(
+            "log_hyperparams",
+            {
+                f"hybrid_predict/{name}": x if isinstance(x, plain) else str(x)
+                for name, x in fields.items()
+            },
+        )
 
     def _write_start(self, plan: Overview) -> None:
         done = self._ledger.full_steps - 1
         self._writer.start(plan, self._engine.config.to_dict(), done)
 
-    @_contained
-    def finish(self) -> None:
-        """Send the last full step and the outcome to the loggers."""
-        self._log_row()
-        self._loggers.outcome(self._engine.config, self._ledger, self.log, self._position)
+    def _log_row(self) -> None:
+        if self._unlogged is not None:
+            self._log("log_metrics", numbers(self._ledger), step=self._unlogged)
+        self._unlogged = None
+
+    def _log(self, method: str, *args: Any, **options: Any) -> None:
+        for each in self._loggers:
+            with self._failing(each):
+                getattr(each, method)(*args, **options)
+
+    @contextmanager
+    def _failing(self, target: Any) -> Iterator[None]:
+        """Warn once of a logger that raises; training and the other loggers continue."""
+        try:
+            yield
+        except Exception as error:
+            raise_interrupt(error)
+            if id(target) not in self._failed:
+                text = "hybrid_predict could not record the run in %s: %r. Training continues."
+                logger.warning(text, type(target).__name__, error)
+            self._failed.add(id(target))
+
+    def _end_in_mlflow(self, status: str) -> None:
+        """Leave status, description and ledger; a description of the user stays."""
+        for each in self._loggers:
+            if "MLFlowLogger" not in [cls.__name__ for cls in type(each).__mro__]:
+                continue
+            with self._failing(each):
+                client = each.experiment
+                run = each.run_id
+                client.set_tag(run, "hybrid_predict.status", status)
+                if _HEADING in client.get_run(run).data.tags.get(NOTE, _HEADING):
+                    client.set_tag(run, NOTE, f"{_HEADING} {self._ledger}.\n\n{ONE_RUN}")
+                client.log_dict(run, self._ledger.summary(), "hybrid_predict/ledger.json")
 
     @_contained
     def close(self, status: str) -> None:
-        """Report how the run ended; later reports do nothing.
-
-        ``status`` is ``finished``, ``stopped`` or that of :func:`ending`.
-        """
+        """Report how the run ended, ``finished``, ``stopped`` or ``failed: ...``; once."""
+        self._log_row()
+        self._end_in_mlflow(status)
         if self.log.start:
             self._writer.end(status)
-        self._detach()
+        self._stop()
+        why = self._ledger.fell_back
+        if not (why or self._ledger.predicted_steps):
+            why = why_unpredicted(self._ledger.events)
         how = "" if status == "finished" else f" {status} after"
-        self._screen.say(f"HybridPredict{how or ':'} {self._ledger}{self._setback()}.")
+        self._say(f"HybridPredict{how or ':'} {self._ledger}{why and f'; {why}'}.")
         if self.log.start and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.path.parent)
-        self._loggers.text("status", status)
 
-    def _detach(self) -> None:
-        """Restore the progress bar, and make no further report."""
+    def _stop(self) -> None:
         self._closed = True
-        self._screen.restore()
-
-    def _shown(self) -> dict[str, str]:
-        """Return values for the progress bar: share of steps saved, and skill once it is known."""
-        ledger = self._ledger
-        shown = {"fewer": f"{ledger.saved_steps_fraction:.0%}"}
-        return shown if ledger.skill is None else {**shown, "skill": f"{ledger.skill:.2f}"}
-
-    @property
-    def _fell_back_in(self) -> int:
-        """Number of the full step in which the run fell back; 0 if it did not."""
-        reason = self._ledger.fell_back
-        events = self._ledger.events
-        return next((int(event["step"]) for event in events if event["reason"] == reason), 0)
-
-    def _setback(self) -> str:
-        """Return when the run fell back, or why no planned predicted step was made."""
-        if step := self._fell_back_in:  # a warning has said why
-            return f"; fell back to plain training in full step {step:,}"
-        why = "" if self._ledger.predicted_steps else why_unpredicted(self._ledger.events)
-        return f"; {why}" if why else ""
-
-    def _log_row(self) -> None:
-        """Log the last full step, unless it was logged already."""
-        if self._unlogged:
-            self._unlogged = False
-            self._loggers.row(self._ledger, self._position)

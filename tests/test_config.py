@@ -13,7 +13,7 @@ from hybrid_predict import HybridConfig, HybridEngine, SpectralUpdate
 from hybrid_predict.audit import AuditConfig
 from hybrid_predict.config import KINDS
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.integrations.configuration import configuration
+from hybrid_predict.integrations.options import configuration
 
 INF, NAN = math.inf, math.nan
 

@@ -18,8 +18,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from hybrid_predict.audit.config import SHORTENED, AuditConfig, shortened
 from hybrid_predict.audit.meter import Meter
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.integrations.lightning import HybridPredict
-from hybrid_predict.integrations.lightning_start import refuse
+from hybrid_predict.integrations.lightning import HybridPredict, refuse
 from hybrid_predict.runs.evidence import CORRECTED, HYBRID
 
 MakeRun = Callable[["AuditArm"], Any]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from hybrid_predict.config import Described, HybridConfig, Speedup, check_names, is_number
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.integrations.configuration import checked
+from hybrid_predict.integrations.options import checked
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 
 SHORTENED = (SHORT, CORRECTED)

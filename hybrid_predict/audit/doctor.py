@@ -18,8 +18,7 @@ from hybrid_predict.audit.training import fit, preserved
 from hybrid_predict.audit.trial import Trial, TrialEnd
 from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
-from hybrid_predict.integrations.lightning import HybridPredict
-from hybrid_predict.integrations.lightning_screen import event_folder
+from hybrid_predict.integrations.lightning import HybridPredict, log_folder
 from hybrid_predict.ledger import duration
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.overview import Overview
@@ -111,7 +110,7 @@ def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridCon
         got = list(map(type, built)) if isinstance(built, tuple) else type(built)
         raise ConfigError("CONFIG", expected, got)
     trainer, model, data = (*built, None)[:3]
-    place = str(event_folder(trainer, "auto") or "none: set HybridPredict(log_dir=...) for one")
+    place = str(log_folder(trainer, "auto") or "none: set HybridPredict(log_dir=...) for one")
     configs = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
     # Lightning accepts a LightningDataModule in this place too.
     arguments = {} if data is None else {"train_dataloaders": data}

@@ -19,7 +19,7 @@ from hybrid_predict.audit.training import Observer, short_steps, train_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.integrations.loggers import NOTE
+from hybrid_predict.integrations.reporter import NOTE
 from hybrid_predict.runs.evidence import FULL, HYBRID
 from hybrid_predict.runs.files import replace_text
 from hybrid_predict.runs.log import find_log, read_log

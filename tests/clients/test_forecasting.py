@@ -12,7 +12,7 @@ import pytest
 
 from hybrid_predict import HybridConfig, HybridPredict, MomentumPredictor, SavingsLedger
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.integrations.last_run import LastRun
+from hybrid_predict.integrations.lightning import LastRun
 
 pd = pytest.importorskip("pandas")
 

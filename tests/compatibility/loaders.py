@@ -40,7 +40,7 @@ def iterable(folder: Path) -> None:
 @row("iterable loader, `max_epochs`")
 def iterable_by_epochs(folder: Path) -> str:
     train(Net("none"), plugin=Recorded(total_steps=STEPS), train=stream(6), max_epochs=6).sound()
-    words = "max_epochs=6 and a loader without length.*limit_train_batches"
+    words = "max_epochs=6, inf batches.*limit_train_batches"
     return refuses(words, train=stream(6), max_epochs=6)
 
 

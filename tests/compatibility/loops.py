@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from lightning.pytorch.callbacks import (
     Timer,
 )
 from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.loggers.logger import DummyLogger
 from lightning_models import Net, Recorded, Ungated, fit, loader
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
@@ -27,7 +25,6 @@ from witness import verifies
 
 from compatibility.rows import row, rows
 from compatibility.subject import EPOCHS, STEPS, Subject, cosine, follows, refused, train
-from hybrid_predict.ranks import processes
 
 WITH_ARGUMENTS: dict[str, dict[str, Any]] = {
     "`max_steps`": {"max_steps": 36},
@@ -159,18 +156,6 @@ def broken_logger(folder: Path) -> None:
     train(Net(), logger=[Broken(folder, "broken"), CSVLogger(folder, "sound")]).sound()
 
 
-@row("`WandbLogger`")
-def wandb_logger(folder: Path) -> None:
-    # W&B itself is no dependency of the tests; the proof reads a real offline run where it is.
-    class WandbLogger(DummyLogger):
-        experiment = SimpleNamespace(summary={}, notes=None, step=0, log=lambda *_, **__: None)
-
-    run = train(Net(), logger=WandbLogger()).sound()
-    summary = run.trainer.logger.experiment.summary
-    told = {"hybrid_predict/full_steps": run.ledger.full_steps, "hybrid_predict/phase": "cooldown"}
-    assert ({} if processes.rank() else told).items() <= summary.items()
-
-
 class Tuned(Net):
     """Has the attributes that the finders set."""
 
@@ -229,7 +214,7 @@ def passes_over(folder: Path) -> None:
     assert run.ledger.undone_steps == 1
 
 
-refused("two `HybridPredict` callbacks", "one HybridPredict callback", callbacks=[Ungated()])
+refused("two `HybridPredict` callbacks", "that no other engine has", callbacks=[Ungated()])
 
 
 @row("another callback or the module ends an epoch")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_models import Net, fit
+from lightning_models import Net
 from torch import Tensor, optim
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 from torch.optim import lr_scheduler
@@ -94,7 +94,7 @@ refused(
 
 
 class Slow(Gan):
-    """Steps its schedulers after every fourth update."""
+    """Steps its schedulers after every fourth full step."""
 
     def lr_schedulers(self) -> Any:
         return super().lr_schedulers() if self.batches % 4 == 0 else []
@@ -102,10 +102,8 @@ class Slow(Gan):
 
 @row("schedulers stepped every few steps, manual optimization")
 def slow(folder: Path) -> None:
-    plain, _ = fit([], Slow(), **EPOCHS)
     run = train(Slow(), **EPOCHS).sound(36, global_step=72)
-    ends = [t.lr_scheduler_configs[0].scheduler.last_epoch for t in (plain, run.trainer)]
-    assert ends == [9, 9]
+    assert run.trainer.lr_scheduler_configs[0].scheduler.last_epoch == 24 // 4
 
 
 class InTurn(Gan):

@@ -84,7 +84,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "checkpoint": lambda end: end[1] and saved(end[0].ledger, 288),
     "kinds": kinds,
     "mlflow_logger": lambda run: (
-        (run.data.tags["hybrid_predict.steps"], run.info.status) == ("300", "FINISHED")
+        (run.data.metrics["hybrid_predict/steps"], run.info.status) == (300, "FINISHED")
     ),
     "own_predictor": predicts,
     "own_update": predicts,

@@ -221,7 +221,7 @@ def asked_to_requeue(tmp_path, monkeypatch):
     class Signal(Callback):
         sent = False
 
-        def on_before_zero_grad(self, trainer, *args):
+        def on_train_batch_end(self, trainer, *args):
             if trainer.global_step >= 50 and not self.sent:
                 self.sent = True
                 os.kill(os.getpid(), signal.SIGUSR1)
@@ -251,7 +251,7 @@ def one_rank_fails(tmp_path, monkeypatch):
 AROUND = {
     "`kill -9` at any moment": killed,
     "SIGTERM in a Trainer, in any hook": asked_to_end,
-    "SLURM's signal to requeue a job, in any hook": asked_to_requeue,
+    "SLURM's signal to requeue a job, between full steps": asked_to_requeue,
     "One of several ranks fails": one_rank_fails,
     "A data loader raises": loader_raises,
     "A data loader ends early": loader_ends,

@@ -21,7 +21,7 @@ from loops import Bench, make_config, same_bits
 
 from hybrid_predict import FittedPredictor, HybridPredict, SavingsLedger
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.integrations.lightning_start import KEY
+from hybrid_predict.integrations.lightning import KEY
 
 
 def check(error: CheckpointError) -> None:
@@ -104,7 +104,7 @@ class Tries(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         whole: dict[str, Any] = {}
         self.plugin.on_save_checkpoint(trainer, pl_module, whole)
-        self.plugin._detach(trainer)
+        self.plugin._end(trainer, "stopped")
         before = self._seen(trainer, pl_module)
         for name, state in self.states:
             try:
@@ -114,7 +114,7 @@ class Tries(Callback):
                 check(error)
                 if same_bits(self._seen(trainer, pl_module), before):
                     self.refused.append(name)
-            self.plugin._detach(trainer)
+            self.plugin._end(trainer, "stopped")
         self.plugin.on_load_checkpoint(trainer, pl_module, whole)
         self.plugin.on_train_start(trainer, pl_module)
 

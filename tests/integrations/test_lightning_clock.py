@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,10 +15,8 @@ import torch
 from lightning.pytorch.callbacks import (
     Callback,
     EarlyStopping,
-    EMAWeightAveraging,
     GradientAccumulationScheduler,
     ModelCheckpoint,
-    WeightAveraging,
 )
 from lightning_models import Net, Ungated, fit, loader, same, weights
 from torch import nn
@@ -36,8 +33,6 @@ from torch.utils.data import (
 )
 
 from hybrid_predict import HybridPredict
-from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.integrations import lightning_clock
 
 
 class Epochs(Net):
@@ -106,7 +101,6 @@ def test_a_run_of_any_epochs_counts_what_the_plain_run_does(seed: int) -> None:
     assert trainer.current_epoch == plain.current_epoch
 
 
-@pytest.mark.filterwarnings("ignore:HybridPredict uses all batches")
 @pytest.mark.parametrize("seed", range(20, 24))
 def test_a_run_of_any_epochs_ends_at_the_steps_that_bound_it(seed: int) -> None:
     plain_net, net, speedup, options = random_run(seed)
@@ -142,34 +136,37 @@ def test_skip_data_decides_which_batches_are_seen(skip_data: Any) -> None:
 
 
 class Loads(Dataset[Any]):
-    """48 samples, by one or by several numbers; it counts how many were loaded."""
+    """48 samples; it counts how many were loaded."""
 
     def __init__(self) -> None:
-        self.loaded, self._data = 0, torch.randn(48, 8, generator=torch.Generator().manual_seed(3))
+        self.loaded = 0
+        self._data = torch.randn(48, 8, generator=torch.Generator().manual_seed(3))
 
     def __len__(self) -> int:
         return 48
 
     def __getitem__(self, at: Any) -> Any:
-        self.loaded += len(at) if isinstance(at, list) else 1
+        self.loaded += 1
         return (self._data[at],)
 
 
 @pytest.mark.parametrize(
-    ("sampler", "skips", "whole"),
-    [(RandomSampler, True, True), (SequentialSampler, False, True),
-     (lambda data: WeightedRandomSampler([1.0] * len(data), len(data)), True, False),
-     (lambda data: DistributedSampler(data, 1, 0), True, False),
-     (lambda data: DistributedSampler(data, 1, 0, shuffle=False), False, False)],
+    ("sampler", "skips"),
+    [
+        (RandomSampler, True),
+        (SequentialSampler, False),
+        (lambda data: WeightedRandomSampler([1.0] * len(data), len(data)), True),
+        (lambda data: DistributedSampler(data, 1, 0), True),
+        (lambda data: DistributedSampler(data, 1, 0, shuffle=False), False),
+    ],
     ids=["random", "sequential", "weighted", "distributed", "distributed, in order"],
-)  # fmt: skip
+)
 def test_batches_of_predicted_steps_are_not_loaded_if_the_loader_shuffles(
-    sampler: Any, skips: bool, whole: bool
+    sampler: Any, skips: bool
 ) -> None:
-    data, callback = Loads(), Ungated()
-    order = sampler(data)
-    several = {"sampler": BatchSampler(order, 4, drop_last=False), "batch_size": None}
-    train = DataLoader(data, **(several if whole else {"sampler": order, "batch_size": 4}))
+    data = Loads()
+    callback = Ungated()
+    train = DataLoader(data, 4, sampler=sampler(data))
     trainer, _ = fit([callback], train=train, max_epochs=6)
     assert trainer.global_step == callback.ledger.steps == 72
     assert callback.ledger.full_steps == 48
@@ -193,40 +190,7 @@ def test_checkpoints_come_at_the_first_step_that_reaches_each_multiple(
     assert same(weights(model), weights(bare))
 
 
-@pytest.mark.parametrize(
-    ("batches", "window", "interval", "every"),
-    [(1, 1, 1.0, 3), (7, 4, 1.0, 1), (33, 2, 0.1, 1)],
-)
-def test_short_epochs_never_outrun_the_clock(
-    batches: int, window: int, interval: float, every: int
-) -> None:
-    callback = Ungated(speedup=1.5)
-    trainer, _ = fit([callback], Epochs([batches], (1, every)), max_epochs=12,
-                     accumulate_grad_batches=window, val_check_interval=interval)  # fmt: skip
-    total = 12 * -(-batches // window)
-    assert trainer.global_step == callback.ledger.steps == total
-    assert callback.ledger.full_steps == round(total / 1.5)
-    assert positions(trainer) == [total, 12 // every]
-    assert batches > 2 or trainer.current_epoch < 12
-
-
-def test_a_trainer_without_a_counter_that_the_clock_needs_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(lightning_clock, "_AUTOMATIC", "automatic_optimization.gone")
-    with pytest.raises(UnsupportedSetupError, match=r"counts its updates .*'gone'"):
-        fit([Ungated()], max_steps=30)
-
-
-def test_a_length_that_the_trainer_does_not_know_can_be_given() -> None:
-    kwargs = {"max_steps": -1, "max_epochs": -1, "max_time": "00:00:10:00"}
-    for skip_data in ("auto", "none"):
-        callback = Ungated(total_steps=30, skip_data=skip_data)
-        trainer, _ = fit([callback], Net("none"), **kwargs)
-        assert (callback.ledger.full_steps, trainer.global_step) == (20, 30)
-
-
-def validated(*callbacks: Any, schedule: str = "none", **limit: int) -> list[int]:
+def validated(*callbacks: Any, **limit: int) -> list[int]:
     """The global steps of the validations of a run that ends when patience does."""
     steps: list[int] = []
 
@@ -235,7 +199,7 @@ def validated(*callbacks: Any, schedule: str = "none", **limit: int) -> list[int
             steps.append(self.trainer.global_step)
 
     stop = EarlyStopping("val_loss", min_delta=1e9, patience=2)
-    fit([*callbacks, stop], Watched(schedule), num_sanity_val_steps=0, **limit)
+    fit([*callbacks, stop], Watched("none"), num_sanity_val_steps=0, **limit)
     return steps
 
 
@@ -244,38 +208,6 @@ def test_patience_is_counted_in_the_validations_of_the_plain_run_where_epochs_bo
     hybrid = validated(Ungated(speedup=1.5), max_epochs=8)
     assert len(hybrid) == len(plain) == 3
     assert all(abs(a - b) <= 1 for a, b in zip(plain, hybrid, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("schedule", "speedup", "words"),
-    [
-        ("plateau", 1.5, "and ReduceLROnPlateau counts .* Divide it by 1.5, or bound"),
-        ("none", "auto", "the run has fewer. Shorten it, or bound"),
-    ],
-)
-def test_a_run_bounded_by_steps_warns_of_patience(schedule: str, speedup: Any, words: str) -> None:
-    with pytest.warns(UserWarning, match=words) as caught:
-        steps = validated(Ungated(speedup=speedup), schedule=schedule, max_steps=128)
-    assert sum("patience" in str(w.message) for w in caught) == 1
-    assert len(steps) == 3 and (steps[-1] > 60) is (speedup == 1.5)  # 48 in the plain run
-
-
-@pytest.mark.parametrize(
-    ("average", "speedup", "wanted"),
-    [
-        (EMAWeightAveraging(decay=0.999), 1.5, r"write decay \*\* 1.5\."),
-        (EMAWeightAveraging(decay=0.9), "auto", r"write update_every_n_steps=5 and decay \*\* 5\."),
-        (WeightAveraging(), 1.5, ""),
-        (EMAWeightAveraging(decay=0.9), 1, ""),
-    ],
-)
-def test_a_run_with_predicted_steps_says_which_decay_an_average_needs(
-    average: WeightAveraging, speedup: Any, wanted: str, recwarn: pytest.WarningsRecorder
-) -> None:
-    fit([Ungated(speedup=speedup), average], max_steps=24)
-    found = [str(w.message) for w in recwarn if "average reaches" in str(w.message)]
-    assert len(found) == bool(wanted)
-    assert not wanted or re.search(wanted, found[0])
 
 
 class Stream(IterableDataset[Any]):
@@ -359,15 +291,10 @@ RUNS_THAT_CHANGE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     ),
 
     "a stream that says too much": (by_epoch, lambda: DataLoader(Claims(40, 48), 4), SIX),
-    "a stream and a worker": (
-        by_epoch, lambda: DataLoader(Claims(40, 48), 4, num_workers=1), {"max_epochs": 3},
-    ),
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Your `IterableDataset` has `__len__`", "ignore:os.fork.. was called"
-)
+@pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__`")
 @pytest.mark.parametrize("name", RUNS_THAT_CHANGE)
 def test_a_run_whose_epochs_change_is_the_plain_run_step_for_step(name: str) -> None:
     make, data, options = RUNS_THAT_CHANGE[name]

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from lightning.pytorch.cli import LightningCLI
-from lightning_models import Net
 
 from hybrid_predict import HybridConfig, HybridPredict, SpectralUpdate
 from hybrid_predict.errors import ConfigError
@@ -86,39 +84,3 @@ def test_arguments_override_a_configuration() -> None:
 def test_bad_arguments_name_themselves(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         HybridPredict(**arguments)
-
-
-YAML = """
-trainer:
-  callbacks:
-    - class_path: HybridPredict
-      init_args:
-        full_steps: 3
-        predict_steps: 1
-        warmup_steps: 0.1
-        updates: {}
-        kinds: {"net.4.weight": hidden}
-        config: {shadow: true, predictors: {hidden: fitted}}
-        skip_data: none
-"""
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_lightning_cli_makes_the_callback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["train"])
-    file = tmp_path / "config.yaml"
-    file.write_text(YAML)
-    cli = LightningCLI(
-        Net, run=False, args=["--config", str(file), "--trainer.accelerator=cpu"],
-        save_config_callback=None, seed_everything_default=False,
-        trainer_defaults={"logger": False, "enable_progress_bar": False,
-                          "enable_checkpointing": False, "enable_model_summary": False},
-    )  # fmt: skip
-    (callback,) = [c for c in cli.trainer.callbacks if isinstance(c, HybridPredict)]
-    assert callback.skip_data == "none"
-    assert callback.config == HybridConfig(
-        full_steps=3, predict_steps=1, warmup_steps=0.1, updates={}, shadow=True,
-        kinds={"net.4.weight": "hidden"}, predictors={"hidden": "fitted"},
-    )  # fmt: skip

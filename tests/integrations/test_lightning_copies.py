@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
-from lightning_models import Net, Ungated, fit, same, weights
+from lightning_models import Ungated, fit
 
 from hybrid_predict import FittedPredictor, HybridPredict, SpectralUpdate
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.integrations.last_run import LastRun
+from hybrid_predict.integrations.lightning import LastRun
 from hybrid_predict.ledger import SavingsLedger
 
 OPTIONS = {"speedup": 2.0, "max_overhead": 1e9, "skip_data": "tail"}
@@ -49,24 +47,6 @@ def test_copies_of_a_callback_that_has_run_start_anew_and_leave_its_ledger(how: 
     assert state["hybrid_predict"]["engine"]["ledger"]["full_steps"] == ledger.full_steps
 
 
-def test_copies_in_the_middle_of_a_run_hold_settings_and_its_ledger_so_far() -> None:
-    """They are no part of the run, which goes on as if nobody had copied anything."""
-    mine, copies = Ungated(**OPTIONS), []
-
-    class Copying(Callback):
-        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, number: int) -> None:
-            if number == 3 and not copies:  # inside a full step
-                copies.append(copy.deepcopy(mine))
-                assert copies[0].ledger.full_steps == mine.ledger.full_steps
-
-    _, model = fit([mine, Copying()], max_steps=30)
-    _, twin = fit([Ungated(**OPTIONS)], max_steps=30)
-    assert same(weights(model), weights(twin))
-    assert copies[0].engine is None and repr(copies[0]) == repr(mine)
-    fit(copies, max_steps=20)
-    assert copies[0].ledger.steps == 20 and mine.ledger.steps == 30
-
-
 @pytest.mark.parametrize("how", [copy.deepcopy, pickled])
 def test_settings_survive_before_a_run(how: Any) -> None:
     objects = {"updates": {"hidden": SpectralUpdate()}, "predictors": {"hidden": FittedPredictor()}}
@@ -87,22 +67,3 @@ def test_a_pickled_callback_needs_few_classes_to_be_allowed() -> None:
         loaded = torch.load(buffer, weights_only=True)
     assert loaded.ledger.summary() == mine.ledger.summary()
     assert mine.history.rows and not loaded.history.rows
-
-
-def test_a_callback_trains_in_one_trainer_at_a_time() -> None:
-    class Inside(Callback):
-        """Trains another model with the same callback in the middle of a run."""
-
-        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-            if trainer.current_epoch == 1:
-                with pytest.raises(UnsupportedSetupError, match=r"deepcopy\(callback\)"):
-                    fit([mine], max_steps=20)
-                fit([copy.deepcopy(mine)], max_steps=20)
-
-    mine, alone = Ungated(**OPTIONS), Ungated(**OPTIONS)
-    trainer, model = fit([mine, Inside()], Net("none"), max_epochs=3)
-    _, other = fit([alone], Net("none"), max_epochs=3)
-    assert trainer.global_step == 48
-    assert model.batches == other.batches == alone.ledger.full_steps
-    fit([mine], max_steps=20)
-    assert mine.ledger.steps == 20

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM or SLURM's signal in any hook: nothing unverified is left or saved."""
+"""Ctrl-C or SIGTERM in any hook: nothing unverified is left or saved. SLURM's between steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from slurm import job
 from witness import Witness
 
 from hybrid_predict import HybridPredict
-from hybrid_predict.integrations.lightning_signals import HeldSignals
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Checkpoint directory .* exists and is not empty", "ignore:The dirpath has changed"
@@ -168,46 +166,15 @@ def test_an_interrupt_leaves_nothing_unverified_and_a_save_goes_on_from_there(
     assert not any(type(c).__name__ == "MissedCheckpoints" for c in run.trainer.callbacks)
 
 
-@pytest.fixture
-def requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a job on a cluster has told the cluster."""
+def test_a_signal_to_requeue_between_steps_saves_what_goes_on_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in job(tmp_path).items():
         monkeypatch.setenv(name, value)
-    return tmp_path / "told"
-
-
-def test_a_signal_to_requeue_in_a_validation_saves_at_once(requeued: Path, tmp_path: Path) -> None:
-    seen = []
-
-    def act() -> None:
-        requeue()
-        state = torch.load(tmp_path / "hpc_ckpt_1.ckpt", weights_only=True)
-        seen.append(
-            run.witness.unmoved(run.model) and same(state["state_dict"], weights(run.model))
-        )
-
-    run = Run(tmp_path / "first", "module", "validation_step", act, at=6)
-    run.fit(None, default_root_dir=tmp_path)
-    assert seen == [True]
-    assert requeued.read_text() == "requeue 4321\n"
-
-
-def test_a_signal_that_comes_in_the_last_full_step_is_answered_and_later_ones_are_not_held() -> (
-    None
-):
-    answered: list[int] = []
-    before = signal.signal(signal.SIGUSR1, lambda number, _: answered.append(number))
-    cluster = SimpleNamespace(auto_requeue=True, requeue_signal=signal.SIGUSR1)
-    connector = SimpleNamespace(cluster_environment=cluster)
-    trainer: Any = SimpleNamespace(_accelerator_connector=connector, validating=False)
-    try:
-        held = HeldSignals(trainer)
-        signal.raise_signal(signal.SIGUSR1)
-        assert held.held and not answered
-        held.agree(False, last=True)
-        held.on_train_batch_end(trainer)
-        assert len(answered) == 1
-        signal.raise_signal(signal.SIGUSR1)
-        assert len(answered) == 2
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    run = Run(tmp_path / "first", "callback", "on_train_batch_end", requeue, at=8)
+    run.fit(None, default_root_dir=tmp_path)  # Lightning goes on until the cluster ends the job
+    assert (tmp_path / "told").read_text() == "requeue 4321\n"
+    again = Run(tmp_path / "again")
+    again.fit(None, default_root_dir=tmp_path)  # it finds hpc_ckpt_1.ckpt itself
+    assert again.model.batches == run.model.batches - 8
+    assert same(weights(again.model), weights(run.model))

@@ -4,7 +4,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from kind_cases import CountDecoder, rows
-from lightning_models import SeededLoader, StopAt, fit, weights
+from lightning_models import StopAt, fit, weights
 
 from compatibility.manual import Gan
 from hybrid_predict import HybridPredict
@@ -59,19 +59,3 @@ def test_each_optimizer_of_manual_optimization_shows_its_own_loss(model):
     assert heads(callback) == {"net.4.weight", "critic.4.weight"}
     undecided = "decided by names and shapes" in str(callback.ledger.events)
     assert undecided is (model is PlainBackward)
-
-
-def test_a_resumed_run_keeps_its_kinds(tmp_path):
-    path = str(tmp_path / "saved.ckpt")
-    trainer, _ = fit(
-        [HybridPredict(speedup=1, max_overhead=100.0)], Counts(), train=SeededLoader(), max_steps=2
-    )
-    trainer.save_checkpoint(path)
-    state = torch.load(path, weights_only=False)
-    kinds = state["hybrid_predict"]["engine"]["kinds"]
-    assert kinds["net.px_r"] == "head"
-    kinds["net.px_r"] = "vector"  # whatever it says is not decided again
-    torch.save(state, path)
-    callback = HybridPredict(speedup=1, max_overhead=100.0)
-    fit([callback], Counts(), train=SeededLoader(), max_steps=4, ckpt_path=path)
-    assert heads(callback) == {"net.px_scale_decoder.0.weight"}

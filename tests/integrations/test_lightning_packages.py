@@ -130,13 +130,6 @@ def test_a_run_of_one_package_goes_on_in_the_other(tmp_path: Path) -> None:
     assert resumed["ledger"] == whole["ledger"]
 
 
-def test_what_is_checked_by_class_is_checked_in_the_other_package_too() -> None:
-    net: Any = type("Net", (AnyNet, pytorch_lightning.LightningModule), {})
-    patient = pytorch_lightning.callbacks.EarlyStopping("val_loss")
-    with pytest.warns(UserWarning, match="the patience of EarlyStopping counts"):
-        fit([Ungated(), patient], net(), package=pytorch_lightning, max_steps=30)
-
-
 def test_other_strategies_and_trainers_of_other_packages_are_refused() -> None:
     trainer = lightning.pytorch.Trainer.__new__(lightning.pytorch.Trainer)
     trainer.callbacks = []

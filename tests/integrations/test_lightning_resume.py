@@ -165,47 +165,6 @@ def test_a_run_that_went_on_without_the_plug_in_is_taken_up_where_the_trainer_is
     assert "the run went on without the plug-in before" in reasons
 
 
-def test_a_run_bounded_by_steps_goes_on_bounded_by_epochs_to_the_end_of_the_plain_run(
-    tmp_path: Path,
-) -> None:
-    batches, window = 8, 2
-    options = {"accumulate_grad_batches": window, "val_check_interval": 0.5}
-
-    def run(*callbacks: Any, **limit: Any) -> Any:
-        data = SeededLoader(batches)
-        return fit(list(callbacks), Net("none"), train=data, **limit, **options)[0]
-
-    run(Ungated(), save_every(tmp_path, 9), max_steps=56)
-    paths = saved(tmp_path)
-    assert len(paths) == 6
-    for path in paths[::3]:
-        callback = Ungated()
-        trainer = run(callback, max_epochs=56 * window // batches, ckpt_path=str(path))
-        assert trainer.global_step == callback.ledger.steps == 56, path.name
-        assert callback.ledger.full_steps == round(56 / 1.5)
-
-
-def test_a_run_goes_on_with_other_windows_to_where_a_plain_run_does(tmp_path: Path) -> None:
-    for make in (Ungated, Callback):
-        saver = ModelCheckpoint(tmp_path / make.__name__, every_n_epochs=3)
-        fit([make(), saver], Net("none"), max_epochs=3)
-        callback = make()
-        trainer, model = fit([callback], Net("none"), max_epochs=6, accumulate_grad_batches=4,
-                             ckpt_path=saver.best_model_path)  # fmt: skip
-        assert (trainer.global_step, trainer.current_epoch) == (60, 6)
-        if make is Ungated:
-            assert callback.ledger.steps == 60 and model.batches < 48
-
-
-def test_a_run_that_ends_early_says_so() -> None:
-    class Stops(Net):
-        def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
-            return -1 if batch_idx == 5 else None
-
-    with pytest.warns(UserWarning, match=r"ended the run at 5 of 16 steps"):
-        fit([Ungated()], Stops("none"), max_epochs=1)
-
-
 class SavesFirst(Callback):
     """Saves at the ends of epochs, before the callbacks behind it are called."""
 

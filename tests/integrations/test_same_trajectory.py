@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -27,7 +26,6 @@ from hybrid_predict import (
     SavingsLedger,
     TorchModel,
 )
-from hybrid_predict.errors import UnsupportedSetupError
 
 Trained = tuple[nn.Module, SavingsLedger, int]
 """The net, the run's ledger, and the step at which the schedule ended."""
@@ -40,34 +38,20 @@ def in_the_trainer_of_the_package() -> Trained:
     return net, trainer.fit(batch(k) for k in count()), scheduler.last_epoch
 
 
-class FabricRun:
-    """The run of the plain loop with Fabric, which can stop and be saved."""
-
-    def __init__(self) -> None:
-        self.fabric = Fabric(accelerator="cpu", devices=1)
-        self.plain, optimizer, self.scheduler = parts()
-        self.model, self.optimizer = self.fabric.setup(self.plain, optimizer)
-        self.engine = HybridEngine(self.model.module, self.optimizer.optimizer, config())
-
-    def train(self, until: int = STEPS) -> nn.Module:
-        while self.engine.ledger.steps < until:
-            self.engine.before_step()
-            loss = loss_of(self.model, batch(self.engine.ledger.full_steps))
-            self.fabric.backward(loss)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            for _ in range(self.engine.after_step(loss).ticks):
-                self.scheduler.step()
-        return self.plain
-
-    def state(self) -> dict[str, Any]:
-        return {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler,
-                "engine": self.engine}  # fmt: skip
-
-
 def in_fabric() -> Trained:
-    run = FabricRun()
-    return run.train(), run.engine.ledger, run.scheduler.last_epoch
+    fabric = Fabric(accelerator="cpu", devices=1)
+    plain, inner, scheduler = parts()
+    model, optimizer = fabric.setup(plain, inner)
+    engine = HybridEngine(model.module, optimizer.optimizer, config())
+    while not engine.done:
+        engine.before_step()
+        loss = loss_of(model, batch(engine.ledger.full_steps))
+        fabric.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        for _ in range(engine.after_step(loss).ticks):
+            scheduler.step()
+    return plain, engine.ledger, scheduler.last_epoch
 
 
 class Batches(IterableDataset[Tensor]):
@@ -115,14 +99,6 @@ def test_the_weights_are_those_of_the_plain_loop_bit_for_bit(way: str) -> None:
     assert engine.ledger.full_steps == ledger.full_steps and last == STEPS
 
 
-def test_fabric_saves_and_loads_the_engine_among_the_rest(tmp_path: Path) -> None:
-    first, resumed = FabricRun(), FabricRun()
-    first.train(14)
-    first.fabric.save(tmp_path / "checkpoint", first.state())
-    resumed.fabric.load(tmp_path / "checkpoint", resumed.state())
-    assert same_bits(resumed.train().state_dict(), first.train().state_dict())
-
-
 @pytest.fixture
 def accelerator() -> Iterator[Callable[..., Any]]:
     """Accelerate keeps one state per process, precision included."""
@@ -156,16 +132,3 @@ def test_accelerate_trains_as_the_plain_loop_does(
     assert same_bits(net.state_dict(), expected.state_dict())
     assert scheduler.scheduler.last_epoch == STEPS
     assert engine.ledger.predicted_steps == plain.ledger.predicted_steps > 5
-
-
-@pytest.mark.parametrize("framework", ["fabric", "accelerate"])
-def test_the_optimizer_that_a_framework_wraps_is_asked_for(
-    accelerator: Any, framework: str
-) -> None:
-    net, optimizer, _ = parts()
-    if framework == "fabric":
-        wrapped = Fabric(accelerator="cpu", devices=1).setup(net, optimizer)
-    else:
-        wrapped = accelerator(cpu=True).prepare(net, optimizer)
-    with pytest.raises(UnsupportedSetupError, match="inner optimizer"):
-        HybridEngine(*wrapped, config())

@@ -1,11 +1,14 @@
-"""The configuration of a callback, from its arguments."""
+"""The arguments that all callbacks share: the configuration, and the folder of the run log."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
 from typing import Any
 
 from hybrid_predict.config import HybridConfig, check_names
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.runs.files import given_path
 from hybrid_predict.updates import make_update
 
 _PATTERN = {"full_steps", "predict_steps"}
@@ -24,12 +27,12 @@ def configuration(config: HybridConfig | Mapping[str, Any] | None, **given: Any)
     """
     given = {name: value for name, value in given.items() if value is not None}
     chosen = dict(config if isinstance(config, Mapping) else vars(config or HybridConfig()))
-    known = HybridConfig.__dataclass_fields__
-    check_names("config", sorted(chosen.keys() | given.keys()), known)
-    for one, other in ((_PATTERN, {"speedup"}), ({"speedup"}, _PATTERN)):
-        if given.keys() & one:
-            chosen = {name: value for name, value in chosen.items() if name not in other}
-    return checked(HybridConfig(**{**chosen, **given}))
+    check_names("config", sorted(chosen.keys() | given.keys()), HybridConfig.__dataclass_fields__)
+    replaced = {"speedup"} if given.keys() & _PATTERN else set()
+    if "speedup" in given:
+        replaced |= _PATTERN
+    kept = {name: value for name, value in chosen.items() if name not in replaced}
+    return checked(HybridConfig(**{**kept, **given}))
 
 
 def checked(config: HybridConfig) -> HybridConfig:
@@ -47,3 +50,16 @@ def checked(config: HybridConfig) -> HybridConfig:
         for choice in config.predictors.values():
             make_predictor(choice)
     return config
+
+
+def checked_folder(log_dir: Any) -> str | None:
+    """Return the folder of a run's log, "auto" or None, as a callback's argument names it.
+
+    Raises:
+        ConfigError: If it is no path.
+    """
+    if log_dir is None:
+        return None
+    if not isinstance(log_dir, (str, PathLike)):
+        raise ConfigError("log_dir", "a path, 'auto' or None", log_dir)
+    return str(given_path("log_dir", log_dir))
