@@ -6,29 +6,21 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
-
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig
-from hybrid_predict.audit.meter import Meter
-from hybrid_predict.audit.search import WAYS, number_of_tests, try_candidates
-from hybrid_predict.audit.store import Cell, FinishedRun, RunStore, cell, cells
-from hybrid_predict.audit.training import fit, preserved, short_steps
+from hybrid_predict.audit.config import AUTO, AuditConfig, short_steps
+from hybrid_predict.audit.search import number_of_tests
+from hybrid_predict.audit.store import Cell, RunStore, cell, cells
+from hybrid_predict.audit.training import Meter, fit_arm, preserved
 from hybrid_predict.audit.trial import Trial, TrialEnd
 from hybrid_predict.audit.verdict import counted_seeds
-from hybrid_predict.config import Speedup
 from hybrid_predict.ledger import duration
-from hybrid_predict.policy.schedule import Schedule, schedule
-from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
+from hybrid_predict.policy.schedule import schedule
+from hybrid_predict.runs.evidence import ARMS, CORRECTED, FEW_SEEDS, FULL, HYBRID
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import collected, quiet
-
-_TIMED = 5
-"""Full steps that are timed with the callback, and without it."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +31,15 @@ class AuditPlan:
         seeds: Number of paired seeds.
         full_steps: Full steps of one run of each arm of an audit; for the hybrid arm the fewest,
             if all its predicted steps are made and stand. With ``"auto"`` the most for each arm.
-            Without predicted steps the hybrid arm takes as many as the full arm.
         done: Number of finished runs, which would not be trained again.
-        runs: Number of all runs.
-        left: Number of runs that remain.
+        runs: Number of all runs; of a search the most.
+        left: Number of runs that remain; of a search the most.
         seconds_per_step: Seconds of one full step of plain training.
         seconds: Estimated seconds of training that remain, without validation, if all predicted
             steps are made and stand.
         most_seconds: The same if no predicted step is made.
-        notes: What is not used of the user's Trainer, and what the hybrid arm can do, in sentences.
+        notes: What the hybrid arm can do, in sentences.
         tests: Largest number of candidates that a search tests; 0 for an audit.
-        auto: Whether the hybrid arm decides how many full steps it and the short arms take.
     """
 
     seeds: int
@@ -62,7 +52,6 @@ class AuditPlan:
     most_seconds: float
     notes: tuple[str, ...] = ()
     tests: int = 0
-    auto: bool = False
 
     def __str__(self) -> str:
         """Return the plan in a few lines."""
@@ -75,11 +64,14 @@ class AuditPlan:
             ]
             span = f"at most {most}"
         else:
-            arms = f"{len(self.full_steps)} arms, {counted_seeds(self.seeds)}"
-            steps = ", ".join(f"{arm} {self._limits(arm)}" for arm in self.full_steps)
+            steps = {arm: f"{number:,}" for arm, number in self.full_steps.items()}
+            if self.full_steps[HYBRID] < self.full_steps[FULL]:
+                steps[HYBRID] += f" to {steps[FULL]}"
+            arms = f"{len(steps)} arms, {counted_seeds(self.seeds)}"
+            listed = ", ".join(f"{arm} {number}" for arm, number in steps.items())
             lines = [
                 f"{self.runs} runs: {arms}; {self.done} done.",
-                f"Full steps per run: {steps}.",
+                f"Full steps per run: {listed}.",
             ]
             span = f"about {most if least == most else f'{least} to {most}'}"
         lines += [
@@ -90,14 +82,6 @@ class AuditPlan:
         if self.seeds < FEW_SEEDS:
             lines.append(f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint.")
         return "\n".join(lines)
-
-    def _limits(self, arm: str) -> str:
-        """Return the full steps of an arm, with both ends if they are not known."""
-        number = self.full_steps[arm]
-        if self.auto and arm in (*SHORTENED, HYBRID):
-            return f"at most {number:,}"
-        most = self.full_steps[FULL] if arm == HYBRID else number
-        return f"{number:,}" + f" to {most:,}" * (most > number)
 
 
 def plan_audit(
@@ -121,8 +105,12 @@ def plan_audit(
         ConfigError: As :func:`audit` does.
         UnsupportedSetupError: As :func:`audit` does.
     """
-    done = _finished(config, folder, source)
-    return _plan([set(cells(config, config.arms))], make_run, config, done)
+    every = cells(config)
+    plan = _plan(make_run, config, every, len(every), _finished(config, folder, source))
+    if config.speedup == AUTO:
+        note = 'With "auto" the hybrid arm may take fewer full steps, and the short arms then too.'
+        return replace(plan, notes=(note, *plan.notes))
+    return plan
 
 
 def plan_search(
@@ -132,99 +120,77 @@ def plan_search(
     *,
     source: Mapping[str, Any] | None = None,
 ) -> AuditPlan:
-    """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit."""
+    """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit.
+
+    It assumes that the most tests are made, each of them with the longest runs that may remain.
+    """
     done = _finished(config, folder, source)
-    return _plan(_paths(config), make_run, config, done, number_of_tests(config))
+    plan = _plan(make_run, config, _candidates(config), most_runs(config), done)
+    return replace(plan, tests=number_of_tests(config))
 
 
 def most_runs(config: AuditConfig) -> int:
-    """Return the largest number of runs of a search, finished ones included."""
-    return max(map(len, _paths(config)))
+    """Return an upper bound of the number of runs of a search, finished ones included.
+
+    Each test has an arm and its short arm. Both ways are first tested at the same speedup.
+    """
+    each = 1 + 2 * number_of_tests(config) - bool(config.numbers)
+    return min(config.seeds * each, len(_candidates(config)))
 
 
-def _paths(config: AuditConfig) -> list[set[Cell]]:
-    """Return the cells of every way that a search can take if no candidate is given up."""
-    paths = []
-    for largest in product((0.0, *config.numbers), repeat=len(WAYS)):
-        borders = dict(zip(WAYS, largest, strict=True))
-        path: set[Cell] = set()
-
-        def passes(arm: str, speedup: Speedup, borders: Any = borders, path: Any = path) -> bool:
-            path.update(cells(replace(config, speedup=speedup), (FULL, SHORT, arm)))
-            return isinstance(speedup, str) or speedup <= borders[arm]
-
-        try_candidates(config, passes)
-        paths.append(path)
-    return paths
+def _candidates(config: AuditConfig) -> list[Cell]:
+    """Return all cells that a search may ask for."""
+    found: dict[Cell, None] = {}
+    for speedup in config.speedups:
+        arms = [arm for arm in ARMS if speedup != AUTO or arm != CORRECTED]
+        found.update(dict.fromkeys(cells(replace(config, speedup=speedup), arms)))
+    return list(found)
 
 
 def _finished(
     config: AuditConfig, folder: str | Path | None, source: Mapping[str, Any] | None
-) -> Mapping[Cell, FinishedRun]:
-    return {} if folder is None else RunStore(given_path("folder", folder), config, source).runs
+) -> set[Cell]:
+    if folder is None:
+        return set()
+    return set(RunStore(given_path("folder", folder), config, source).runs)
 
 
 def _plan(
-    paths: Sequence[set[Cell]],
-    make_run: MakeRun,
-    config: AuditConfig,
-    finished: Mapping[Cell, FinishedRun],
-    tests: int = 0,
+    make_run: MakeRun, config: AuditConfig, every: Sequence[Cell], most: int, finished: set[Cell]
 ) -> AuditPlan:
-    """Return the plan for the longest of several sets of cells, after a trial of the hybrid arm."""
-    arm, total, trial = _tried(make_run, config)
-
-    def planned(speedup: Speedup) -> Schedule:
-        chosen = replace(config, speedup=speedup).hybrid_config()
-        return schedule(chosen.with_length(total), trial.until_skill)
+    """Return the plan for at most so many of these cells, after a trial of the hybrid arm."""
+    with preserved(), quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
+        arm = AuditArm(HYBRID, config.arms[HYBRID], 0, Path(folder))
+        assert arm.hybrid is not None  # this arm has it
+        meter = Meter(arm, config.metric)
+        trial = Trial(arm.hybrid)
+        with suppress(TrialEnd):
+            fit_arm(arm, make_run, meter, trial)
+    total = meter.total_steps
 
     def steps(cell: Cell) -> int:
         """Return a run's full steps; of the hybrid arm the fewest, with ``"auto"`` the most."""
-        if cell.speedup is None:
+        if cell.speedup is None or isinstance(cell.speedup, str):
             return total
-        if cell.speedup == AUTO or cell.arm in SHORTENED:
+        if cell.arm != HYBRID:
             return short_steps(total, arm.lengths, cell.speedup)
-        return total - planned(cell.speedup).planned
+        chosen = replace(config, speedup=cell.speedup).hybrid_config()
+        return total - schedule(chosen.with_length(total), trial.until_skill).planned
 
-    every = set[Cell]().union(*paths)
-    done = finished.keys() & every
-    left = [path - done for path in paths]
-    least = {cell: steps(cell) for cell in every}
-    most = {cell: total if cell.arm == HYBRID else n for cell, n in least.items()}
-    notes = [*arm.left_out]
-    if not tests and (shortfall := planned(config.speedup).shortfall):
-        notes.append(f"Hybrid arm: {shortfall}.")
-    if trial.plain:
-        notes.append(f"Hybrid arm: it would be plain training: {trial.plain}.")
-    elif trial.cost:
-        notes.append(f"Hybrid arm: {trial.cost}.")
+    full_steps = {name: steps(cell(config, name, 0)) for name in config.arms}
+    missing = [each for each in every if each not in finished]
+    largest = sorted(map(steps, missing), reverse=True)[:most]
+    bounds = [total if each.arm == HYBRID else steps(each) for each in missing]
+    planned = schedule(config.hybrid_config().with_length(total), trial.until_skill)
+    why = f"it would be plain training: {trial.plain}" if trial.plain else trial.cost
     return AuditPlan(
         seeds=config.seeds,
-        full_steps={} if tests else {arm: least[cell(config, arm, 0)] for arm in config.arms},
-        done=len(done),
-        runs=max(map(len, paths)),
-        left=max(map(len, left)),
+        full_steps=full_steps,
+        done=len(every) - len(missing),
+        runs=most,
+        left=len(largest),
         seconds_per_step=trial.seconds_per_step,
-        seconds=trial.seconds_per_step * max(sum(least[c] for c in path) for path in left),
-        most_seconds=trial.seconds_per_step * max(sum(most[c] for c in path) for path in left),
-        notes=tuple(notes),
-        tests=tests,
-        auto=config.speedup == AUTO,
+        seconds=trial.seconds_per_step * sum(largest),
+        most_seconds=trial.seconds_per_step * sum(sorted(bounds, reverse=True)[:most]),
+        notes=tuple(f"Hybrid arm: {text}." for text in (planned.shortfall, why) if text),
     )
-
-
-def _tried(make_run: MakeRun, config: AuditConfig) -> tuple[AuditArm, int, Trial]:
-    """Return the hybrid arm, its length in steps, and a trial of it in a temporary folder."""
-    meter = Meter(config.metric)
-    with preserved(), quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
-        arm = AuditArm(HYBRID, 0, config, Path(folder), meter)
-        meter.on_start = arm.settle_callbacks
-        pl.seed_everything(0, workers=True, verbose=False)
-        trainer, model, data = arm.unpack(make_run(arm))
-        assert arm.hybrid is not None  # this arm has it
-        trial = Trial(arm.hybrid, _TIMED, on=True)
-        trainer.callbacks.append(trial)  # type: ignore[attr-defined]
-        with suppress(TrialEnd):
-            fit(trainer, model, data)
-    meter.check_started()
-    return arm, meter.total_steps, trial

@@ -56,13 +56,12 @@ class PairedSeed:
     """Results of the arms of one seed.
 
     Args:
-        full: Final metric of the full arm; not finite if it diverged or could not be measured.
+        full: Final metric of the full arm; not finite if the run failed.
         short: The same of the short arm.
         hybrid: The same of the hybrid arm.
         full_steps: Full steps of the full arm.
         short_steps: Full steps of the short arm, fewer than those.
         hybrid_steps: Full steps of the hybrid arm.
-        unmeasured: Arms whose metric is not finite although their weights are.
     """
 
     full: float
@@ -71,7 +70,6 @@ class PairedSeed:
     full_steps: float
     short_steps: float
     hybrid_steps: float
-    unmeasured: frozenset[str] = frozenset()
 
     @property
     def way(self) -> float:
@@ -130,25 +128,21 @@ def judge_audit(
         arm: Name of the arm in the place of the hybrid one.
 
     Returns:
-        The verdict; below five seeds it is always undecided, and its text is a hint.
+        The verdict; below five seeds it is always undecided, and its headline is a hint.
     """
     n = len(seeds)
     if not n:
         text = "No seed has all its arms yet."
         return AuditVerdict(AuditOutcome.UNDECIDED, "nothing to compare yet", text)
-    taken = fmean(s.hybrid_steps for s in seeds)
-    saving = 1.0 - taken / fmean(s.full_steps for s in seeds)
-    verdict = _unstable(seeds, arm) or _compare(seeds, saving, config, arm)
+    saving = 1.0 - fmean(s.hybrid_steps for s in seeds) / fmean(s.full_steps for s in seeds)
+    verdict = _unstable(seeds, arm) or _compared(seeds, saving, config)
     verdict = replace(verdict, seeds=n, saving=saving)
-    if n >= FEW_SEEDS:
-        return verdict
-    many = counted_seeds(n)
-    return replace(
-        verdict,
-        outcome=AuditOutcome.UNDECIDED,
-        headline=f"not enough seeds to tell: {many} of at least {FEW_SEEDS}",
-        text=f"A hint from {many}: {verdict.headline}. {verdict.text}".rstrip(),
-    )
+    if verdict.line is not None:
+        verdict = replace(verdict, text=_explained(verdict, config, arm))
+    if n < FEW_SEEDS:
+        headline = f"hint from {counted_seeds(n)}: {verdict.headline}"
+        return replace(verdict, outcome=AuditOutcome.UNDECIDED, headline=headline)
+    return _decided(verdict, config, arm) if verdict.contrast else verdict
 
 
 def _unstable(seeds: Sequence[PairedSeed], arm: str) -> AuditVerdict | None:
@@ -157,105 +151,92 @@ def _unstable(seeds: Sequence[PairedSeed], arm: str) -> AuditVerdict | None:
         bad = [s for s in seeds if not math.isfinite(getattr(s, place))]
         if not bad:
             continue
-        what = f"the {name} arm's metric is not finite on {len(bad)} of {len(seeds)} seeds"
-        text = "The weights are finite: correct how validation computes the metric."
-        if diverged := sum(place not in s.unmeasured for s in bad):
-            what = f"the {name} arm diverged on {diverged} of {len(seeds)} seeds"
-            text = "Lower the learning rate or clip gradients until plain training is stable."
+        what = f"the {name} arm has no finite metric on {len(bad)} of {len(seeds)} seeds"
         if place == HYBRID:
             text = "The full and the short arm have no such seed, so the callback is the cause."
             return AuditVerdict(AuditOutcome.NO_SAVING, f"no saving: {what}", text)
+        text = (
+            "If it diverged, lower the learning rate or clip gradients until plain training is "
+            "stable; if its weights are finite, correct how validation computes the metric."
+        )
         return AuditVerdict(AuditOutcome.UNDECIDED, f"no comparison: {what}", text)
     return None
 
 
-def _compare(
-    seeds: Sequence[PairedSeed], saving: float, config: AuditConfig, arm: str
-) -> AuditVerdict:
-    """Return the verdict on arms that all have a finite metric."""
+def _compared(seeds: Sequence[PairedSeed], saving: float, config: AuditConfig) -> AuditVerdict:
+    """Return what was measured on arms that all have a finite metric; two seeds have bounds."""
     sign = config.sign
     lost = [sign * (s.hybrid - s.full) for s in seeds]
     worth = [sign * (s.control - s.full) for s in seeds]
     gain = [sign * (s.control - s.hybrid) for s in seeds]
     lines = [config.margin or (1.0 - config.retain) * w for w in worth]
-    way = fmean(s.way for s in seeds)
+    contrast = [d - line for d, line in zip(lost, lines, strict=True)]
+    spread = f" ± {stdev(lost):.2g}" if len(seeds) > 1 else ""
     difference = signed(sign * fmean(lost))
+    measured = f"{percent(saving)} fewer full steps, {config.metric} differs by {difference}"
+    if saving < LEAST_SAVING:
+        measured = "no full steps were saved, so there is no saving to prove"
+        spread = ""
     verdict = AuditVerdict(
         AuditOutcome.UNDECIDED,
-        f"saving {percent(saving)} at a difference of {difference}",
+        measured + spread,
         "",
         line=fmean(lines),
-        way=way,
+        way=fmean(s.way for s in seeds),
     )
     if len(seeds) < 2:
         return verdict
-    contrast = [d - line for d, line in zip(lost, lines, strict=True)]
-    verdict = replace(
+    return replace(
         verdict,
         contrast=bounds(contrast, config.alpha),
         gain=bounds(gain, config.alpha),
         worth=bounds(worth, config.alpha),
     )
-    outcome, headline = _decided(verdict, saving, config, arm)
-    if outcome is AuditOutcome.VERIFIED:
-        spread = f"{difference} ± {stdev(lost):.2g}, n = {len(seeds)}"
-        headline = f"verified saving {percent(saving)} at equal quality (difference {spread})"
-    steps = fmean(s.hybrid_steps for s in seeds)
-    text = _explained(verdict, saving, steps, config, arm)
-    return replace(verdict, outcome=outcome, headline=headline, text=text)
 
 
-def _decided(
-    verdict: AuditVerdict, saving: float, config: AuditConfig, arm: str
-) -> tuple[AuditOutcome, str]:
-    """Return the outcome and, unless it is verified, the headline."""
+def _decided(verdict: AuditVerdict, config: AuditConfig, arm: str) -> AuditVerdict:
+    """Return the verdict with its outcome, from what was measured."""
     contrast = verdict.contrast
     gain = verdict.gain
     worth = verdict.worth
-    assert contrast and gain and worth
-    none = AuditOutcome.NO_SAVING
-    undecided = AuditOutcome.UNDECIDED
-    few = "not enough seeds to tell"
-    control = "plain training of as many full steps"
+    assert contrast and gain and worth and verdict.saving is not None
+    control = _control(verdict)
+    outcome = AuditOutcome.NO_SAVING
+    headline = verdict.headline
+    if verdict.saving < LEAST_SAVING:
+        pass
+    elif worth.upper < (config.margin or 0.0):
+        headline = f"no saving: simply shorten the run, {control} is as good as the full arm"
+    elif contrast.lower > 0:
+        headline = f"no saving: the {arm} arm is inferior to the full arm"
+    elif contrast.upper < 0 < gain.lower:
+        outcome = AuditOutcome.VERIFIED
+        headline = f"verified saving at equal quality: {headline}"
+    else:
+        outcome = AuditOutcome.UNDECIDED
+        what = f"whether the {arm} arm is inferior to the full arm"
+        if contrast.upper < 0:
+            what = f"whether the {arm} arm is better than its control, {control}"
+        headline = f"not enough seeds to tell {what}"
+    return replace(verdict, outcome=outcome, headline=headline)
+
+
+def _control(verdict: AuditVerdict) -> str:
+    """Return what the hybrid arm has to be better than."""
     if (verdict.way or 0.0) < LEAST_SAVING:
-        control = "the short arm"
-    if saving < LEAST_SAVING:
-        why = ": predicted steps were not made or were undone, so" if arm == HYBRID else ":"
-        return none, f"no saving{why} {percent(saving)} of the full steps were saved"
-    if worth.upper < (config.margin or 0.0):
-        equal = "better than" if config.margin is None else "as good as"
-        why = f"{control} is {equal} the full arm, so the run can simply be shortened"
-        return none, f"no saving is credited: {why}"
-    if contrast.lower > 0:
-        return none, f"no saving: the {arm} arm is inferior to the full arm"
-    if contrast.upper < 0 < gain.lower:
-        return AuditOutcome.VERIFIED, ""
-    if contrast.upper < 0:
-        why = f"the {arm} arm is not shown to be better than {control}, so no saving is credited"
-        return undecided, f"{few}: {why}"
-    if worth.lower <= 0:
-        why = "cannot be told apart, so what the saved steps are worth is unknown"
-        return undecided, f"{few}: {control} and the full arm {why}"
-    return undecided, f"{few} whether the {arm} arm is inferior to the full arm"
+        return "the short arm, which takes as many full steps"
+    return "plain training of as many full steps, interpolated between the short and the full arm"
 
 
-def _explained(
-    verdict: AuditVerdict, saving: float, steps: float, config: AuditConfig, arm: str
-) -> str:
+def _explained(verdict: AuditVerdict, config: AuditConfig, arm: str) -> str:
     """Return the control and what is tested, in sentences."""
-    control = "the short arm, which takes as many full steps"
-    if (verdict.way or 0.0) >= LEAST_SAVING:
-        control = (
-            f"plain training of as many full steps, {steps:,.0f}, interpolated between the short "
-            "and the full arm"
-        )
     condition = f"lose less than {config.margin}"
     if config.margin is None:
         condition = f"keep {percent(config.retain)} of what the saved steps are worth"
     return (
-        f"The {arm} arm took {percent(saving)} fewer full steps than the full arm. It has to "
-        f"{condition}, and to be better than its control: {control}. Paired one-sided t tests over "
-        f"the seeds, each at level {config.alpha:g}."
+        f"The {arm} arm took {percent(verdict.saving or 0.0)} fewer full steps than the full arm. "
+        f"It has to {condition}, and to be better than its control: {_control(verdict)}. Paired "
+        f"one-sided t tests over at least {FEW_SEEDS} seeds, each at level {config.alpha:g}."
     )
 
 

@@ -77,14 +77,13 @@ def show_audit(
 
     With ``most`` only so many notes are printed; the report has all of them.
     """
-    from hybrid_predict.audit.config import SHORTENED
-    from hybrid_predict.audit.notes import COLUMNS, arm_rows, gains, plain_finding, unsaved
+    from hybrid_predict.audit.notes import COLUMNS, arm_rows
     from hybrid_predict.audit.tracking import tracking_uri
     from hybrid_predict.cli.screen import Screen
-    from hybrid_predict.runs.evidence import FEW_SEEDS, HYBRID
+    from hybrid_predict.runs.evidence import FEW_SEEDS, HYBRID, LEAST_SAVING
 
     part = 1.0 if isinstance(config.speedup, str) else 1.0 / config.speedup
-    fewer = (*SHORTENED, HYBRID)
+    fewer = {name for name, arm in config.arms.items() if arm.shortened or name == HYBRID}
     lengths = [part if arm in fewer else 1.0 for arm in config.arms] * config.seeds
     print(f"{PROGRAM}: {len(lengths)} runs, written to {folder}", flush=True)
     with Screen(lengths, config.metric) as screen:
@@ -93,15 +92,12 @@ def show_audit(
     verdict = result.verdict
     titles = [title.format(metric=config.metric) for title in COLUMNS]
     screen.table(titles, arm_rows(results))
-    finding = plain_finding(results)
-    screen.say(f"\n{finding}", style="bold", soft_wrap=False)
-    few = verdict.seeds < FEW_SEEDS
-    if not (few and unsaved(results)):  # else more seeds prove nothing either
-        if finding != verdict.headline:
-            screen.say(f"Verdict: {verdict.headline}.", soft_wrap=False)
-        if few and not result.partial:
-            screen.say(f"For proof: the same command with --seeds {FEW_SEEDS}.")
-    for text in [*gains(results["earned"]), *results["notes"]][:most]:
+    screen.say(f"\n{verdict.headline}", style="bold", soft_wrap=False)
+    # Where nothing was saved, more seeds prove nothing either.
+    provable = verdict.saving is not None and verdict.saving >= LEAST_SAVING
+    if verdict.seeds < FEW_SEEDS and provable and not result.partial:
+        screen.say(f"For proof: the same command with --seeds {FEW_SEEDS}.")
+    for text in results["notes"][:most]:
         screen.say(f"{text}\n", soft_wrap=False)
     screen.say(f"Report:   {folder / 'report.html'}\nResults:  {folder / 'results.json'}")
     if config.mlflow:
@@ -125,11 +121,10 @@ def _show_search(
     with Screen([1.0] * most, config.metric, searching=True) as screen:
         result = train(observer=screen)
     rows = []
-    for tried in result.tried:
-        saving = tried.verdict.saving
-        saved = "" if saving is None else percent(saving)
-        seeds = str(tried.verdict.seeds)
-        rows.append([tried.arm, speedup_text(tried.speedup), seeds, saved, tried.finding])
+    for tried in result.results["tried"]:
+        saved = "" if tried["saving"] is None else percent(tried["saving"])
+        speedup = speedup_text(tried["speedup"])
+        rows.append([tried["arm"], speedup, str(tried["seeds"]), saved, tried["finding"]])
     screen.table(["arm", "speedup", "seeds", "fewer full steps", "finding"], rows)
     screen.say(f"\n{result.line}\n", style="bold")
     screen.say(f"Results:  {folder / SEARCH}")

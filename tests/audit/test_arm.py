@@ -12,21 +12,20 @@ from lightning.pytorch.callbacks import (
 from lightning_models import Net, loader
 
 from hybrid_predict import HybridPredict
-from hybrid_predict.audit import Observer, audit, plan_audit
+from hybrid_predict.audit import Observer, audit
 from hybrid_predict.audit.arm import AuditArm
-from hybrid_predict.audit.config import SHORTENED, AuditConfig
-from hybrid_predict.audit.meter import Meter
+from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.store import cell
 from hybrid_predict.audit.training import train_arm
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID
+from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
-def arm(name, folder, **options):
-    config = AuditConfig(**{"mlflow": False, **options})
-    return AuditArm(name, 0, config, folder, Meter(config.metric))
+def arm(name, folder, speedup=1.5):
+    chosen = AuditConfig(speedup=speedup).arms[name]
+    return AuditArm(name, chosen, 0, folder, speedup if chosen.shortened else 1.0)
 
 
 def trained(make_run, name, folder, **options):
@@ -47,7 +46,7 @@ def trained(make_run, name, folder, **options):
 @pytest.mark.parametrize("name", ARMS)
 def test_trainer_has_the_length_of_its_arm(tmp_path, name, options, short, plain):
     trainer = arm(name, tmp_path).trainer(**options, accelerator="cpu")
-    steps, epochs = short if name in SHORTENED else plain
+    steps, epochs = short if name in (SHORT, CORRECTED) else plain
     assert trainer.max_steps == steps
     if epochs is not None:
         assert trainer.max_epochs == epochs
@@ -59,16 +58,14 @@ def test_trainer_has_the_length_of_its_arm(tmp_path, name, options, short, plain
 @pytest.mark.parametrize(("number", "speedup", "expected"), [(33, 1.1, 30), (10, 3.0, 4)])
 def test_scaled_numbers_are_rounded_up_in_short_arms_only(tmp_path, number, speedup, expected):
     for name in ARMS:
-        scaled = arm(name, tmp_path, speedup=speedup).scaled(number)
-        assert scaled == (expected if name in SHORTENED else number)
+        scaled = arm(name, tmp_path, speedup).scaled(number)
+        assert scaled == (expected if name in (SHORT, CORRECTED) else number)
 
 
 def test_the_callback_comes_first_and_what_draws_on_the_terminal_is_left_out(tmp_path):
     given = [LearningRateMonitor(), TQDMProgressBar(), RichModelSummary()]
-    trainer = arm(HYBRID, tmp_path, speedup=2.0).trainer(max_steps=9, callbacks=given)
-    kinds = [type(c) for c in trainer.callbacks]
-    assert kinds == [HybridPredict, LearningRateMonitor, Meter]
-    assert trainer.callbacks[0].config.speedup == 2.0
+    trainer = arm(HYBRID, tmp_path).trainer(max_steps=9, callbacks=given)
+    assert [type(c) for c in trainer.callbacks] == [HybridPredict, LearningRateMonitor]
 
 
 @pytest.mark.parametrize(
@@ -76,12 +73,10 @@ def test_the_callback_comes_first_and_what_draws_on_the_terminal_is_left_out(tmp
     [
         ({}, "max_steps or max_epochs"),
         ({"max_epochs": 2.5}, "max_epochs: expected a positive integer"),
-        ({"max_steps": 9, "max_time": "00:01:00:00"}, "max_time: expected nothing"),
-        ({"max_steps": 9, "callbacks": [HybridPredict()]}, "callbacks: expected no HybridPredict"),
     ],
     ids=str,
 )
-def test_trainers_that_cannot_be_audited_are_refused(tmp_path, options, words):
+def test_trainers_without_a_length_are_refused(tmp_path, options, words):
     with pytest.raises(ConfigError, match=words):
         arm(HYBRID, tmp_path).trainer(**options)
 
@@ -101,6 +96,11 @@ def loaders():
     return loader(), loader(2)
 
 
+class Stopping(Spy):
+    def configure_callbacks(self):
+        return EarlyStopping("val_loss")
+
+
 class Endless(torch.utils.data.IterableDataset):
     def __iter__(self):
         return iter(torch.randn(64, 8))
@@ -117,14 +117,10 @@ def run(model=Spy, data=None, **options):
 
 
 BAD_RUNS = {
-    "a pair": (lambda a: (a.trainer(max_steps=6), Spy()), "make_run: expected a tuple of trainer"),
+    "a pair": (lambda a: (a.trainer(max_steps=6), Spy()), "make_run: expected the Trainer that"),
     "another Trainer": (
         lambda a: a.trainer(max_steps=6) and (L.Trainer(logger=False), Spy(), loaders()),
-        "arm.trainer.* made, got 'another one'",
-    ),
-    "no Trainer": (lambda a: (None, Spy(), loaders()), "arm.trainer was not called"),
-    "a plain module": (
-        run(lambda: torch.nn.Linear(2, 2)), "make_run: expected a LightningModule, got 'Linear'"
+        "in place of lightning.Trainer",
     ),
     "a single loader": (run(data=loader()), "a pair of training and validation loader"),
     "manual optimization": (run(Manual), "expected automatic optimization"),
@@ -134,9 +130,12 @@ BAD_RUNS = {
         run(data=(torch.utils.data.DataLoader(Endless(), batch_size=8), loader(2)), max_epochs=2),
         "a known number of steps",
     ),
+    "no batches": (run(limit_train_batches=0), "batches to train on"),
     "four epochs": (run(max_epochs=4), r"max_epochs: .*shortened to .*Set max_steps instead"),
     "one step": (run(max_steps=1), r"max_steps: .*shortened to .*Set max_steps instead"),
-}  # fmt: skip
+    "a callback": (run(callbacks=[HybridPredict()]), "callbacks: expected no EarlyStopping and no"),
+    "a callback of the model": (run(Stopping), "callbacks: expected no EarlyStopping"),
+}
 
 
 @pytest.mark.filterwarnings("ignore:You defined a .validation_step.")
@@ -148,25 +147,8 @@ def test_runs_that_cannot_be_audited_are_refused_before_training(tmp_path, make_
     assert not (tmp_path / "runs.jsonl").exists()
 
 
-class Stopping(Net):
-    """Would stop at its second validation: the metric has no chance to fall so far."""
-
-    def configure_callbacks(self):
-        return EarlyStopping("val_loss", min_delta=1e9, patience=1)
-
-
-def test_early_stopping_is_left_out_and_that_is_told(tmp_path):
-    made = run(lambda: Stopping("none"), max_steps=30, val_check_interval=2)
-    config = AuditConfig(mlflow=False, seeds=1)
-    assert "EarlyStopping" in str(plan_audit(made, config))
-    results = audit(made, config, tmp_path).results
-    assert [run["steps"] for run in results["runs"]] == [30, 20, 20, 30]
-    (note,) = [note for note in results["notes"] if "EarlyStopping" in note]
-    assert note in (tmp_path / "report.html").read_text()
-
-
 def test_missing_metric_is_told_before_training_with_those_that_are_logged(tmp_path):
-    with pytest.raises(ConfigError, match=r"got 'val_los'. The validation logs val_loss\."):
+    with pytest.raises(ConfigError, match=r"got 'val_los'. The run logs val_loss\."):
         trained(run(Spy), FULL, tmp_path, metric="val_los")
 
 

@@ -98,13 +98,12 @@ def test_each_arm_is_bisected_and_the_largest_saving_wins(corrected, hybrid, lin
 def test_a_candidate_that_cannot_pass_is_given_up_and_called_so(seeds, outcome, tmp_path):
     good = metric({"corrected": 0.0, "hybrid": 3.0})
     result, asked, lines = searched(good, tmp_path, seeds=seeds)
-    first = result.tried[0]
-    assert (first.arm, first.speedup, first.verdict.seeds) == ("corrected", 2.0, 3)
-    assert first.finding == "given up: inferior on 3 seeds"
-    assert first.verdict.outcome.value == outcome
-    assert ("corrected", 2.0, first.finding) == lines.tested[0]
+    first = result.results["tried"][0]
+    assert (first["arm"], first["speedup"], first["seeds"]) == ("corrected", 2.0, 3)
+    assert first["finding"].endswith(", given up after seed 2")
+    assert first["outcome"] == outcome
+    assert ("corrected", 2.0, first["finding"]) == lines.tested[0]
     assert ("corrected", 2.0, 3) not in asked
-    assert result.results["tried"][0]["finding"] == first.finding
     assert result.line.endswith("fewer than 5 seeds show none") == (seeds == 4)
 
 
@@ -144,13 +143,12 @@ def test_searches_and_audits_in_one_folder_share_their_runs(speedup, audited):
     assert len(task.calls) == 3
 
 
-def test_a_plan_adds_up_the_longest_way_through_the_candidates():
-    for count, runs in ((1, 1 + 1 + 2), (3, 1 + 3 + 4), (4, 1 + 4 + 5)):
+def test_a_plan_bounds_the_runs_and_their_length():
+    for count, runs in ((1, 1 + 1 + 2), (3, 1 + 3 + 4), (4, 1 + 5 + 6)):
         assert most_runs(config(speedups=(1.25, 1.5, 2.0, 3.0)[:count])) == 2 * runs
     task = Task()
     plan = plan_search(task, config(speedups=(1.5, 2.0)))
     assert (plan.runs, plan.left, plan.done, plan.tests) == (2 * 7, 2 * 7, 0, 4)
-    # 1.5 is tested first, the lower one of two, and then 2 if it passes.
     longest = STEPS + sum(3 * STEPS / speedup for speedup in (1.5, 2.0))
     assert plan.seconds == pytest.approx(2 * longest * plan.seconds_per_step)
     assert task.calls == [("hybrid", 0)]

@@ -204,7 +204,7 @@ def test_a_budget_that_refuses_corrections_is_shown_with_what_to_type(work, monk
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("threads_of_mine:biuld", "Did you mean build?"),
+        ("threads_of_mine:biuld", "has no attribute 'biuld'"),
         ("threads_of_mine:nothing", "returns trainer, model"),
     ],
 )
