@@ -18,7 +18,7 @@ from hybrid_predict.audit.trial import Trial, TrialEnd
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.ledger import duration
 from hybrid_predict.policy.schedule import schedule
-from hybrid_predict.runs.evidence import ARMS, CORRECTED, FEW_SEEDS, FULL, HYBRID
+from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import collected, quiet
 
@@ -33,11 +33,9 @@ class AuditPlan:
             if all its predicted steps are made and stand. With ``"auto"`` the most for each arm.
         done: Number of finished runs, which would not be trained again.
         runs: Number of all runs; of a search the most.
-        left: Number of runs that remain; of a search the most.
         seconds_per_step: Seconds of one full step of plain training.
-        seconds: Estimated seconds of training that remain, without validation, if all predicted
-            steps are made and stand.
-        most_seconds: The same if no predicted step is made.
+        seconds: Most seconds of training that remain, without validation: no predicted step is
+            made.
         notes: What the hybrid arm can do, in sentences.
         tests: Largest number of candidates that a search tests; 0 for an audit.
     """
@@ -46,38 +44,29 @@ class AuditPlan:
     full_steps: Mapping[str, int]
     done: int
     runs: int
-    left: int
     seconds_per_step: float
     seconds: float
-    most_seconds: float
     notes: tuple[str, ...] = ()
     tests: int = 0
 
     def __str__(self) -> str:
         """Return the plan in a few lines."""
-        least = duration(self.seconds)
-        most = duration(self.most_seconds)
+        steps = {arm: f"{number:,}" for arm, number in self.full_steps.items()}
+        if self.full_steps[HYBRID] < self.full_steps[FULL]:
+            steps[HYBRID] += f" to {steps[FULL]}"
+        listed = ", ".join(f"{arm} {number}" for arm, number in steps.items())
+        arms = f"{len(steps)} arms, {counted_seeds(self.seeds)}"
+        lines = [f"{self.runs} runs: {arms}; {self.done} done.", f"Full steps per run: {listed}."]
         if self.tests:
             lines = [
-                f"At most {self.runs} runs, for {self.tests} tests of candidates; {self.done} "
-                f"done, at most {self.left} to be trained; fewer if candidates are given up early."
+                f"At most {self.runs} runs, for {self.tests} tests of candidates; fewer if some "
+                "are finished, or given up early."
             ]
-            span = f"at most {most}"
-        else:
-            steps = {arm: f"{number:,}" for arm, number in self.full_steps.items()}
-            if self.full_steps[HYBRID] < self.full_steps[FULL]:
-                steps[HYBRID] += f" to {steps[FULL]}"
-            arms = f"{len(steps)} arms, {counted_seeds(self.seeds)}"
-            listed = ", ".join(f"{arm} {number}" for arm, number in steps.items())
-            lines = [
-                f"{self.runs} runs: {arms}; {self.done} done.",
-                f"Full steps per run: {listed}.",
-            ]
-            span = f"about {most if least == most else f'{least} to {most}'}"
         lines += [
             *self.notes,
-            f"Training to come: {span}, at {duration(self.seconds_per_step)} per plain full step; "
-            "validation, corrected updates, predicted steps and start-up come on top.",
+            f"Training to come: at most {duration(self.seconds)}, at "
+            f"{duration(self.seconds_per_step)} per plain full step; validation, corrected "
+            "updates, predicted steps and start-up come on top.",
         ]
         if self.seeds < FEW_SEEDS:
             lines.append(f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint.")
@@ -105,60 +94,38 @@ def plan_audit(
         ConfigError: As :func:`audit` does.
         UnsupportedSetupError: As :func:`audit` does.
     """
+    finished: set[Cell] = set()
+    if folder is not None:
+        finished = set(RunStore(given_path("folder", folder), config, source).runs)
     every = cells(config)
-    plan = _plan(make_run, config, every, len(every), _finished(config, folder, source))
+    plan = _plan(make_run, config, [each for each in every if each not in finished])
+    plan = replace(plan, runs=len(every), done=len(every) - plan.runs)
     if config.speedup == AUTO:
         note = 'With "auto" the hybrid arm may take fewer full steps, and the short arms then too.'
         return replace(plan, notes=(note, *plan.notes))
     return plan
 
 
-def plan_search(
-    make_run: MakeRun,
-    config: AuditConfig,
-    folder: str | Path | None = None,
-    *,
-    source: Mapping[str, Any] | None = None,
-) -> AuditPlan:
+def plan_search(make_run: MakeRun, config: AuditConfig) -> AuditPlan:
     """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit.
 
-    It assumes that the most tests are made, each of them with the longest runs that may remain.
+    For each seed it counts one full arm and for each test an arm of full length and its short arm
+    at the smallest speedup, whatever is finished.
     """
-    done = _finished(config, folder, source)
-    plan = _plan(make_run, config, _candidates(config), most_runs(config), done)
-    return replace(plan, tests=number_of_tests(config))
+    tested = replace(config, speedup=config.speedups[0])
+    pair = [cell(tested, SHORT, 0), cell(tested, HYBRID, 0)]
+    tests = number_of_tests(config)
+    plan = _plan(make_run, tested, config.seeds * [cell(tested, FULL, 0), *(tests * pair)])
+    return replace(plan, tests=tests)
 
 
 def most_runs(config: AuditConfig) -> int:
-    """Return an upper bound of the number of runs of a search, finished ones included.
-
-    Each test has an arm and its short arm. Both ways are first tested at the same speedup.
-    """
-    each = 1 + 2 * number_of_tests(config) - bool(config.numbers)
-    return min(config.seeds * each, len(_candidates(config)))
+    """Return an upper bound of the number of runs of a search, finished ones included."""
+    return config.seeds * (1 + 2 * number_of_tests(config))
 
 
-def _candidates(config: AuditConfig) -> list[Cell]:
-    """Return all cells that a search may ask for."""
-    found: dict[Cell, None] = {}
-    for speedup in config.speedups:
-        arms = [arm for arm in ARMS if speedup != AUTO or arm != CORRECTED]
-        found.update(dict.fromkeys(cells(replace(config, speedup=speedup), arms)))
-    return list(found)
-
-
-def _finished(
-    config: AuditConfig, folder: str | Path | None, source: Mapping[str, Any] | None
-) -> set[Cell]:
-    if folder is None:
-        return set()
-    return set(RunStore(given_path("folder", folder), config, source).runs)
-
-
-def _plan(
-    make_run: MakeRun, config: AuditConfig, every: Sequence[Cell], most: int, finished: set[Cell]
-) -> AuditPlan:
-    """Return the plan for at most so many of these cells, after a trial of the hybrid arm."""
+def _plan(make_run: MakeRun, config: AuditConfig, runs: Sequence[Cell]) -> AuditPlan:
+    """Return the plan for the cells to be trained, after a trial of the hybrid arm."""
     with preserved(), quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
         arm = AuditArm(HYBRID, config.arms[HYBRID], 0, Path(folder))
         assert arm.hybrid is not None  # this arm has it
@@ -168,29 +135,23 @@ def _plan(
             fit_arm(arm, make_run, meter, trial)
     total = meter.total_steps
 
-    def steps(cell: Cell) -> int:
-        """Return a run's full steps; of the hybrid arm the fewest, with ``"auto"`` the most."""
-        if cell.speedup is None or isinstance(cell.speedup, str):
+    def most_steps(cell: Cell) -> int:
+        """Return the full steps of a run if no predicted step is made."""
+        if cell.arm == HYBRID or cell.speedup is None or isinstance(cell.speedup, str):
             return total
-        if cell.arm != HYBRID:
-            return short_steps(total, arm.lengths, cell.speedup)
-        chosen = replace(config, speedup=cell.speedup).hybrid_config()
-        return total - schedule(chosen.with_length(total), trial.until_skill).planned
+        return short_steps(total, arm.lengths, cell.speedup)
 
-    full_steps = {name: steps(cell(config, name, 0)) for name in config.arms}
-    missing = [each for each in every if each not in finished]
-    largest = sorted(map(steps, missing), reverse=True)[:most]
-    bounds = [total if each.arm == HYBRID else steps(each) for each in missing]
     planned = schedule(config.hybrid_config().with_length(total), trial.until_skill)
+    full_steps = {name: most_steps(cell(config, name, 0)) for name in config.arms}
+    if config.speedup != AUTO:
+        full_steps[HYBRID] -= planned.planned
     why = f"it would be plain training: {trial.plain}" if trial.plain else trial.cost
     return AuditPlan(
         seeds=config.seeds,
         full_steps=full_steps,
-        done=len(every) - len(missing),
-        runs=most,
-        left=len(largest),
+        done=0,
+        runs=len(runs),
         seconds_per_step=trial.seconds_per_step,
-        seconds=trial.seconds_per_step * sum(largest),
-        most_seconds=trial.seconds_per_step * sum(sorted(bounds, reverse=True)[:most]),
+        seconds=trial.seconds_per_step * sum(map(most_steps, runs)),
         notes=tuple(f"Hybrid arm: {text}." for text in (planned.shortfall, why) if text),
     )

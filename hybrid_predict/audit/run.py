@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.audit.arm import MakeRun
+import torch
+
+from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AuditConfig, short_steps
 from hybrid_predict.audit.page import audit_page
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.audit.store import RESULTS, Cell, FinishedRun, RunStore, cell, cells
 from hybrid_predict.audit.tracking import Tracking
-from hybrid_predict.audit.training import Observer, train_arm
+from hybrid_predict.audit.training import Meter, Observer, fit_arm, preserved
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
@@ -23,6 +25,9 @@ from hybrid_predict.runs.evidence import FULL, HYBRID
 from hybrid_predict.runs.files import replace_text
 from hybrid_predict.runs.log import find_log, read_log
 from hybrid_predict.runs.runtime import locked, quiet, writable_folder, write_json
+
+COUNTED = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
+"""Steps that a ledger counts and the run's entry has too; 0 without the plug-in."""
 
 
 class Runs:
@@ -60,24 +65,37 @@ class Runs:
         return self._store.runs[asked]
 
     def _train(self, config: AuditConfig, asked: Cell) -> FinishedRun:
-        scale = 1.0
-        if config.arms[asked.arm].shortened:
-            scale = self._scale(config, asked)
-        tracked = None
+        chosen = config.arms[asked.arm]
+        scale = self._scale(config, asked) if chosen.shortened else 1.0
+        logger = None
         if self._tracking is not None:
-            tracked = self._tracking.logger(f"{asked.arm}, seed {asked.seed}")
+            logger = self._tracking.logger(f"{asked.arm}, seed {asked.seed}")
 
-        def begun(run: FinishedRun) -> None:
+        def begun(entry: Mapping[str, Any]) -> None:
+            run = {**asked._asdict(), **entry}
             self._store.check(run)
             self._check_lengths(run)
             if self._tracking is not None:
-                self._tracking.begin(tracked, run)
+                self._tracking.begin(logger, run)
+            self._observer.run_started(asked.arm, asked.seed, run["total_steps"])
 
-        place = self._store.place(asked)
-        run = train_arm(self._make_run, config, asked, place, self._observer, tracked, begun, scale)
+        arm = AuditArm(asked.arm, chosen, asked.seed, self._store.place(asked), scale, logger)
+        meter = Meter(arm, config.metric, begun, self._observer.stepped)
+        with preserved():
+            fit_arm(arm, self._make_run, meter)
+        ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
+        counts = ledger or {"full_steps": meter.entry["steps"]}
+        run = {
+            **asked._asdict(),
+            **meter.entry,
+            **{name: counts.get(name, 0) for name in COUNTED},
+            "seconds": meter.seconds,
+            "threads": torch.get_num_threads(),
+            "ledger": ledger,
+        }
         self._store.save(run)
         if self._tracking is not None:
-            self._tracking.end(tracked, run)
+            self._tracking.end(logger, run)
         return run
 
     def _scale(self, config: AuditConfig, asked: Cell) -> float:
@@ -136,9 +154,8 @@ def audit(
     ``short`` is the same over N / speedup steps; with ``"auto"`` over as many full steps as
     ``hybrid`` took. ``corrected`` is as ``short``, with corrected updates. ``hybrid`` takes N
     steps, with corrected updates and predicted steps. The controls of the configuration follow.
-    Runs that the folder holds are not trained again: an audit that was
-    stopped continues, and one with more seeds, controls or another speedup extends it.
-    ``results.json`` is written after every run, ``report.html`` at the end.
+    Runs that the folder holds are not trained again, so that an audit goes on where it stopped, or
+    is extended. ``results.json`` is written after every run, ``report.html`` at the end.
 
     Args:
         make_run: Called with an :class:`AuditArm` once per arm and seed; returns the Trainer that

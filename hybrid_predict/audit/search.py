@@ -66,10 +66,7 @@ class SearchResult:
 
     @property
     def best(self) -> Mapping[str, float | None]:
-        """By arm, the largest speedup that keeps quality; None if none was shown to.
-
-        For ``auto``, if it is a candidate, the mean of what it arrived at.
-        """
+        """By arm, the largest number that keeps quality; None if none was shown to."""
         return dict(self.results["best"])
 
     @property
@@ -104,25 +101,13 @@ def search(
     The search bisects the numbers of ``config.speedups`` once for each arm, and tests ``"auto"`` if
     it is among them. A candidate passes if the audit's own test verifies a saving over the paired
     seeds. The test's level is divided by the number of tests, so that the probability of any error
-    is at most ``config.alpha``. Runs are kept as those of an audit: a search that was stopped
-    continues, and searches and audits in one folder share their runs. Nothing is recorded in
-    MLflow.
+    is at most ``config.alpha``. Runs are kept as those of an audit, and shared with audits in the
+    same folder. Nothing is recorded in MLflow.
 
-    Args:
-        make_run: As for :func:`hybrid_predict.audit.audit`.
-        config: As for :func:`hybrid_predict.audit.audit`; ``speedups`` are the candidates.
-        folder: Folder for all files.
-        observer: Is called as runs and tests of candidates begin and end.
-        source: As for :func:`hybrid_predict.audit.audit`.
-        overwrite: Whether to delete what the folder holds, and train all runs again.
+    Arguments and errors are those of :func:`hybrid_predict.audit.audit`.
 
     Returns:
         The answer; ``partial`` is true after Ctrl-C.
-
-    Raises:
-        ConfigError: As :func:`hybrid_predict.audit.audit` does.
-        UnsupportedSetupError: As :func:`hybrid_predict.audit.audit` does.
-        MissingExtraError: If Lightning is not installed.
     """
     place = writable_folder(folder)
     watching = observer or Observer()
@@ -143,7 +128,10 @@ def search_runs(get: GetRun, config: AuditConfig, folder: Path, observer: Observ
     def written(*, partial: bool) -> SearchResult:
         found: dict[str, Any] = {"schema": SCHEMA, "partial": partial, "level": level}
         found |= {"environment": environment(), "config": config.to_dict(), "tried": tried}
-        found |= {"best": _best(config, tried), "line": ""}
+        found |= {"best": {}, "line": ""}
+        for arm in WAYS:
+            passed = [each["speedup"] for each in tried if each["passed"] and each["arm"] == arm]
+            found["best"][arm] = max((s for s in passed if s != AUTO), default=None)
         if tried:
             found["line"] = trainer_line(config, tried, get(config, FULL, 0)["lengths"])
         results = finite(found)
@@ -217,20 +205,6 @@ def _tested(get: GetRun, config: AuditConfig, arm: str) -> Tried:
     finding = FINDINGS[verdict.outcome] + finding
     known = {"arm": arm, "speedup": config.speedup, "passed": passed, "finding": finding}
     return {**known, **verdict.to_dict()}
-
-
-def _best(config: AuditConfig, tried: Sequence[Tried]) -> dict[str, float | None]:
-    """Return the largest speedup that passed, by arm and, if it is a candidate, for ``auto``."""
-    best: dict[str, float | None] = dict.fromkeys((*WAYS, *({AUTO} & set(config.speedups))))
-    for each in tried:
-        if each["passed"]:
-            way = AUTO if each["speedup"] == AUTO else each["arm"]
-            best[way] = max(_steps_per_full_step(each), best[way] or 0.0)
-    return best
-
-
-def _steps_per_full_step(tried: Tried) -> float:
-    return float(1.0 / (1.0 - tried["saving"]) if tried["speedup"] == AUTO else tried["speedup"])
 
 
 def trainer_line(config: AuditConfig, tried: Sequence[Tried], lengths: Mapping[str, int]) -> str:

@@ -17,7 +17,7 @@ from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import finite
 
 FinishedRun = Mapping[str, Any]
-"""Entry of a run in the results file; :func:`hybrid_predict.audit.training.train_arm` makes it."""
+"""Entry of a run in the results file; :class:`hybrid_predict.audit.run.Runs` makes it."""
 
 RESULTS = "results.json"
 SEARCH = "search.json"

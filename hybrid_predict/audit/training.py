@@ -1,4 +1,4 @@
-"""Trains one arm from one seed and measures it inside the Trainer."""
+"""Trains one arm, measures it inside the Trainer, and restores what training changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -19,8 +18,6 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.store import Cell, FinishedRun
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning import HybridPredict
@@ -28,9 +25,6 @@ from hybrid_predict.integrations.lightning import HybridPredict
 DIVERGED = "diverged"
 NOT_FINITE = "metric not finite"
 """Why a run has no metric: its weights are not finite, or only the metric is not."""
-
-COUNTED = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
-"""Steps that a ledger counts and the run's entry has too; 0 without the plug-in."""
 
 _POINTS = 100
 """Approximate number of points of a curve."""
@@ -61,8 +55,8 @@ class Observer:
 class Meter(pl.Callback):
     """Counts full steps and seconds of an arm's training, and measures the final weights.
 
-    The last validation starts from ``seed``, so that it is the same for every arm. ``on_start`` is
-    called once ``entry`` has what is known before training. ``total_steps`` is 0 until then;
+    The last validation starts from the arm's seed, so that it is the same for every arm.
+    ``on_start`` gets ``entry`` with what is known before training. ``total_steps`` is 0 until then;
     ``seconds`` are without validation.
 
     ``entry`` is what the run's entry in the results file has of it. ``shapes`` and ``weights`` are
@@ -77,7 +71,7 @@ class Meter(pl.Callback):
         self,
         arm: AuditArm,
         metric: str,
-        on_start: Callable[[], None] = lambda: None,
+        on_start: Callable[[dict[str, Any]], None] = lambda entry: None,
         on_step: Callable[[int, float], None] = lambda steps, loss: None,
     ) -> None:
         self._arm = arm
@@ -90,7 +84,7 @@ class Meter(pl.Callback):
         self.full_steps = 0
         self.total_steps = 0
         self.seconds = 0.0
-        self.entry: dict[str, Any] = {}
+        self.entry: dict[str, Any] = {"changes": dict(arm.changes), "lengths": arm.lengths}
 
     def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check that the metric is logged, before training if anything is logged by then."""
@@ -113,10 +107,9 @@ class Meter(pl.Callback):
             remedy = "Set max_steps: the length of an epoch of these data is not known."
             raise UnsupportedSetupError("Trainer", "a known number of steps", total, remedy)
         self.total_steps = total
-        digests = _digests(pl_module)
-        self.entry = {"total_steps": total, **digests, "curve": [], "metric_curve": []}
+        self.entry |= {"total_steps": total, **_digests(pl_module), "curve": [], "metric_curve": []}
         self._rates = [_rates(trainer)]
-        self._on_start()
+        self._on_start(self.entry)
         self._resumed = now(trainer)
 
     def on_train_batch_end(
@@ -217,45 +210,6 @@ def _digests(module: torch.nn.Module) -> dict[str, str]:
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         weights.update(flat.view(torch.uint8).numpy().data)
     return {"shapes": shapes.hexdigest(), "weights": weights.hexdigest()}
-
-
-def train_arm(
-    make_run: MakeRun,
-    config: AuditConfig,
-    cell: Cell,
-    folder: Path,
-    observer: Observer,
-    logger: Any = None,
-    check: Callable[[FinishedRun], None] = lambda start: None,
-    scale: float = 1.0,
-) -> FinishedRun:
-    """Train one cell, and return the run's entry of the results file.
-
-    ``check`` gets the part of the entry that is known before training, and may raise. ``scale`` is
-    as for :class:`AuditArm`.
-    """
-    arm = AuditArm(cell.arm, config.arms[cell.arm], cell.seed, folder, scale, logger)
-
-    def entry() -> dict[str, Any]:
-        known = {"changes": dict(arm.changes), "lengths": arm.lengths}
-        return {**cell._asdict(), **known, **meter.entry}
-
-    def started() -> None:
-        check(entry())
-        observer.run_started(cell.arm, cell.seed, meter.total_steps)
-
-    meter = Meter(arm, config.metric, started, observer.stepped)
-    with preserved():
-        fit_arm(arm, make_run, meter)
-    ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
-    counts = ledger or {"full_steps": meter.entry["steps"]}
-    return {
-        **entry(),
-        **{name: counts.get(name, 0) for name in COUNTED},
-        "seconds": meter.seconds,
-        "threads": torch.get_num_threads(),
-        "ledger": ledger,
-    }
 
 
 def fit_arm(arm: AuditArm, make_run: MakeRun, meter: Meter, *further: pl.Callback) -> None:

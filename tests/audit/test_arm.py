@@ -15,8 +15,8 @@ from hybrid_predict import HybridPredict
 from hybrid_predict.audit import Observer, audit
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.store import cell
-from hybrid_predict.audit.training import train_arm
+from hybrid_predict.audit.run import Runs
+from hybrid_predict.audit.store import RunStore
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 
@@ -31,7 +31,8 @@ def arm(name, folder, speedup=1.5):
 def trained(make_run, name, folder, **options):
     """Train one arm from seed 0; return its entry."""
     config = AuditConfig(**options)
-    return train_arm(make_run, config, cell(config, name, 0), folder, Observer())
+    runs = Runs(make_run, RunStore(folder, config), (config.speedup,), Observer())
+    return runs.get(config, name, 0)
 
 
 @pytest.mark.parametrize(
@@ -55,30 +56,16 @@ def test_trainer_has_the_length_of_its_arm(tmp_path, name, options, short, plain
     assert str(tmp_path) == trainer.default_root_dir
 
 
-@pytest.mark.parametrize(("number", "speedup", "expected"), [(33, 1.1, 30), (10, 3.0, 4)])
-def test_scaled_numbers_are_rounded_up_in_short_arms_only(tmp_path, number, speedup, expected):
+def test_scaled_numbers_are_rounded_up_in_short_arms_only(tmp_path):
     for name in ARMS:
-        scaled = arm(name, tmp_path, speedup).scaled(number)
-        assert scaled == (expected if name in (SHORT, CORRECTED) else number)
+        scaled = arm(name, tmp_path, 1.1).scaled(33)
+        assert scaled == (30 if name in (SHORT, CORRECTED) else 33)
 
 
 def test_the_callback_comes_first_and_what_draws_on_the_terminal_is_left_out(tmp_path):
     given = [LearningRateMonitor(), TQDMProgressBar(), RichModelSummary()]
     trainer = arm(HYBRID, tmp_path).trainer(max_steps=9, callbacks=given)
     assert [type(c) for c in trainer.callbacks] == [HybridPredict, LearningRateMonitor]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "max_steps or max_epochs"),
-        ({"max_epochs": 2.5}, "max_epochs: expected a positive integer"),
-    ],
-    ids=str,
-)
-def test_trainers_without_a_length_are_refused(tmp_path, options, words):
-    with pytest.raises(ConfigError, match=words):
-        arm(HYBRID, tmp_path).trainer(**options)
 
 
 class Spy(Net):
@@ -94,6 +81,11 @@ class Manual(Spy):
 
 def loaders():
     return loader(), loader(2)
+
+
+class Tired(Net):
+    def on_train_batch_end(self, *args):
+        self.trainer.should_stop = True
 
 
 class Stopping(Spy):
@@ -131,8 +123,11 @@ BAD_RUNS = {
         "a known number of steps",
     ),
     "no batches": (run(limit_train_batches=0), "batches to train on"),
+    "no length": (lambda a: a.trainer(), "max_steps or max_epochs"),
+    "half an epoch": (run(max_epochs=2.5), "max_epochs: expected a positive integer"),
     "four epochs": (run(max_epochs=4), r"max_epochs: .*shortened to .*Set max_steps instead"),
     "one step": (run(max_steps=1), r"max_steps: .*shortened to .*Set max_steps instead"),
+    "an early end": (run(Tired, min_steps=1, max_steps=30), "a run of 30 steps, got"),
     "a callback": (run(callbacks=[HybridPredict()]), "callbacks: expected no EarlyStopping and no"),
     "a callback of the model": (run(Stopping), "callbacks: expected no EarlyStopping"),
 }
@@ -150,18 +145,6 @@ def test_runs_that_cannot_be_audited_are_refused_before_training(tmp_path, make_
 def test_missing_metric_is_told_before_training_with_those_that_are_logged(tmp_path):
     with pytest.raises(ConfigError, match=r"got 'val_los'. The run logs val_loss\."):
         trained(run(Spy), FULL, tmp_path, metric="val_los")
-
-
-def test_run_that_ends_early_is_refused(tmp_path):
-    """A hybrid run that a callback ends would be taken for a saving."""
-
-    class Tired(Net):
-        def on_train_batch_end(self, *args):
-            self.trainer.should_stop |= self.batches == 6
-
-    make_run = run(lambda: Tired("none"), max_steps=30)
-    with pytest.raises(UnsupportedSetupError, match="a run of 30 steps, got"):
-        trained(make_run, HYBRID, tmp_path)
 
 
 class Split(L.LightningDataModule):
@@ -199,7 +182,7 @@ def test_last_validation_is_on_the_runs_own_data_from_the_same_states(tmp_path, 
         return arm.trainer(max_steps=18), Noting("none"), data[arm.name]
 
     for name in ARMS:
-        metrics[name] = trained(make_run, name, tmp_path, metric=metric)["metric"]
+        metrics[name] = trained(make_run, name, tmp_path / name, metric=metric)["metric"]
     if metric == "val_loss":
         assert metrics == pytest.approx({name: data[name].draws[0] for name in ARMS}, rel=1e-5)
     else:
