@@ -64,15 +64,8 @@ class AuditArm:
     def scaled(self, number: int) -> int:
         """Return the steps or epochs of this arm from those of the full arm.
 
-        Args:
-            number: Steps or epochs of the full arm.
-
-        Returns:
-            ``number / speedup`` in the short and the corrected arm, rounded up so that they never
-            get fewer steps than they should; else ``number``.
-
-        Raises:
-            ConfigError: If it is not a positive integer.
+        They are ``number / speedup``, rounded up, in the short and the corrected arm; else
+        ``number``, which has to be a positive integer (ConfigError).
         """
         check_length("scaled", number)
         return shortened(number, self._scale)
@@ -80,16 +73,10 @@ class AuditArm:
     def trainer(self, **options: Any) -> pl.Trainer:
         """Build the Trainer of this arm; call it instead of ``lightning.Trainer``.
 
-        Args:
-            options: Arguments of ``lightning.Trainer``; ``max_steps`` or ``max_epochs`` as for
-                plain training. The audit replaces ``logger``, ``default_root_dir``, progress bars
-                and the model summary by its own, and saves no checkpoint unless asked to.
-
-        Returns:
-            The Trainer, with the length and the callback of this arm.
-
-        Raises:
-            ConfigError: If its length is not known.
+        It has the length and the callback of this arm. The options are those of plain training,
+        with ``max_steps`` or ``max_epochs`` (else ConfigError). The audit replaces ``logger``,
+        ``default_root_dir``, progress bars and the model summary by its own, and saves no
+        checkpoint unless asked to.
         """
         given = {name: options.get(name) for name in ("max_steps", "max_epochs")}
         for name, length in given.items():
@@ -117,12 +104,7 @@ class AuditArm:
         return self._trainer
 
     def unpack(self, built: Any) -> tuple[pl.Trainer, pl.LightningModule, dict[str, Any]]:
-        """Return Trainer, model and the data as arguments of ``fit`` from what was built.
-
-        Raises:
-            ConfigError: If it is not what ``make_run`` has to return.
-            UnsupportedSetupError: If such a run cannot be audited.
-        """
+        """Return Trainer, model and the data as arguments of ``fit`` from what was built."""
         parts: Any = built if isinstance(built, tuple) and len(built) == 3 else (None, None, None)
         trainer, model, data = parts
         pair = isinstance(data, (tuple, list)) and len(data) == 2

@@ -19,14 +19,8 @@ AUTO: Literal["auto"] = "auto"
 ROUNDING = 1.1
 """Largest factor by which rounding up may lengthen the short arms."""
 
-SET_BY_THE_AUDIT = {
-    "speedup",
-    "full_steps",
-    "predict_steps",
-    "total_steps",
-    "enabled",
-    "shadow",
-}
+SET_BY_THE_AUDIT = {"speedup", "full_steps", "predict_steps", "total_steps", "enabled", "shadow"}
+"""Fields of HybridConfig that ``hybrid`` does not have."""
 
 
 def speedup_text(speedup: Speedup) -> str:

@@ -21,7 +21,6 @@ from hybrid_predict.audit.trial import Trial, TrialEnd
 from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning import HybridPredict
-from hybrid_predict.integrations.lightning_screen import event_folder
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.overview import Overview
 from hybrid_predict.runs.runtime import collected, quiet
@@ -55,7 +54,7 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     """
     messages: list[str] = []
     with tempfile.TemporaryDirectory() as folder, preserved(), quiet(), collected(messages):
-        trainer, model, data, config, run_log = _built(name, Path(folder))
+        trainer, model, data, config = _built(name, Path(folder))
         if speedup is not None:
             config = config.with_speedup(speedup)
         plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
@@ -84,14 +83,12 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
         *_planned(trial.plan),
         ("overhead", trial.cost or "not counted"),
         ("seconds", seconds),
-        ("run log", run_log),
         *further,
         ("paste", f"Trainer(..., callbacks=[{callback}])"),
     ]
 
 
 def _planned(plan: Overview) -> Iterator[tuple[str, str]]:
-    """Tell what the callback would correct, predict and leave alone."""
     corrected = [str(part) for part in plan.parts if part.corrected]
     predicted = [str(part) for part in plan.parts if part.predicted]
     left = [str(part) for part in plan.parts if not (part.corrected or part.predicted)]
@@ -104,13 +101,12 @@ def _planned(plan: Overview) -> Iterator[tuple[str, str]]:
     yield "memory", plan.memory
 
 
-def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridConfig, str]:
-    """Return Trainer, model, data as arguments of ``fit``, configuration, and the log's place."""
+def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridConfig]:
+    """Return Trainer, model, data as arguments of ``fit``, and configuration."""
     if ":" not in name or Path(name).exists():
         make_run, config, _ = read_audit(name)
         arm = AuditArm(FULL, Arm(), 0, folder)
-        place = "in the folder of a TensorBoard or CSV logger"
-        return *arm.unpack(make_run(arm)), config.hybrid_config(), place
+        return *arm.unpack(make_run(arm)), config.hybrid_config()
     try:
         function = resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
@@ -123,8 +119,7 @@ def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridCon
         got = list(map(type, built)) if isinstance(built, tuple) else type(built)
         raise ConfigError("CONFIG", expected, got)
     trainer, model, data = (*built, None)[:3]
-    place = str(event_folder(trainer, "auto") or "none: set HybridPredict(log_dir=...) for one")
     configs = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
     # Lightning accepts a LightningDataModule in this place too.
     arguments = {} if data is None else {"train_dataloaders": data}
-    return trainer, model, arguments, configs[0] if configs else HybridConfig(), place
+    return trainer, model, arguments, configs[0] if configs else HybridConfig()

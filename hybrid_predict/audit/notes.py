@@ -40,7 +40,6 @@ def make_notes(results: Mapping[str, Any], config: AuditConfig) -> list[str]:
 
 
 def _gains(earned: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Tell what each mechanism has earned."""
     for name, gain in earned.items():
         if not gain["n"]:
             yield f"{name.capitalize()}: {gain['reading']}."
@@ -56,7 +55,6 @@ def _gains(earned: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _arms(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
-    """Compare seconds and full steps of the arms, controls with the full arm; advise."""
     summary = results["summary"]
     steps = {name: f"{arm['full_steps']:,.0f} full steps" for name, arm in summary.items()}
     times = {name: arm["seconds"] / summary[FULL]["seconds"] for name, arm in summary.items()}

@@ -49,7 +49,6 @@ def audit_page(results: Mapping[str, Any], log: RunLog | None) -> str:
 
 
 def _tests(results: Mapping[str, Any]) -> list[list[str]]:
-    """Return a row for each of the verdict's means, if it has them."""
     verdict = results["verdict"]
     config = results["config"]
     formula = f"hybrid - {config['retain']:g} full - {1 - config['retain']:g} control"
@@ -68,7 +67,6 @@ def _tests(results: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _shades(results: Mapping[str, Any]) -> dict[str, str]:
-    """Return the colour of every arm that has runs."""
     return {name: COLORS[k % len(COLORS)] for k, name in enumerate(results["summary"])}
 
 

@@ -82,17 +82,8 @@ def plan_audit(
 ) -> AuditPlan:
     """Estimate the length of an audit from a few full steps.
 
-    Trains in a temporary folder and writes nothing anywhere else.
-
-    Args:
-        make_run: As for :func:`audit`; called once.
-        config: As for :func:`audit`.
-        folder: The audit's folder, whose finished runs count as done; None counts none.
-        source: As for :func:`audit`.
-
-    Raises:
-        ConfigError: As :func:`audit` does.
-        UnsupportedSetupError: As :func:`audit` does.
+    Calls ``make_run`` once, trains in a temporary folder and writes nothing anywhere else. Finished
+    runs in ``folder`` count as done. Arguments and errors are those of :func:`audit`.
     """
     finished: set[Cell] = set()
     if folder is not None:
@@ -136,7 +127,6 @@ def _plan(make_run: MakeRun, config: AuditConfig, runs: Sequence[Cell]) -> Audit
     total = meter.total_steps
 
     def most_steps(cell: Cell) -> int:
-        """Return the full steps of a run if no predicted step is made."""
         if cell.arm == HYBRID or cell.speedup is None or isinstance(cell.speedup, str):
             return total
         return short_steps(total, arm.lengths, cell.speedup)

@@ -202,7 +202,6 @@ def audit(
 
 
 def _judged(store: RunStore, config: AuditConfig) -> AuditResult:
-    """Judge the finished runs of an audit."""
     finished = store.runs
     runs = [finished[each] for each in cells(config) if each in finished]
     results, verdict = make_results(config, store.depends_on, runs)

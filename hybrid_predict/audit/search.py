@@ -213,21 +213,18 @@ def trainer_line(config: AuditConfig, tried: Sequence[Tried], lengths: Mapping[s
     The lengths are ``max_steps`` and ``max_epochs`` of the full arm, as far as given.
     """
     passed = [each for each in tried if each["passed"]]
-    best = max(passed, key=lambda each: each["saving"], default=None)  # the first one of equals
-    options = [f"{name}={value!r}" for name, value in config.hybrid.items()]
-    if best is None:
-        options = []
-        note = "  # no saving at equal quality was shown"
-        note += f"; fewer than {FEW_SEEDS} seeds show none" * (config.seeds < FEW_SEEDS)
-    elif best["arm"] == CORRECTED:
+    if not passed:
+        few = f"; fewer than {FEW_SEEDS} seeds show none" * (config.seeds < FEW_SEEDS)
+        return f"# no saving at equal quality was shown{few}"
+    best = max(passed, key=lambda each: each["saving"])  # the first one of equals
+    speedup = repr(AUTO) if best["speedup"] == AUTO else f"{best['speedup']:g}"
+    options = [f"speedup={speedup}"]
+    note = ""
+    if best["arm"] == CORRECTED:
         lengths = {name: shortened(n, best["speedup"]) for name, n in lengths.items()}
-        options.insert(0, "speedup=1")
+        options = ["speedup=1"]
         note = "  # with a schedule as short as the run"
-    else:
-        speedup = best["speedup"]
-        options.insert(0, f"speedup={speedup!r}" if speedup == AUTO else f"speedup={speedup:g}")
-        note = ""
+    options += [f"{name}={value!r}" for name, value in config.hybrid.items()]
     arguments = [f"{name}={length}" for name, length in lengths.items()]
-    if options:
-        arguments.append(f"callbacks=[HybridPredict({', '.join(options)})]")
+    arguments.append(f"callbacks=[HybridPredict({', '.join(options)})]")
     return f"Trainer({', '.join(arguments)}){note}"

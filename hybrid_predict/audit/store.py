@@ -132,7 +132,6 @@ def _row_cell(row: Mapping[str, Any]) -> Cell:
 
 
 def _check_start(run: FinishedRun, other: FinishedRun) -> None:
-    """Check that two arms of one seed start alike."""
     if run["weights"] != other["weights"]:
         expected = "the same initial weights in every arm of a seed"
         got = f"others in {run['arm']} than in {other['arm']}, seed {run['seed']}"
@@ -161,5 +160,4 @@ def _check_rates(arms: Mapping[str, FinishedRun]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return data from YAML as data for JSON."""
     return json.loads(json.dumps(finite(value), default=str))

@@ -79,7 +79,7 @@ class Meter(pl.Callback):
         self._on_start = on_start
         self._on_step = on_step
         self._resumed: float | None = None
-        self._rates: list[list[float]] = []
+        self._peaks: list[float] = []
         self._losses: list[Tensor] = []
         self.full_steps = 0
         self.total_steps = 0
@@ -108,7 +108,7 @@ class Meter(pl.Callback):
             raise UnsupportedSetupError("Trainer", "a known number of steps", total, remedy)
         self.total_steps = total
         self.entry |= {"total_steps": total, **_digests(pl_module), "curve": [], "metric_curve": []}
-        self._rates = [_rates(trainer)]
+        self._peaks = _rates(trainer)
         self._on_start(self.entry)
         self._resumed = now(trainer)
 
@@ -119,7 +119,7 @@ class Meter(pl.Callback):
         if trainer.fit_loop._should_accumulate():
             return
         self.full_steps += 1
-        self._rates.append(_rates(trainer))
+        self._peaks = list(map(max, self._peaks, _rates(trainer)))
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if loss is not None:
             self._losses.append(loss.detach())
@@ -148,8 +148,8 @@ class Meter(pl.Callback):
             expected = f"a run of {self.total_steps} steps"
             remedy = "Leave out what ends it early."
             raise UnsupportedSetupError("Trainer", expected, steps, remedy)
-        by_group = zip(*self._rates, strict=False)
-        rates = [group[-1] / max(group) if max(group) else 1.0 for group in by_group]
+        by_group = zip(_rates(trainer), self._peaks, strict=False)
+        rates = [last / peak if peak else 1.0 for last, peak in by_group]
         self.entry |= {"steps": steps, "rates": rates, "metric": None, "failure": None}
         floats = (p for p in pl_module.parameters() if p.is_floating_point())
         if not all(bool(p.isfinite().all()) for p in floats):
@@ -163,15 +163,12 @@ class Meter(pl.Callback):
         value = self._logged(trainer)
         trainer.training = True
         self.entry |= {"metric": value} if math.isfinite(value) else {"failure": NOT_FINITE}
-        if (before := self.entry["metric_curve"]) and before[-1][0] == self.full_steps:
-            before.pop()
         self._add_point("metric_curve", value)
 
     def _add_point(self, curve: str, value: float) -> None:
         self.entry[curve].append([self.full_steps, value if math.isfinite(value) else None])
 
     def _logged(self, trainer: pl.Trainer) -> float:
-        """Return the metric as validation has logged it."""
         logged = trainer.callback_metrics
         if self._metric not in logged:
             expected = "a name that the model logs in validation_step"
@@ -200,7 +197,6 @@ def _rates(trainer: pl.Trainer) -> list[float]:
 
 
 def _digests(module: torch.nn.Module) -> dict[str, str]:
-    """Return digests of the parameters' form, and of the values of parameters and buffers."""
     shapes = hashlib.sha256()
     weights = hashlib.sha256()
     for name, parameter in module.named_parameters():

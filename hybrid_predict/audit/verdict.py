@@ -13,11 +13,9 @@ Every seed i gives a contrast
 
 The hybrid arm is *non-inferior* if the upper one-sided confidence bound of the mean of c is below
 0, and *inferior* if the lower bound is above 0. The default contrast is the retention-of-effect
-hypothesis (Pigeot, Schäfer, Röhmel and Hauschke, "Assessing non-inferiority of a new treatment in a
-three-arm clinical trial including a placebo", 2003), here for paired observations. The hybrid arm
-must also be better than the control (assay sensitivity): the lower bound of the mean of p_i - h_i
-must be above 0. Both have to hold, so each is tested at the full level (Berger, "Multiparameter
-hypothesis testing and acceptance sampling", 1982).
+hypothesis (Pigeot, Schäfer, Röhmel and Hauschke, 2003), here for paired observations. The hybrid
+arm must also be better than the control (assay sensitivity): the lower bound of the mean of p - h
+must be above 0. Both have to hold, so each is tested at the full level (Berger, 1982).
 """
 
 from __future__ import annotations
@@ -93,8 +91,6 @@ class AuditVerdict:
         text: How it was reached.
         seeds: Number of seeds with all arms.
         saving: Share of the full arm's full steps that the hybrid arm did not take.
-        line: Difference from the full arm, less being better, below which the hybrid arm has to
-            stay: the margin, or (1 - retain) times the mean difference of control and full.
         way: Mean weight of the full arm in the control, from 0 to 1.
         contrast: Bounds of c, which decides.
         gain: Bounds of control - hybrid, which shows that the comparison can tell arms apart.
@@ -106,7 +102,6 @@ class AuditVerdict:
     text: str
     seeds: int = 0
     saving: float | None = None
-    line: float | None = None
     way: float | None = None
     contrast: Bounds | None = None
     gain: Bounds | None = None
@@ -135,10 +130,8 @@ def judge_audit(
         text = "No seed has all its arms yet."
         return AuditVerdict(AuditOutcome.UNDECIDED, "nothing to compare yet", text)
     saving = 1.0 - fmean(s.hybrid_steps for s in seeds) / fmean(s.full_steps for s in seeds)
-    verdict = _unstable(seeds, arm) or _compared(seeds, saving, config)
+    verdict = _unstable(seeds, arm) or _compared(seeds, saving, config, arm)
     verdict = replace(verdict, seeds=n, saving=saving)
-    if verdict.line is not None:
-        verdict = replace(verdict, text=_explained(verdict, config, arm))
     if n < FEW_SEEDS:
         headline = f"hint from {counted_seeds(n)}: {verdict.headline}"
         return replace(verdict, outcome=AuditOutcome.UNDECIDED, headline=headline)
@@ -163,27 +156,25 @@ def _unstable(seeds: Sequence[PairedSeed], arm: str) -> AuditVerdict | None:
     return None
 
 
-def _compared(seeds: Sequence[PairedSeed], saving: float, config: AuditConfig) -> AuditVerdict:
+def _compared(
+    seeds: Sequence[PairedSeed], saving: float, config: AuditConfig, arm: str
+) -> AuditVerdict:
     """Return what was measured on arms that all have a finite metric; two seeds have bounds."""
     sign = config.sign
     lost = [sign * (s.hybrid - s.full) for s in seeds]
     worth = [sign * (s.control - s.full) for s in seeds]
     gain = [sign * (s.control - s.hybrid) for s in seeds]
-    lines = [config.margin or (1.0 - config.retain) * w for w in worth]
-    contrast = [d - line for d, line in zip(lost, lines, strict=True)]
-    spread = f" ± {stdev(lost):.2g}" if len(seeds) > 1 else ""
-    difference = signed(sign * fmean(lost))
-    measured = f"{percent(saving)} fewer full steps, {config.metric} differs by {difference}"
+    allowed = [config.margin or (1.0 - config.retain) * w for w in worth]
+    contrast = [d - most for d, most in zip(lost, allowed, strict=True)]
+    way = fmean(s.way for s in seeds)
+    difference = f"{config.metric} differs by {signed(sign * fmean(lost))}"
+    measured = f"{percent(saving)} fewer full steps, {difference}"
     if saving < LEAST_SAVING:
         measured = "no full steps were saved, so there is no saving to prove"
-        spread = ""
-    verdict = AuditVerdict(
-        AuditOutcome.UNDECIDED,
-        measured + spread,
-        "",
-        line=fmean(lines),
-        way=fmean(s.way for s in seeds),
-    )
+    elif len(seeds) > 1:
+        measured += f" ± {stdev(lost):.2g}"
+    text = _explained(way, saving, config, arm)
+    verdict = AuditVerdict(AuditOutcome.UNDECIDED, measured, text, way=way)
     if len(seeds) < 2:
         return verdict
     return replace(
@@ -195,12 +186,11 @@ def _compared(seeds: Sequence[PairedSeed], saving: float, config: AuditConfig) -
 
 
 def _decided(verdict: AuditVerdict, config: AuditConfig, arm: str) -> AuditVerdict:
-    """Return the verdict with its outcome, from what was measured."""
     contrast = verdict.contrast
     gain = verdict.gain
     worth = verdict.worth
     assert contrast and gain and worth and verdict.saving is not None
-    control = _control(verdict)
+    control = _control(verdict.way or 0.0)
     outcome = AuditOutcome.NO_SAVING
     headline = verdict.headline
     if verdict.saving < LEAST_SAVING:
@@ -221,22 +211,20 @@ def _decided(verdict: AuditVerdict, config: AuditConfig, arm: str) -> AuditVerdi
     return replace(verdict, outcome=outcome, headline=headline)
 
 
-def _control(verdict: AuditVerdict) -> str:
-    """Return what the hybrid arm has to be better than."""
-    if (verdict.way or 0.0) < LEAST_SAVING:
+def _control(way: float) -> str:
+    if way < LEAST_SAVING:
         return "the short arm, which takes as many full steps"
     return "plain training of as many full steps, interpolated between the short and the full arm"
 
 
-def _explained(verdict: AuditVerdict, config: AuditConfig, arm: str) -> str:
-    """Return the control and what is tested, in sentences."""
+def _explained(way: float, saving: float, config: AuditConfig, arm: str) -> str:
     condition = f"lose less than {config.margin}"
     if config.margin is None:
         condition = f"keep {percent(config.retain)} of what the saved steps are worth"
     return (
-        f"The {arm} arm took {percent(verdict.saving or 0.0)} fewer full steps than the full arm. "
-        f"It has to {condition}, and to be better than its control: {_control(verdict)}. Paired "
-        f"one-sided t tests over at least {FEW_SEEDS} seeds, each at level {config.alpha:g}."
+        f"The {arm} arm took {percent(saving)} fewer full steps than the full arm. It has to "
+        f"{condition}, and to be better than its control: {_control(way)}. Paired one-sided t "
+        f"tests over at least {FEW_SEEDS} seeds, each at level {config.alpha:g}."
     )
 
 

@@ -149,7 +149,6 @@ def test_a_function_is_examined_by_a_few_full_steps_that_leave_nothing(work, exa
         "up to 100 of 300 steps",
         "left alone nothing",
         "200 full + up to 100 predicted = 300 steps; warm-up 40",
-        "run log none: set HybridPredict(log_dir=...)",
         "paste Trainer(..., callbacks=[HybridPredict(speedup=1.5)])",
     ):
         assert words in out
