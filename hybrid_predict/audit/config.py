@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -14,20 +13,14 @@ from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.options import checked
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 
-SHORTENED = (SHORT, CORRECTED)
-"""The arms whose schedule is shortened."""
-
 AUTO: Literal["auto"] = "auto"
 """Speedup of a hybrid arm that decides itself; short arms take as many full steps as it did."""
 
-_SET_BY_THE_AUDIT = {
-    "speedup",
-    "full_steps",
-    "predict_steps",
-    "total_steps",
-    "enabled",
-    "shadow",
-}
+ROUNDING = 1.1
+"""Largest factor by which rounding up may lengthen the short arms."""
+
+SET_BY_THE_AUDIT = {"speedup", "full_steps", "predict_steps", "total_steps", "enabled", "shadow"}
+"""Fields of HybridConfig that ``hybrid`` does not have."""
 
 
 def speedup_text(speedup: Speedup) -> str:
@@ -39,6 +32,40 @@ def shortened(number: int, speedup: float) -> int:
     """Return the steps or epochs of a short arm, rounded up, from those of the full arm."""
     # The speedup is rarely a binary fraction: 33 / 1.1 has to be 30.
     return math.ceil(number / speedup - 1e-9)
+
+
+def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
+    """Return the full steps of a short arm, at least ``total / speedup``.
+
+    ``total`` steps and ``lengths`` (``max_steps`` and ``max_epochs``, if given) are the full arm's.
+
+    Raises:
+        ConfigError: If rounding up adds so many steps that the arm is no fair control.
+    """
+    shares = {name: shortened(length, speedup) / length for name, length in lengths.items()}
+    name = min(shares, key=shares.__getitem__)
+    if shares[name] > ROUNDING / speedup:
+        length = lengths[name]
+        got = f"{length} shortened to {shortened(length, speedup)}, not {length / speedup:.3g}"
+        expected = f"a length that can be divided by the speedup {speedup:g}"
+        remedy = "Set max_steps instead, to more steps, or train for more epochs."
+        raise ConfigError(name, expected, got, remedy)
+    return math.ceil(total * shares[name] - 1e-9)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What an arm trains, as plain data.
+
+    Args:
+        shortened: Whether it has a schedule that is shortened by the speedup.
+        callback: Configuration of its ``HybridPredict``; None is plain training.
+        changes: What ``make_run`` changes in this arm.
+    """
+
+    shortened: bool = False
+    callback: HybridConfig | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +130,19 @@ class AuditConfig:
         self.hybrid_config()
 
     @property
-    def arms(self) -> tuple[str, ...]:
-        """The arms, in the order in which each seed trains them."""
-        arms = (FULL, HYBRID, *SHORTENED) if self.speedup == AUTO else ARMS
-        return (*arms, *self.controls)
+    def arms(self) -> dict[str, Arm]:
+        """The arms by name, in the order in which each seed trains them."""
+        hybrid = self.hybrid_config()
+        arms = {
+            FULL: Arm(),
+            SHORT: Arm(shortened=True),
+            CORRECTED: Arm(shortened=True, callback=hybrid.with_speedup(1.0)),
+            HYBRID: Arm(callback=hybrid),
+        }
+        # With auto the hybrid arm's full steps tell how long the short arms are.
+        order = (FULL, HYBRID, SHORT, CORRECTED) if self.speedup == AUTO else ARMS
+        controls = {name: Arm(changes=changes) for name, changes in self.controls.items()}
+        return {**{name: arms[name] for name in order}, **controls}
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -124,7 +160,7 @@ class AuditConfig:
         Raises:
             ConfigError: If ``hybrid`` has a wrong name or value.
         """
-        allowed = HybridConfig.__dataclass_fields__.keys() - _SET_BY_THE_AUDIT
+        allowed = HybridConfig.__dataclass_fields__.keys() - SET_BY_THE_AUDIT
         check_names("hybrid", self.hybrid, allowed)
         config = checked(HybridConfig(speedup=self.speedup, **self.hybrid))
         if not (chosen := config.chosen_predictors):
@@ -132,23 +168,10 @@ class AuditConfig:
             raise ConfigError("hybrid", "a predictor of some kind", chosen, remedy)
         return config
 
-    @property
-    def update(self) -> str:
-        """The corrected update of hidden matrices, as text that tells it from others."""
-        described = self.hybrid_config().to_dict()["updates"].get("hidden", "")
-        return described if isinstance(described, str) else json.dumps(described, sort_keys=True)
-
     def training(self) -> dict[str, Any]:
-        """Return the options that all finished runs depend on, as plain data.
-
-        Without the corrected update of hidden matrices, on which only some of them depend.
-        """
+        """Return the options that all finished runs depend on, as plain data."""
         values = self.to_dict()
-        hybrid = dict(values["hybrid"])
-        updates = hybrid.pop("updates", {})
-        if further := {kind: update for kind, update in updates.items() if kind != "hidden"}:
-            hybrid["updates"] = further
-        return {**{name: values[name] for name in ("metric", "mode", "scaled")}, "hybrid": hybrid}
+        return {name: values[name] for name in ("metric", "scaled", "hybrid")}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data."""
@@ -160,10 +183,6 @@ class AuditConfig:
             "speedups": list(self.speedups),
             "controls": {name: dict(changes) for name, changes in self.controls.items()},
         }
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 def _is_above(least: float, value: Any) -> bool:
@@ -179,21 +198,15 @@ def _are_ascending(value: Any) -> bool:
 
 
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "metric": ("a name", _is_name),
-    "experiment": ("a name", _is_name),
+    "metric": ("a name", lambda v: isinstance(v, str) and bool(v)),
     "mode": ("'min' or 'max'", lambda v: v in ("min", "max")),
     "seeds": ("an integer from 1 to 10,000", lambda v: type(v) is int and 1 <= v <= 10_000),
-    "mlflow": ("True or False", lambda v: isinstance(v, bool)),
     "speedup": ("a finite number above 1, or 'auto'", lambda v: v == AUTO or _is_above(1, v)),
     "speedups": ("numbers above 1, ascending, and at the end perhaps 'auto'", _are_ascending),
     "margin": ("a finite number above 0, or None", lambda v: v is None or _is_above(0, v)),
     "retain": ("a number above 0 and at most 1", lambda v: _is_above(0, v) and v <= 1),
     "alpha": ("a number above 0 and below 0.5", lambda v: _is_above(0, v) and v < 0.5),
-    "scaled": (
-        "a list of dotted keys",
-        lambda v: isinstance(v, (list, tuple)) and all(map(_is_name, v)),
-    ),
+    "scaled": ("a list of dotted keys", lambda v: isinstance(v, (list, tuple))),
     "hybrid": ("a mapping", lambda v: isinstance(v, Mapping)),
-    "controls": ("a mapping from names to what is changed", lambda v: isinstance(v, Mapping)),
 }
 """What each option has to be, and a function that tells whether it is."""

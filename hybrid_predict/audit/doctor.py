@@ -5,20 +5,21 @@ from __future__ import annotations
 import tempfile
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from lightning.pytorch import callbacks as known
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from hybrid_predict.audit.arm import AuditArm
+from hybrid_predict.audit.config import Arm
 from hybrid_predict.audit.file import read_audit
 from hybrid_predict.audit.training import fit, preserved
 from hybrid_predict.audit.trial import Trial, TrialEnd
 from hybrid_predict.config import HybridConfig, Speedup
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
-from hybrid_predict.integrations.lightning import HybridPredict, log_folder
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.ledger import duration
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.overview import Overview
@@ -52,12 +53,12 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     """
     messages: list[str] = []
     with tempfile.TemporaryDirectory() as folder, preserved(), quiet(), collected(messages):
-        trainer, model, data, config, run_log = _built(name, Path(folder))
+        trainer, model, data, config = _built(name, Path(folder))
         if speedup is not None:
             config = config.with_speedup(speedup)
         plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
-        kept = [c for c in trainer.callbacks if not isinstance(c, _SILENT)]
         trial = Trial(plugin)
+        kept = [c for c in trainer.callbacks if not isinstance(c, _SILENT)]
         trainer.callbacks = [plugin, *kept, trial]
         trainer.loggers = [DummyLogger()]
         trainer.num_sanity_val_steps = trainer.limit_val_batches = 0
@@ -78,7 +79,6 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
         *trial.plan.described().items(),
         ("overhead", trial.cost or "not counted"),
         ("seconds", _seconds(trial.seconds, trial.plan)),
-        ("run log", run_log),
         *further,
         ("paste", f"Trainer(..., callbacks=[{callback}])"),
     ]
@@ -96,36 +96,25 @@ def _seconds(seconds: tuple[float, float] | None, plan: Overview) -> str:
     return f"about, from a few steps: {step}, so the run takes {times} as long as plain training"
 
 
-def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridConfig, str]:
-    """Return Trainer, model, data as arguments of ``fit``, configuration, and the log's place."""
+def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridConfig]:
+    """Return Trainer, model, data as arguments of ``fit``, and configuration."""
     if ":" not in name or Path(name).exists():
         make_run, config, _ = read_audit(name)
-        arm = AuditArm(FULL, 0, config, folder, meter=None)
-        place = "in the folder of a TensorBoard or CSV logger"
-        return *arm.unpack(make_run(arm)), config.hybrid_config(), place
-    built = _function(name)()
+        arm = AuditArm(FULL, Arm(), 0, folder)
+        return *arm.unpack(make_run(arm)), config.hybrid_config()
+    try:
+        function = resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        remedy = f"Python says: {error}. Start the command in the folder of the module."
+        raise ConfigError("CONFIG", "module:function", name, remedy) from error
+    built = function()
     valid = isinstance(built, tuple) and len(built) in (2, 3)
     if not (valid and hasattr(built[0], "fit") and hasattr(built[1], "training_step")):
         expected = "a function that returns trainer, model and, if need be, training data"
         got = list(map(type, built)) if isinstance(built, tuple) else type(built)
         raise ConfigError("CONFIG", expected, got)
     trainer, model, data = (*built, None)[:3]
-    place = str(log_folder(trainer, "auto") or "none: set HybridPredict(log_dir=...) for one")
     configs = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
     # Lightning accepts a LightningDataModule in this place too.
     arguments = {} if data is None else {"train_dataloaders": data}
-    return trainer, model, arguments, configs[0] if configs else HybridConfig(), place
-
-
-def _function(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    try:
-        imported = import_module(module)
-    except (ImportError, TypeError, ValueError) as error:  # of names such as ":function"
-        remedy = f"Python says: {error}. Start the command in the folder of the module."
-        raise ConfigError("CONFIG", "module:function", name, remedy) from error
-    function = getattr(imported, attribute, None)
-    if not callable(function):
-        remedy = did_you_mean(attribute, vars(imported))
-        raise ConfigError("CONFIG", f"a function of {module}", attribute, remedy)
-    return function
+    return trainer, model, arguments, configs[0] if configs else HybridConfig()

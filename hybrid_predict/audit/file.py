@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import warnings
 from argparse import ArgumentError
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from textwrap import shorten
+from typing import Any
 
 import yaml  # type: ignore[import-untyped,unused-ignore]
-from jsonargparse import ArgumentParser
+from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun, check_length
-from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.audit.config import SET_BY_THE_AUDIT, AuditConfig
 from hybrid_predict.audit.training import preserved
-from hybrid_predict.config import check_names
+from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import AbstractPredictor
-from hybrid_predict.runs.files import given_path, named
+from hybrid_predict.runs.files import given_path
 from hybrid_predict.updates import AbstractUpdate
-
-if TYPE_CHECKING:
-    from jsonargparse import Namespace
 
 _TRAINED = ("model", "data", "trainer", "optimizer", "lr_scheduler")
 """Sections that finished runs depend on."""
 
 _METHODS: dict[str, Any] = {
-    "updates": dict[str, str | AbstractUpdate],
-    "predictors": dict[str, str | AbstractPredictor],
+    "updates": dict[str, str | AbstractUpdate] | None,
+    "predictors": dict[str, str | AbstractPredictor] | None,
 }
 """Fields of ``hybrid`` that may describe objects by their classes."""
 
@@ -47,10 +44,14 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     Inside :func:`importable`, classes are found from the current directory too.
     """
     path = given_path("file", file)
-    content = _load(path)
-    config = AuditConfig(**_with_objects(path, content.get("audit", {})))
     with preserved():
-        parsed = _build(path, None, ["--seed_everything=false"]).config
+        builder = _build(path, None, ["--seed_everything=false"])
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    given = content.get("audit") or {}
+    parsed = builder.config
+    fields = {name: parsed.audit[name] for name in given if name != "hybrid"}
+    hybrid = {name: builder.hybrid[name] for name in given.get("hybrid") or {}}
+    config = AuditConfig(**fields, hybrid=hybrid)
     for key in config.scaled:
         check_length(f"audit.scaled: {key}", parsed.get(key))
     for name, changes in config.controls.items():
@@ -68,60 +69,29 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     return make_run, config, {"file": {k: v for k, v in content.items() if k in _TRAINED}}
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """Return the file's content, with known sections that are mappings."""
-    with named("file", "a file that can be read", path):
-        text = path.read_bytes()
-    try:
-        content = yaml.safe_load(text.decode())
-        json.dumps(content, default=str)  # refuses what contains itself
-    except Exception as error:  # wrong values and deep nesting raise errors of many classes
-        raise ConfigError("file", "YAML", str(path), f"The parser says: {error}.") from error
-    if not isinstance(content, dict) or not {"model", "trainer"} <= content.keys():
-        remedy = "Write the file as for LightningCLI."
-        raise ConfigError("file", "YAML with the sections model and trainer", str(path), remedy)
-    check_names("file", map(str, content), (*_TRAINED, "audit", "seed_everything"), "sections")
-    for name in ("trainer", "audit"):
-        if not isinstance(content.get(name, {}), Mapping):
-            raise ConfigError(name, "names and values", content[name])
-    check_names("audit", map(str, content.get("audit", {})), AuditConfig.__dataclass_fields__)
-    return content
-
-
-def _with_objects(path: Path, audit: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section ``audit`` with objects in place of described updates and predictors."""
-    hybrid = audit.get("hybrid", {})
-    if not isinstance(hybrid, Mapping):
-        return dict(audit)  # to be refused
-    described = {name: hybrid[name] for name in _METHODS if hybrid.get(name)}
-    # What is wrong elsewhere is told before the user's modules are imported.
-    others = {name: value for name, value in hybrid.items() if name not in described}
-    AuditConfig(**{**audit, "hybrid": others})
-    parser = ArgumentParser(exit_on_error=False)
-    for name in described:
-        parser.add_argument(f"--audit.hybrid.{name}", type=_METHODS[name])
-    with _named(path):
-        parsed: Namespace = parser.parse_object({"audit": {"hybrid": described}})
-        made = parser.instantiate_classes(parsed)
-    objects = {name: made[f"audit.hybrid.{name}"] for name in described}
-    return {**audit, "hybrid": {**hybrid, **objects}}
-
-
 class _Builder(LightningCLI):
     """Builds model, data and the Trainer of an arm from a file, and runs nothing.
 
-    Without an arm it only parses.
+    Without an arm it only builds ``hybrid``, the fields of that section.
     """
 
     arm: AuditArm | None = None
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Let the parser pass over the section that the audit itself reads."""
-        parser.add_argument("--audit", type=dict, help="read by the audit itself")
+        """Add the section of the audit."""
+        options: dict[str, Any] = {"instantiate": False}
+        parser.add_class_arguments(AuditConfig, "audit", skip={"hybrid"}, **options)
+        skipped = {*_METHODS, *SET_BY_THE_AUDIT}
+        parser.add_class_arguments(HybridConfig, "audit.hybrid", skip=skipped, **options)
+        for name, method in _METHODS.items():
+            parser.add_argument(f"--audit.hybrid.{name}", type=method)
 
     def instantiate_classes(self) -> None:
         """Build the objects, but for loggers: some write as soon as they are built."""
-        if self.arm is not None:
+        if self.arm is None:
+            section = Namespace(audit=Namespace(hybrid=self.config.audit.hybrid))
+            self.hybrid = self.parser.instantiate_classes(section).audit.hybrid
+        else:
             self.loggers = self.config.trainer.pop("logger")
             super().instantiate_classes()
 
@@ -141,7 +111,9 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
     arguments = sys.argv
     sys.argv = arguments[:1]  # the command's own are not for Lightning and the user's model
     try:
-        with _named(path):
+        with warnings.catch_warnings():
+            # Lightning uses what newer versions of its parser call deprecated.
+            warnings.simplefilter("ignore", DeprecationWarning)
             return builder(
                 save_config_callback=None,
                 seed_everything_default=False,
@@ -150,26 +122,11 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
                 run=False,
                 load_from_checkpoint_support=False,
             )
+    except ArgumentError as error:
+        remedy = f"Its parser says: {shorten(str(error), 800)}"
+        raise ConfigError("file", "what LightningCLI accepts", str(path), remedy) from error
     finally:
         sys.argv = arguments
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Turn what the parser says of a file into an error in one line that names the key."""
-    try:
-        with warnings.catch_warnings():
-            # Lightning uses what newer versions of its parser call deprecated.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            yield
-    except ArgumentError as error:
-        text = str(error)
-        key = re.search(r'key "([\w.]+)"', text)
-        problem = re.search(r"- (Problem with .*\n.*|Import path .*)", text)
-        told = " ".join((problem[1] if problem else text).split())
-        remedy = f"Lightning's parser says: {told}."
-        expected = "what LightningCLI accepts"
-        raise ConfigError(key[1] if key else "file", expected, str(path), remedy) from error
 
 
 @contextmanager

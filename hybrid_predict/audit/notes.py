@@ -1,22 +1,17 @@
-"""What the results of an audit say, in sentences for the page, the terminal and MLflow."""
+"""What the results of an audit say besides the verdict, for the page and the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean, median
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.store import FinishedRun
 from hybrid_predict.audit.verdict import signed
 from hybrid_predict.runs.evidence import (
-    AT_LEAST,
     CORRECTED,
-    EXACT,
     FEW_SEEDS,
     FULL,
     HYBRID,
-    LEAST_SAVING,
     SHORT,
     mean_and_sd,
 )
@@ -36,104 +31,41 @@ def arm_rows(results: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def unsaved(results: Mapping[str, Any]) -> bool:
-    """Return whether the hybrid arm saved no full steps, so that there is nothing to prove."""
-    saving = results["verdict"]["saving"]
-    return saving is not None and saving < LEAST_SAVING
+def make_notes(results: Mapping[str, Any], config: AuditConfig) -> list[str]:
+    """Return what a reader of the results should know besides the verdict, in sentences."""
+    if not results["verdict"]["seeds"]:
+        return []
+    return [*_gains(results["earned"]), *_arms(results, config), *_events(results["runs"])]
 
 
-def plain_finding(results: Mapping[str, Any]) -> str:
-    """Compare quality and full steps of the hybrid and the full arm in one line."""
-    verdict = results["verdict"]
-    values = {(r["arm"], r["seed"]): r["metric"] for r in results["runs"] if not r["failure"]}
-    seeds = [seed for arm, seed in values if arm == FULL and (HYBRID, seed) in values]
-    full, hybrid = (fmean([values[arm, seed] for seed in seeds] or [0]) for arm in (FULL, HYBRID))
-    if verdict["saving"] is None or len(seeds) < verdict["seeds"] or not full:
-        return str(verdict["headline"])
-    change = 100 * (hybrid - full) / abs(full)
-    size = float(f"{abs(change):.2g}")  # 280, not 2.8e+02
-    what = (
-        f"{size:g} % {'lower' if change < 0 else 'higher'} {results['config']['metric']} with "
-        f"{100 * verdict['saving']:.0f} % fewer full steps"
-    )
-    if unsaved(results):
-        return f"no full steps were saved, so there is no saving to prove: {what}"
-    if verdict["seeds"] < FEW_SEEDS:
-        return f"hint: {what}"
-    kind = {"verified": "verified saving", "undecided": "not decided"}
-    return f"{kind.get(verdict['outcome'], 'no saving')}: {what}"
-
-
-def gains(earned: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a sentence for each mechanism, from ``earned`` of the results."""
-    told = []
+def _gains(earned: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for name, gain in earned.items():
-        title = name.capitalize()
-        if gain["n"]:
-            more = round(gain["more_full_steps"] or 0)
-            after = f", after {more:+,} full step{'s' * (abs(more) != 1)}" * bool(more)
-            idle = f" Seeds without any are left out: {gain['idle']}." * bool(gain["idle"])
-            sd = "" if gain["sd"] is None else f" ± {gain['sd']:.2g}"
-            told.append(
-                f"{title} gained {signed(gain['mean'])}{sd} ({gain['with']} against "
-                f"{gain['without']}{after}): {gain['reading']}.{idle}"
-            )
-        elif gain["idle"]:
-            told.append(f"{title}: {gain['reading']}.")
-    return told
+        if not gain["n"]:
+            yield f"{name.capitalize()}: {gain['reading']}."
+            continue
+        sd = "" if gain["sd"] is None else f" ± {gain['sd']:.2g}"
+        more = round(gain["more_full_steps"])
+        after = f", after {more:+,} full steps" * bool(more)
+        idle = f" Seeds without any are left out: {gain['idle']}." * bool(gain["idle"])
+        yield (
+            f"{name.capitalize()} gained {signed(gain['mean'])}{sd} ({gain['with']} against "
+            f"{gain['without']}{after}): {gain['reading']}.{idle}"
+        )
 
 
-def make_notes(
-    results: Mapping[str, Any], config: AuditConfig, seeds: Sequence[Mapping[str, FinishedRun]]
-) -> list[str]:
-    """Return what a reader of the results should know besides the verdict."""
-    left_out = (text for run in results["runs"] for text in run["left_out"])
-    return [
-        *dict.fromkeys(left_out),
-        *(_lengths(config, seeds) if seeds else ()),
-        *_comparisons(results, config),
-        *_events(results["runs"]),
-    ]
-
-
-def _lengths(config: AuditConfig, seeds: Sequence[Mapping[str, FinishedRun]]) -> Iterator[str]:
-    """Tell seconds and full steps of the arms, where they are not as planned."""
-    times = {}
-    steps = {}
-    for name in (SHORT, CORRECTED, HYBRID):
-        times[name] = median(arms[name]["seconds"] / arms[FULL]["seconds"] for arms in seeds)
-        steps[name] = fmean(arms[name]["full_steps"] for arms in seeds)
-    total = seeds[0][FULL]["total_steps"]
-    due = steps[HYBRID] if isinstance(config.speedup, str) else total / config.speedup
+def _arms(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
+    summary = results["summary"]
+    steps = {name: f"{arm['full_steps']:,.0f} full steps" for name, arm in summary.items()}
+    times = {name: arm["seconds"] / summary[FULL]["seconds"] for name, arm in summary.items()}
     yield (
         f"In seconds, without validation, the hybrid arm took {times[HYBRID]:.2f} times as long as "
-        f"the full arm, the corrected arm {times[CORRECTED]:.2f} times (medians over seeds)."
+        f"the full arm, the corrected arm {times[CORRECTED]:.2f} times."
     )
-    if steps[SHORT] > due + 1:
+    if summary[HYBRID]["full_steps"] > 1.01 * summary[SHORT]["full_steps"]:
         yield (
-            f"The short and the corrected arm take {steps[SHORT]:,.0f} full steps instead of "
-            f"{due:,.0f}, because epochs are rounded up."
+            f"The hybrid arm took {steps[HYBRID]}, the short arm {steps[SHORT]}: predicted steps "
+            "were not made, or were undone."
         )
-    if isinstance(config.speedup, str):
-        yield f'With "auto" the hybrid arm took {steps[HYBRID]:,.0f} of {total:,} full steps.'
-    if steps[HYBRID] > 1.01 * due:
-        made = any(arms[HYBRID]["predicted_steps"] for arms in seeds)
-        some = "some predicted steps were not made, or were undone"
-        yield (
-            f"The hybrid arm took {steps[HYBRID]:,.0f} full steps instead of {due:,.0f}: "
-            f"{some if made else 'no predicted step was made, or stands'}."
-        )
-
-
-def _comparisons(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
-    """Compare arms with plain training of other lengths, and controls with the full arm."""
-    for arm, plain in results["plain_steps_to_reach"].items():
-        steps = f"{plain['steps']:,.0f} full steps"
-        if plain["bound"] == EXACT:
-            yield f"Plain training would need about {steps} to end where the {arm} arm does."
-        else:
-            how = "better" if plain["bound"] == AT_LEAST else "worse"
-            yield f"The {arm} arm ends {how} than plain training of {steps}."
     for name in config.controls:
         gap = results["paired"][f"{name} - {FULL}"]["mean"]
         if gap is not None and config.sign * gap < 0:
@@ -142,14 +74,13 @@ def _comparisons(results: Mapping[str, Any], config: AuditConfig) -> Iterator[st
     few = min(predicted["n"], corrected["n"]) < FEW_SEEDS
     if not few and predicted["lower"] <= 0 < corrected["lower"]:
         how = "is better" if predicted["upper"] < 0 else "may do as well"
-        steps = f"{results['summary'][CORRECTED]['full_steps']:,.0f} full steps"
         yield (
-            f"Correction alone {how}: train with HybridPredict(speedup=1) for {steps}, with a "
-            "schedule of that length."
+            f"Correction alone {how}: train with HybridPredict(speedup=1) for {steps[CORRECTED]}, "
+            "with a schedule of that length."
         )
 
 
-def _events(runs: Sequence[FinishedRun]) -> Iterator[str]:
+def _events(runs: list[Mapping[str, Any]]) -> Iterator[str]:
     """Tell each event of the hybrid arm once, with the seeds that had it, and since when."""
     places: dict[str, list[str]] = {}
     for run in runs:

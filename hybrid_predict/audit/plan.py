@@ -6,29 +6,21 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
-
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig
-from hybrid_predict.audit.meter import Meter
-from hybrid_predict.audit.search import WAYS, number_of_tests, try_candidates
-from hybrid_predict.audit.store import Cell, FinishedRun, RunStore, cell, cells
-from hybrid_predict.audit.training import fit, preserved, short_steps
+from hybrid_predict.audit.config import AUTO, AuditConfig, short_steps
+from hybrid_predict.audit.search import number_of_tests
+from hybrid_predict.audit.store import Cell, RunStore, cell, cells
+from hybrid_predict.audit.training import Meter, fit_arm, preserved
 from hybrid_predict.audit.trial import Trial, TrialEnd
 from hybrid_predict.audit.verdict import counted_seeds
-from hybrid_predict.config import Speedup
 from hybrid_predict.ledger import duration
-from hybrid_predict.policy.schedule import Schedule, schedule
+from hybrid_predict.policy.schedule import schedule
 from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import collected, quiet
-
-_TIMED = 5
-"""Full steps that are timed with the callback, and without it."""
 
 
 @dataclass(frozen=True)
@@ -39,65 +31,46 @@ class AuditPlan:
         seeds: Number of paired seeds.
         full_steps: Full steps of one run of each arm of an audit; for the hybrid arm the fewest,
             if all its predicted steps are made and stand. With ``"auto"`` the most for each arm.
-            Without predicted steps the hybrid arm takes as many as the full arm.
         done: Number of finished runs, which would not be trained again.
-        runs: Number of all runs.
-        left: Number of runs that remain.
+        runs: Number of all runs; of a search the most.
         seconds_per_step: Seconds of one full step of plain training.
-        seconds: Estimated seconds of training that remain, without validation, if all predicted
-            steps are made and stand.
-        most_seconds: The same if no predicted step is made.
-        notes: What is not used of the user's Trainer, and what the hybrid arm can do, in sentences.
+        seconds: Most seconds of training that remain, without validation: no predicted step is
+            made.
+        notes: What the hybrid arm can do, in sentences.
         tests: Largest number of candidates that a search tests; 0 for an audit.
-        auto: Whether the hybrid arm decides how many full steps it and the short arms take.
     """
 
     seeds: int
     full_steps: Mapping[str, int]
     done: int
     runs: int
-    left: int
     seconds_per_step: float
     seconds: float
-    most_seconds: float
     notes: tuple[str, ...] = ()
     tests: int = 0
-    auto: bool = False
 
     def __str__(self) -> str:
         """Return the plan in a few lines."""
-        least = duration(self.seconds)
-        most = duration(self.most_seconds)
+        steps = {arm: f"{number:,}" for arm, number in self.full_steps.items()}
+        if self.full_steps[HYBRID] < self.full_steps[FULL]:
+            steps[HYBRID] += f" to {steps[FULL]}"
+        listed = ", ".join(f"{arm} {number}" for arm, number in steps.items())
+        arms = f"{len(steps)} arms, {counted_seeds(self.seeds)}"
+        lines = [f"{self.runs} runs: {arms}; {self.done} done.", f"Full steps per run: {listed}."]
         if self.tests:
             lines = [
-                f"At most {self.runs} runs, for {self.tests} tests of candidates; {self.done} "
-                f"done, at most {self.left} to be trained; fewer if candidates are given up early."
+                f"At most {self.runs} runs, for {self.tests} tests of candidates; fewer if some "
+                "are finished, or given up early."
             ]
-            span = f"at most {most}"
-        else:
-            arms = f"{len(self.full_steps)} arms, {counted_seeds(self.seeds)}"
-            steps = ", ".join(f"{arm} {self._limits(arm)}" for arm in self.full_steps)
-            lines = [
-                f"{self.runs} runs: {arms}; {self.done} done.",
-                f"Full steps per run: {steps}.",
-            ]
-            span = f"about {most if least == most else f'{least} to {most}'}"
         lines += [
             *self.notes,
-            f"Training to come: {span}, at {duration(self.seconds_per_step)} per plain full step; "
-            "validation, corrected updates, predicted steps and start-up come on top.",
+            f"Training to come: at most {duration(self.seconds)}, at "
+            f"{duration(self.seconds_per_step)} per plain full step; validation, corrected "
+            "updates, predicted steps and start-up come on top.",
         ]
         if self.seeds < FEW_SEEDS:
             lines.append(f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint.")
         return "\n".join(lines)
-
-    def _limits(self, arm: str) -> str:
-        """Return the full steps of an arm, with both ends if they are not known."""
-        number = self.full_steps[arm]
-        if self.auto and arm in (*SHORTENED, HYBRID):
-            return f"at most {number:,}"
-        most = self.full_steps[FULL] if arm == HYBRID else number
-        return f"{number:,}" + f" to {most:,}" * (most > number)
 
 
 def plan_audit(
@@ -109,122 +82,66 @@ def plan_audit(
 ) -> AuditPlan:
     """Estimate the length of an audit from a few full steps.
 
-    Trains in a temporary folder and writes nothing anywhere else.
-
-    Args:
-        make_run: As for :func:`audit`; called once.
-        config: As for :func:`audit`.
-        folder: The audit's folder, whose finished runs count as done; None counts none.
-        source: As for :func:`audit`.
-
-    Raises:
-        ConfigError: As :func:`audit` does.
-        UnsupportedSetupError: As :func:`audit` does.
+    Calls ``make_run`` once, trains in a temporary folder and writes nothing anywhere else. Finished
+    runs in ``folder`` count as done. Arguments and errors are those of :func:`audit`.
     """
-    done = _finished(config, folder, source)
-    return _plan([set(cells(config, config.arms))], make_run, config, done)
+    finished: set[Cell] = set()
+    if folder is not None:
+        finished = set(RunStore(given_path("folder", folder), config, source).runs)
+    every = cells(config)
+    plan = _plan(make_run, config, [each for each in every if each not in finished])
+    plan = replace(plan, runs=len(every), done=len(every) - plan.runs)
+    if config.speedup == AUTO:
+        note = 'With "auto" the hybrid arm may take fewer full steps, and the short arms then too.'
+        return replace(plan, notes=(note, *plan.notes))
+    return plan
 
 
-def plan_search(
-    make_run: MakeRun,
-    config: AuditConfig,
-    folder: str | Path | None = None,
-    *,
-    source: Mapping[str, Any] | None = None,
-) -> AuditPlan:
-    """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit."""
-    done = _finished(config, folder, source)
-    return _plan(_paths(config), make_run, config, done, number_of_tests(config))
+def plan_search(make_run: MakeRun, config: AuditConfig) -> AuditPlan:
+    """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit.
+
+    For each seed it counts one full arm and for each test an arm of full length and its short arm
+    at the smallest speedup, whatever is finished.
+    """
+    tested = replace(config, speedup=config.speedups[0])
+    pair = [cell(tested, SHORT, 0), cell(tested, HYBRID, 0)]
+    tests = number_of_tests(config)
+    plan = _plan(make_run, tested, config.seeds * [cell(tested, FULL, 0), *(tests * pair)])
+    return replace(plan, tests=tests)
 
 
 def most_runs(config: AuditConfig) -> int:
-    """Return the largest number of runs of a search, finished ones included."""
-    return max(map(len, _paths(config)))
+    """Return an upper bound of the number of runs of a search, finished ones included."""
+    return config.seeds * (1 + 2 * number_of_tests(config))
 
 
-def _paths(config: AuditConfig) -> list[set[Cell]]:
-    """Return the cells of every way that a search can take if no candidate is given up."""
-    paths = []
-    for largest in product((0.0, *config.numbers), repeat=len(WAYS)):
-        borders = dict(zip(WAYS, largest, strict=True))
-        path: set[Cell] = set()
+def _plan(make_run: MakeRun, config: AuditConfig, runs: Sequence[Cell]) -> AuditPlan:
+    """Return the plan for the cells to be trained, after a trial of the hybrid arm."""
+    with preserved(), quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
+        arm = AuditArm(HYBRID, config.arms[HYBRID], 0, Path(folder))
+        assert arm.hybrid is not None  # this arm has it
+        meter = Meter(arm, config.metric)
+        trial = Trial(arm.hybrid)
+        with suppress(TrialEnd):
+            fit_arm(arm, make_run, meter, trial)
+    total = meter.total_steps
 
-        def passes(arm: str, speedup: Speedup, borders: Any = borders, path: Any = path) -> bool:
-            path.update(cells(replace(config, speedup=speedup), (FULL, SHORT, arm)))
-            return isinstance(speedup, str) or speedup <= borders[arm]
-
-        try_candidates(config, passes)
-        paths.append(path)
-    return paths
-
-
-def _finished(
-    config: AuditConfig, folder: str | Path | None, source: Mapping[str, Any] | None
-) -> Mapping[Cell, FinishedRun]:
-    return {} if folder is None else RunStore(given_path("folder", folder), config, source).runs
-
-
-def _plan(
-    paths: Sequence[set[Cell]],
-    make_run: MakeRun,
-    config: AuditConfig,
-    finished: Mapping[Cell, FinishedRun],
-    tests: int = 0,
-) -> AuditPlan:
-    """Return the plan for the longest of several sets of cells, after a trial of the hybrid arm."""
-    arm, total, trial = _tried(make_run, config)
-
-    def planned(speedup: Speedup) -> Schedule:
-        chosen = replace(config, speedup=speedup).hybrid_config()
-        return schedule(chosen.with_length(total), trial.until_skill)
-
-    def steps(cell: Cell) -> int:
-        """Return a run's full steps; of the hybrid arm the fewest, with ``"auto"`` the most."""
-        if cell.speedup is None:
+    def most_steps(cell: Cell) -> int:
+        if cell.arm == HYBRID or cell.speedup is None or isinstance(cell.speedup, str):
             return total
-        if cell.speedup == AUTO or cell.arm in SHORTENED:
-            return short_steps(total, arm.lengths, cell.speedup)
-        return total - planned(cell.speedup).planned
+        return short_steps(total, arm.lengths, cell.speedup)
 
-    every = set[Cell]().union(*paths)
-    done = finished.keys() & every
-    left = [path - done for path in paths]
-    least = {cell: steps(cell) for cell in every}
-    most = {cell: total if cell.arm == HYBRID else n for cell, n in least.items()}
-    notes = [*arm.left_out]
-    if not tests and (shortfall := planned(config.speedup).shortfall):
-        notes.append(f"Hybrid arm: {shortfall}.")
-    if trial.plain:
-        notes.append(f"Hybrid arm: it would be plain training: {trial.plain}.")
-    elif trial.cost:
-        notes.append(f"Hybrid arm: {trial.cost}.")
+    planned = schedule(config.hybrid_config().with_length(total), trial.until_skill)
+    full_steps = {name: most_steps(cell(config, name, 0)) for name in config.arms}
+    if config.speedup != AUTO:
+        full_steps[HYBRID] -= planned.planned
+    why = f"it would be plain training: {trial.plain}" if trial.plain else trial.cost
     return AuditPlan(
         seeds=config.seeds,
-        full_steps={} if tests else {arm: least[cell(config, arm, 0)] for arm in config.arms},
-        done=len(done),
-        runs=max(map(len, paths)),
-        left=max(map(len, left)),
+        full_steps=full_steps,
+        done=0,
+        runs=len(runs),
         seconds_per_step=trial.seconds_per_step,
-        seconds=trial.seconds_per_step * max(sum(least[c] for c in path) for path in left),
-        most_seconds=trial.seconds_per_step * max(sum(most[c] for c in path) for path in left),
-        notes=tuple(notes),
-        tests=tests,
-        auto=config.speedup == AUTO,
+        seconds=trial.seconds_per_step * sum(map(most_steps, runs)),
+        notes=tuple(f"Hybrid arm: {text}." for text in (planned.shortfall, why) if text),
     )
-
-
-def _tried(make_run: MakeRun, config: AuditConfig) -> tuple[AuditArm, int, Trial]:
-    """Return the hybrid arm, its length in steps, and a trial of it in a temporary folder."""
-    meter = Meter(config.metric)
-    with preserved(), quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
-        arm = AuditArm(HYBRID, 0, config, Path(folder), meter)
-        meter.on_start = arm.settle_callbacks
-        pl.seed_everything(0, workers=True, verbose=False)
-        trainer, model, data = arm.unpack(make_run(arm))
-        assert arm.hybrid is not None  # this arm has it
-        trial = Trial(arm.hybrid, _TIMED, on=True)
-        trainer.callbacks.append(trial)  # type: ignore[attr-defined]
-        with suppress(TrialEnd):
-            fit(trainer, model, data)
-    meter.check_started()
-    return arm, meter.total_steps, trial

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.meter import NOT_FINITE
 from hybrid_predict.audit.notes import make_notes
 from hybrid_predict.audit.store import SCHEMA, FinishedRun
 from hybrid_predict.audit.verdict import AuditVerdict, PairedSeed, judge_audit
@@ -22,16 +20,23 @@ from hybrid_predict.runs.evidence import (
     HYBRID,
     SHORT,
     bounds,
-    plain_steps_to_reach,
     spread,
 )
 from hybrid_predict.runs.runtime import environment, finite
 
-Seed = Mapping[str, FinishedRun]
-"""The runs of one seed by arm."""
+Pairs = Sequence[tuple[FinishedRun, FinishedRun]]
+"""Runs of two arms, by seed."""
 
 _MEANS = ("full_steps", "predicted_steps", "undone_steps", "steps", "seconds")
 """Numbers of a run whose means over the seeds are in the summary."""
+
+_COMPARED = (
+    (HYBRID, FULL),
+    (HYBRID, SHORT),
+    (HYBRID, CORRECTED),
+    (CORRECTED, FULL),
+    (CORRECTED, SHORT),
+)
 
 _MECHANISMS = {
     "corrected updates": (SHORT, CORRECTED, "corrected_steps"),
@@ -49,8 +54,14 @@ def make_results(
         by_seed.setdefault(run["seed"], {})[run["arm"]] = run
     # Seeds that have all arms, controls apart.
     seeds = [arms for _, arms in sorted(by_seed.items()) if arms.keys() >= set(ARMS)]
-    compared = [paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in seeds]
-    verdict = judge_audit(compared, config)
+    verdict = judge_audit([paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in seeds], config)
+
+    def pairs(left: str, right: str) -> Pairs:
+        both = [(arms[left], arms[right]) for arms in seeds if {left, right} <= arms.keys()]
+        return [(a, b) for a, b in both if not (a["failure"] or b["failure"])]
+
+    compared = [*_COMPARED, *((name, FULL) for name in config.controls)]
+    compared += [(HYBRID, name) for name in config.controls]
     planned = len(config.arms) * config.seeds
     results: dict[str, Any] = {
         "schema": SCHEMA,
@@ -63,12 +74,17 @@ def make_results(
         "depends_on": dict(depends_on),
         "runs": list(runs),
         "summary": _summary(runs, config),
-        "paired": _differences(seeds, config),
-        "plain_steps_to_reach": _plain_steps(seeds, config),
-        "earned": {name: _earned(seeds, config, *arms) for name, arms in _MECHANISMS.items()},
+        "paired": {
+            f"{left} - {right}": spread([a["metric"] - b["metric"] for a, b in pairs(left, right)])
+            for left, right in compared
+        },
+        "earned": {
+            name: {"without": without, "with": arm, **_earned(pairs(without, arm), config, made)}
+            for name, (without, arm, made) in _MECHANISMS.items()
+        },
         "verdict": verdict.to_dict(),
     }
-    results["notes"] = make_notes(results, config, seeds)
+    results["notes"] = make_notes(results, config)
     return finite(results), verdict
 
 
@@ -80,7 +96,6 @@ def paired(full: FinishedRun, short: FinishedRun, hybrid: FinishedRun) -> Paired
         full_steps=full["full_steps"],
         short_steps=short["full_steps"],
         hybrid_steps=hybrid["full_steps"],
-        unmeasured=frozenset(name for name, run in named.items() if run["failure"] == NOT_FINITE),
     )
 
 
@@ -96,35 +111,13 @@ def _summary(runs: Sequence[FinishedRun], config: AuditConfig) -> dict[str, Any]
     return summary
 
 
-def _pairs(seeds: Sequence[Seed], left: str, right: str) -> list[tuple[FinishedRun, FinishedRun]]:
-    """Return the runs of two arms, for the seeds where both have a metric."""
-    pairs = [(arms[left], arms[right]) for arms in seeds if {left, right} <= arms.keys()]
-    return [(a, b) for a, b in pairs if not (a["failure"] or b["failure"])]
-
-
-def _differences(seeds: Sequence[Seed], config: AuditConfig) -> dict[str, Any]:
-    """Return mean and deviation of the differences of arms."""
-    compared = [(HYBRID, FULL), (HYBRID, SHORT), (HYBRID, CORRECTED), (CORRECTED, FULL)]
-    compared += [(CORRECTED, SHORT), *((HYBRID, name) for name in config.controls)]
-    compared += [(name, FULL) for name in config.controls]
-    return {
-        f"{left} - {right}": spread(
-            [a["metric"] - b["metric"] for a, b in _pairs(seeds, left, right)]
-        )
-        for left, right in compared
-    }
-
-
-def _earned(
-    seeds: Sequence[Seed], config: AuditConfig, without: str, arm: str, made: str
-) -> dict[str, Any]:
+def _earned(pairs: Pairs, config: AuditConfig, made: str) -> dict[str, Any]:
     """Return what a mechanism has earned, at about as many full steps.
 
     Gains are positive if the metric became better. Seeds without a step of the mechanism that
     stands are ``idle`` and left out: without predicted steps, the hybrid arm is the corrected
     arm with more full steps. Bounds are None below two seeds.
     """
-    pairs = _pairs(seeds, without, arm)
     used = [(one, other) for one, other in pairs if other[made]]
     values = [config.sign * (one["metric"] - other["metric"]) for one, other in used]
     limits = bounds(values, config.alpha) if len(values) > 1 else None
@@ -136,28 +129,10 @@ def _earned(
     elif limits.lower > 0 or limits.upper < 0:
         reading = "better" if limits.lower > 0 else "worse"
     return {
-        "without": without,
-        "with": arm,
         **spread(values),
         "lower": limits and limits.lower,
         "upper": limits and limits.upper,
         "more_full_steps": spread([b["full_steps"] - a["full_steps"] for a, b in used])["mean"],
         "idle": len(pairs) - len(used),
         "reading": reading,
-    }
-
-
-def _plain_steps(seeds: Sequence[Seed], config: AuditConfig) -> dict[str, Any]:
-    """Return the full steps of plain training that end where the other two arms do.
-
-    Interpolated between the means of the short and the full arm, over the seeds without a failure.
-    """
-    sound = [arms for arms in seeds if not any(arms[name]["failure"] for name in ARMS)]
-    if not sound:
-        return {}
-    ends = {name: config.sign * fmean(arms[name]["metric"] for arms in sound) for name in ARMS}
-    steps = [fmean(arms[name]["full_steps"] for arms in sound) for name in (SHORT, FULL)]
-    plain = [ends[SHORT], ends[FULL]]
-    return {
-        name: asdict(plain_steps_to_reach(steps, plain, ends[name])) for name in (CORRECTED, HYBRID)
     }

@@ -8,24 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.audit.arm import MakeRun
-from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig
-from hybrid_predict.audit.notes import plain_finding
+import torch
+
+from hybrid_predict.audit.arm import AuditArm, MakeRun
+from hybrid_predict.audit.config import AuditConfig, short_steps
 from hybrid_predict.audit.page import audit_page
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.audit.store import RESULTS, Cell, FinishedRun, RunStore, cell, cells
 from hybrid_predict.audit.tracking import Tracking
-from hybrid_predict.audit.training import Observer, short_steps, train_arm
+from hybrid_predict.audit.training import Meter, Observer, fit_arm, preserved
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.integrations.reporter import NOTE
 from hybrid_predict.runs.evidence import FULL, HYBRID
 from hybrid_predict.runs.files import replace_text
 from hybrid_predict.runs.log import find_log, read_log
 from hybrid_predict.runs.runtime import locked, quiet, writable_folder, write_json
 
-_TRACKED = ("metric", "full_steps", "seconds")
+COUNTED = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
+"""Steps that a ledger counts and the run's entry has too; 0 without the plug-in."""
 
 
 class Runs:
@@ -57,38 +58,58 @@ class Runs:
             if known is None:
                 self._observer.run_finished(self._train(config, asked))
             else:
-                self._check(known)
+                self._check_lengths(known)
                 self._observer.run_found(known)
             self._reported.add(asked)
         return self._store.runs[asked]
 
     def _train(self, config: AuditConfig, asked: Cell) -> FinishedRun:
-        scale = None
-        if asked.speedup == AUTO and asked.arm in SHORTENED:
-            hybrid = self.get(config, HYBRID, asked.seed)
-            scale = hybrid["total_steps"] / (hybrid["total_steps"] - hybrid["predicted_steps"])
-        tracked = None
+        chosen = config.arms[asked.arm]
+        scale = self._scale(config, asked) if chosen.shortened else 1.0
+        logger = None
         if self._tracking is not None:
-            tracked = self._tracking.logger(f"{asked.arm}, seed {asked.seed}")
+            logger = self._tracking.logger(f"{asked.arm}, seed {asked.seed}")
 
-        def begun(run: FinishedRun) -> None:
-            self._check(run)
-            if tracked is not None:
-                tracked.log_hyperparams(_parameters(run))
+        def begun(entry: Mapping[str, Any]) -> None:
+            run = {**asked._asdict(), **entry}
+            self._store.check(run)
+            self._check_lengths(run)
+            if self._tracking is not None:
+                self._tracking.begin(logger, run)
+            self._observer.run_started(asked.arm, asked.seed, run["total_steps"])
 
-        place = self._store.place(asked)
-        run = train_arm(self._make_run, config, asked, place, self._observer, tracked, begun, scale)
+        arm = AuditArm(asked.arm, chosen, asked.seed, self._store.place(asked), scale, logger)
+        meter = Meter(arm, config.metric, begun, self._observer.stepped)
+        with preserved():
+            fit_arm(arm, self._make_run, meter)
+        ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
+        counts = ledger or {"full_steps": meter.entry["steps"]}
+        run = {
+            **asked._asdict(),
+            **meter.entry,
+            **{name: counts.get(name, 0) for name in COUNTED},
+            "seconds": meter.seconds,
+            "threads": torch.get_num_threads(),
+            "ledger": ledger,
+        }
         self._store.save(run)
-        if self._tracking is not None and tracked is not None:
-            measured = {f"audit/{name}": run[name] for name in _TRACKED}
-            self._tracking.log(measured, tracked.run_id)
+        if self._tracking is not None:
+            self._tracking.end(logger, run)
         return run
 
-    def _check(self, run: FinishedRun) -> None:
-        """Check a run before anything is trained that depends on it."""
-        self._store.check(run)
-        if run["arm"] == FULL:
-            for speedup in self._speedups:
+    def _scale(self, config: AuditConfig, asked: Cell) -> float:
+        """Return how many times shorter a short arm is: with ``"auto"`` as the hybrid arm was."""
+        if not isinstance(config.speedup, str):
+            return config.speedup
+        hybrid = self.get(config, HYBRID, asked.seed)
+        scale = float(hybrid["total_steps"] / hybrid["full_steps"])
+        short_steps(hybrid["total_steps"], hybrid["lengths"], scale)
+        return scale
+
+    def _check_lengths(self, run: FinishedRun) -> None:
+        """Check that a full arm can be shortened, before anything else is trained."""
+        for speedup in self._speedups:
+            if run["arm"] == FULL and not isinstance(speedup, str):
                 short_steps(run["total_steps"], run["lengths"], speedup)
 
 
@@ -132,9 +153,8 @@ def audit(
     ``short`` is the same over N / speedup steps; with ``"auto"`` over as many full steps as
     ``hybrid`` took. ``corrected`` is as ``short``, with corrected updates. ``hybrid`` takes N
     steps, with corrected updates and predicted steps. The controls of the configuration follow.
-    Runs that the folder holds are not trained again: an audit that was
-    stopped continues, and one with more seeds, controls or another speedup extends it.
-    ``results.json`` is written after every run, ``report.html`` at the end.
+    Runs that the folder holds are not trained again, so that an audit goes on where it stopped, or
+    is extended. ``results.json`` is written after every run, ``report.html`` at the end.
 
     Args:
         make_run: Called with an :class:`AuditArm` once per arm and seed; returns the Trainer that
@@ -164,57 +184,32 @@ def audit(
         tracking = Tracking(place, config.experiment) if config.mlflow else None
         runs = Runs(make_run, store, (config.speedup,), observer or Observer(), tracking)
         try:
-            for each in cells(config, config.arms):
+            for each in cells(config):
                 runs.get(config, each.arm, each.seed)
-                write_json(_results(store, config).results, place / RESULTS)
+                write_json(_judged(store, config).results, place / RESULTS)
             status = "FINISHED"
         except KeyboardInterrupt:
             status = "KILLED"
         finally:
-            result = _results(store, config)
+            result = _judged(store, config)
             if result.results["runs"] or status == "KILLED":  # else it would hide the error
-                _write(result, store, config)
+                write_json(result.results, place / RESULTS)
+                _report(result, store.place(cell(config, HYBRID, 0)))
             if tracking is not None:
-                _track(tracking, result, status)
+                tracking.finish(result.verdict, result.results["summary"], status)
         return result
 
 
-def _results(store: RunStore, config: AuditConfig) -> AuditResult:
-    """Judge the finished runs of an audit."""
-    done = store.runs
-    runs = [done[each] for each in cells(config, config.arms) if each in done]
+def _judged(store: RunStore, config: AuditConfig) -> AuditResult:
+    finished = store.runs
+    runs = [finished[each] for each in cells(config) if each in finished]
     results, verdict = make_results(config, store.depends_on, runs)
     return AuditResult(verdict, results, store.folder)
 
 
-def _write(result: AuditResult, store: RunStore, config: AuditConfig) -> None:
-    """Write results and report of the finished runs."""
+def _report(result: AuditResult, hybrid: Path) -> None:
+    """Write the report; ``hybrid`` is the folder of the first hybrid run, which may be missing."""
     log = None
-    with suppress(ConfigError):  # the first hybrid run may be missing
-        log = read_log(find_log(store.place(cell(config, HYBRID, 0))))
-    write_json(result.results, store.folder / RESULTS)
-    replace_text(store.folder / "report.html", audit_page(result.results, log))
-
-
-def _track(tracking: Tracking, result: AuditResult, status: str) -> None:
-    """Log the results to the parent run in MLflow, and end it."""
-    verdict = result.verdict
-    metrics = {
-        f"metric/{arm.replace(',', '')}": summary["metric"]["mean"]  # MLflow: no comma
-        for arm, summary in result.results["summary"].items()
-    }
-    tracking.log({**metrics, "saving": verdict.saving})
-    finding = plain_finding(result.results)
-    note = f"**{finding}**\n\nVerdict: {verdict.headline}.\n\n{verdict.text}"
-    tags = {"outcome": verdict.outcome.value, "conclusion": verdict.headline, NOTE: note}
-    tracking.finish(tags, status)
-
-
-def _parameters(run: FinishedRun) -> dict[str, Any]:
-    """Return what distinguishes a run from the others, known before it is trained, by name.
-
-    The names cannot be those of the model's own hyperparameters, in the same MLflow run.
-    """
-    names = ("arm", "seed", "speedup", "total_steps")
-    chosen = {name: run[name] for name in names if run[name] is not None}
-    return {f"audit/{name}": value for name, value in {**chosen, **run["changes"]}.items()}
+    with suppress(ConfigError):
+        log = read_log(find_log(hybrid))
+    replace_text(result.folder / "report.html", audit_page(result.results, log))

@@ -4,76 +4,67 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from importlib.metadata import version
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import torch
-
-from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig, speedup_text
-from hybrid_predict.config import HybridConfig, Speedup
+from hybrid_predict.audit.config import AuditConfig, speedup_text
+from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
 from hybrid_predict.runs.files import writing
 from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import finite
 
 FinishedRun = Mapping[str, Any]
-"""Entry of a run in the results file; :func:`hybrid_predict.audit.training.train_arm` makes it."""
+"""Entry of a run in the results file; :class:`hybrid_predict.audit.run.Runs` makes it."""
 
 RESULTS = "results.json"
 SEARCH = "search.json"
 """Files that an audit and a search write from the finished runs."""
 
-SCHEMA = 7
+SCHEMA = 8
 """Version of the fields in these files and of the entries of runs."""
 
 RATES_APART = 0.05
 """Largest difference of the final learning rates of two arms, as shares of their peaks, at which a
 schedule counts as shortened; rates within a factor of two, of schedules without an end, do too."""
 
-_SAME = {
-    "shapes": "names or shapes of parameters",
-    "total_steps": "number of steps",
-    "lengths": "max_steps or max_epochs",
-}
+_SAME = {"shapes": "names or shapes of parameters", "lengths": "max_steps or max_epochs"}
 """What is the same in all runs of a training, and what to call it."""
 
 
 class Cell(NamedTuple):
     """What tells a run from the others of a training.
 
-    ``speedup`` is None for the full arm and controls, ``update`` is empty for arms that correct
-    nothing. With ``"auto"`` a short arm takes as many full steps as the hybrid arm of its seed.
+    ``speedup`` is None for arms that do not depend on it. With ``"auto"`` a short arm takes as many
+    full steps as the hybrid arm of its seed.
     """
 
     arm: str
     speedup: Speedup | None
     seed: int
-    update: str
 
 
 def cell(config: AuditConfig, arm: str, seed: int) -> Cell:
-    """Return the cell of an arm at the configuration's speedup and with its corrected update."""
+    """Return the cell of an arm at the configuration's speedup."""
     speedup: Speedup | None = None
-    if arm in (*SHORTENED, HYBRID):
-        speedup = AUTO if isinstance(config.speedup, str) else float(config.speedup)
-    return Cell(arm, speedup, seed, config.update if arm in (CORRECTED, HYBRID) else "")
+    if config.arms[arm].shortened or arm == HYBRID:
+        speedup = config.speedup if isinstance(config.speedup, str) else float(config.speedup)
+    return Cell(arm, speedup, seed)
 
 
-def cells(config: AuditConfig, arms: Sequence[str]) -> list[Cell]:
-    """Return the cells of some arms, all of a seed together, so that they meet the same load."""
-    first = [cell(config, arm, 0) for arm in arms]
-    return [each._replace(seed=seed) for seed, each in product(range(config.seeds), first)]
+def cells(config: AuditConfig, arms: Sequence[str] | None = None) -> list[Cell]:
+    """Return the cells of some or all arms, those of a seed together: they meet the same load."""
+    names = config.arms if arms is None else arms
+    return [cell(config, arm, seed) for seed in range(config.seeds) for arm in names]
 
 
 class RunStore:
     """Finished runs, as lines of ``runs.jsonl`` in a folder that need not exist yet.
 
     ``depends_on`` is what they depend on besides their cells, as plain data: options, versions and
-    ``source``. Runs of another training are refused with a ConfigError.
+    ``source``. Runs that depend on anything else are refused with a ConfigError.
     """
 
     def __init__(
@@ -85,23 +76,22 @@ class RunStore:
         overwrite: bool = False,
     ) -> None:
         self.folder = folder
-        versions = {
-            "schema": SCHEMA,
-            "hybrid_predict": version("hybrid-predict"),
-            "torch": torch.__version__,
-            "lightning": version("lightning"),
-        }
-        self.depends_on = _plain({**config.training(), **(source or {}), **versions})
-        self._rows = Rows(folder / RUNS, _row_cell)
+        packages = {name: version(name) for name in ("hybrid-predict", "torch", "lightning")}
+        conditions = {**config.training(), **(source or {}), **packages, "schema": SCHEMA}
+        self.depends_on = _plain(conditions)
         if overwrite:
-            self._rows.clear()
-            for path in (folder / RESULTS, folder / SEARCH):
-                with writing(path):
-                    path.unlink(missing_ok=True)
+            for name in (RUNS, RESULTS, SEARCH):
+                with writing(folder / name):
+                    (folder / name).unlink(missing_ok=True)
+        self._rows = Rows(folder / RUNS, _row_cell)
         for row in self._rows.done.values():
-            self._check_conditions(row, config)
-        for run in self.runs.values():
-            self.check(run)
+            run = row["run"]
+            changes = _plain(config.controls.get(run["arm"], run.get("changes")))
+            now = {**self.depends_on, f"changes in {run['arm']}": changes}
+            before = {**row["depends_on"], f"changes in {run['arm']}": run.get("changes")}
+            names = sorted(now.keys() | before.keys())
+            if other := [name for name in names if now.get(name) != before.get(name)]:
+                self._refuse(f"runs with other {', '.join(other)}")
 
     @property
     def runs(self) -> dict[Cell, FinishedRun]:
@@ -110,11 +100,7 @@ class RunStore:
 
     def place(self, cell: Cell) -> Path:
         """Return the folder that the Trainer of a run may write to."""
-        words = [cell.arm]
-        if cell.speedup is not None:
-            words.append(speedup_text(cell.speedup))
-        if cell.arm in (CORRECTED, HYBRID) and cell.update != HybridConfig().updates["hidden"]:
-            words.append(sha256(cell.update.encode()).hexdigest()[:8])
+        words = [cell.arm] if cell.speedup is None else [cell.arm, speedup_text(cell.speedup)]
         return self.folder / "runs" / "-".join([*words, f"seed{cell.seed}"])
 
     def save(self, run: FinishedRun) -> None:
@@ -127,42 +113,25 @@ class RunStore:
         """Refuse a run of another training; ``run`` may be what is known before it is trained."""
         for other in self.runs.values():
             for name, what in _SAME.items():
-                comparable = name != "total_steps" or other["scale"] == run["scale"]
-                if comparable and other[name] != run[name]:
-                    got = f"{other['arm']}, seed {other['seed']}, with other {what}"
-                    self._refuse("finished runs of this training", got)
+                if other[name] != run[name]:
+                    self._refuse(f"{other['arm']}, seed {other['seed']}, with other {what}")
             if run["seed"] == other["seed"]:
-                _check_seed(run, other)
+                _check_start(run, other)
+                _check_rates({run["arm"]: run, other["arm"]: other})
 
-    def _check_conditions(self, row: Mapping[str, Any], config: AuditConfig) -> None:
-        now = self.depends_on
-        before = row["depends_on"]
-        run = row["run"]
-        if before.get("schema") != SCHEMA:
-            expected = f"finished runs that this version wrote (schema {SCHEMA})"
-            self._refuse(expected, f"runs of another version (schema {before.get('schema')})")
-        if other := [n for n in sorted(now.keys() | before.keys()) if now.get(n) != before.get(n)]:
-            self._refuse("finished runs of this audit", f"runs with other {', '.join(other)}")
-        if _plain(config.controls.get(run["arm"], run["changes"])) != run["changes"]:
-            self._refuse("finished runs of this audit", f"{run['arm']} with other changes")
-
-    def _refuse(self, expected: str, got: str) -> NoReturn:
+    def _refuse(self, got: str) -> NoReturn:
         remedy = "Choose another folder, or train its runs again: overwrite=True, --overwrite."
-        raise ConfigError(str(self.folder), expected, got, remedy)
+        raise ConfigError(str(self.folder), "finished runs of this training", got, remedy)
 
 
 def _row_cell(row: Mapping[str, Any]) -> Cell:
     """Return the cell of a line's run; raise for a damaged line what :class:`Rows` catches."""
-    run = row["run"]
-    for name in (*_SAME, "weights", "changes"):
-        run[name]
     row["depends_on"].keys()
-    # Runs of earlier versions lack some names; they are refused by their schema.
-    return Cell(str(run["arm"]), run.get("speedup"), int(run["seed"]), run.get("update", ""))
+    run = row["run"]
+    return Cell(str(run["arm"]), run["speedup"], int(run["seed"]))
 
 
-def _check_seed(run: FinishedRun, other: FinishedRun) -> None:
-    """Check that two arms of one seed start alike, and end at alike learning rates."""
+def _check_start(run: FinishedRun, other: FinishedRun) -> None:
     if run["weights"] != other["weights"]:
         expected = "the same initial weights in every arm of a seed"
         got = f"others in {run['arm']} than in {other['arm']}, seed {run['seed']}"
@@ -171,8 +140,11 @@ def _check_seed(run: FinishedRun, other: FinishedRun) -> None:
             "training was changed since, choose another folder."
         )
         raise ConfigError("make_run", expected, got, remedy)
-    arms = {run["arm"]: run, other["arm"]: other}
-    if arms.keys() != {FULL, SHORT} or "rates" not in run:
+
+
+def _check_rates(arms: Mapping[str, FinishedRun]) -> None:
+    """Check that the full and the short arm of a seed end at alike learning rates."""
+    if arms.keys() != {FULL, SHORT} or not all("rates" in run for run in arms.values()):
         return
     for full, short in zip(arms[FULL]["rates"], arms[SHORT]["rates"], strict=False):
         low, high = sorted((full, short))
@@ -188,5 +160,4 @@ def _check_seed(run: FinishedRun, other: FinishedRun) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return data from YAML as data for JSON."""
     return json.loads(json.dumps(finite(value), default=str))

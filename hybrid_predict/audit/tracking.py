@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hybrid_predict.audit.store import FinishedRun
+from hybrid_predict.audit.verdict import AuditVerdict
+from hybrid_predict.integrations.reporter import NOTE
+
 PARENT = "mlflow.parentRunId"
 """Tag by which MLflow nests a run below another."""
 
@@ -41,14 +45,30 @@ class Tracking:
             self._experiment, run_name=name, tracking_uri=self._uri, tags={PARENT: self._parent}
         )
 
-    def log(self, metrics: Mapping[str, float | None], run: str | None = None) -> None:
-        """Log metrics to a run, or to the parent run; None is logged as NaN."""
-        for name, value in metrics.items():
-            number = math.nan if value is None else value
-            self._client.log_metric(run or self._parent, name, number)
+    def begin(self, logger: Any, run: FinishedRun) -> None:
+        """Log what distinguishes a run, under names that no model's own hyperparameters have."""
+        names = ("arm", "seed", "speedup", "total_steps")
+        chosen = {name: run[name] for name in names if run[name] is not None}
+        named = {f"audit/{name}": value for name, value in {**chosen, **run["changes"]}.items()}
+        logger.log_hyperparams(named)
 
-    def finish(self, tags: Mapping[str, str], status: str) -> None:
-        """Log tags to the parent run, and end it with a status of MLflow."""
+    def end(self, logger: Any, run: FinishedRun) -> None:
+        """Log what a finished run has measured."""
+        for name in ("metric", "full_steps", "seconds"):
+            self._log(logger.run_id, f"audit/{name}", run[name])
+
+    def finish(
+        self, verdict: AuditVerdict, summary: Mapping[str, Mapping[str, Any]], status: str
+    ) -> None:
+        """Log the results to the parent run, and end it with a status of MLflow."""
+        for arm, means in summary.items():
+            self._log(self._parent, f"metric/{arm.replace(',', '')}", means["metric"]["mean"])
+        self._log(self._parent, "saving", verdict.saving)
+        note = f"**{verdict.headline}**\n\n{verdict.text}"
+        tags = {"outcome": verdict.outcome.value, "conclusion": verdict.headline, NOTE: note}
         for name, text in tags.items():
             self._client.set_tag(self._parent, name, text)
         self._client.set_terminated(self._parent, status)
+
+    def _log(self, run: str, name: str, value: float | None) -> None:
+        self._client.log_metric(run, name, math.nan if value is None else value)

@@ -1,47 +1,36 @@
-"""Trains one arm from one seed, and restores what training changes."""
+"""Trains one arm, measures it inside the Trainer, and restores what training changes."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import Tensor
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.audit.config import AUTO, AuditConfig, shortened
-from hybrid_predict.audit.meter import Meter
-from hybrid_predict.audit.store import Cell, FinishedRun
 from hybrid_predict.config import Speedup
-from hybrid_predict.errors import ConfigError
-from hybrid_predict.tensors.random_states import random_states, set_random_states
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.integrations.lightning import HybridPredict
 
-ROUNDING = 1.1
-"""Largest factor by which rounding up may lengthen the short arms."""
+DIVERGED = "diverged"
+NOT_FINITE = "metric not finite"
+"""Why a run has no metric: its weights are not finite, or only the metric is not."""
 
-LEAST_LENGTH = 40
-"""Fewest steps or epochs of a run that ``"auto"`` shortens: then rounding up adds few."""
+_POINTS = 100
+"""Approximate number of points of a curve."""
 
-COUNTED = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
-"""Steps that a ledger counts and the run's entry has too; 0 without the plug-in."""
-
-_VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
-
-_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
-    (random_states, set_random_states),
-    (torch.is_grad_enabled, torch.set_grad_enabled),
-    (torch.get_num_threads, torch.set_num_threads),
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-)
-"""Functions that get and set what training may change."""
+_VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
+"""What ``seed_everything`` sets in the environment."""
 
 
 class Observer:
@@ -63,127 +52,197 @@ class Observer:
         """A search has tested an arm at a speedup, with this finding in a few words."""
 
 
-@contextmanager
-def preserved() -> Iterator[None]:
-    """Restore random states, torch's settings and Lightning's variables after the block."""
-    variables = {name: os.environ.get(name) for name in _VARIABLES}
-    settings = [(set_to, get()) for get, set_to in _SETTINGS]
-    cudnn = torch.backends.cudnn
-    flags = (cudnn.benchmark, cudnn.deterministic)
-    try:
-        yield
-    finally:
-        for set_to, value in settings:
-            set_to(value)
-        cudnn.benchmark, cudnn.deterministic = flags
-        for name, text in variables.items():
-            os.environ.pop(name, None)
-            if text is not None:
-                os.environ[name] = text
+class Meter(pl.Callback):
+    """Counts full steps and seconds of an arm's training, and measures the final weights.
 
+    The last validation starts from the arm's seed, so that it is the same for every arm.
+    ``on_start`` gets ``entry`` with what is known before training. ``total_steps`` is 0 until then;
+    ``seconds`` are without validation.
 
-def short_steps(total: int, lengths: Mapping[str, int], speedup: Speedup) -> int:
-    """Return the full steps of a short arm, at least ``total / speedup``; with ``"auto"`` the most.
-
-    ``total`` steps and ``lengths`` (``max_steps`` and ``max_epochs``, if given) are the full arm's.
-
-    Raises:
-        ConfigError: If rounding up adds, or with ``"auto"`` could add, so many steps that the arm
-            is no fair control.
+    ``entry`` is what the run's entry in the results file has of it. ``shapes`` and ``weights`` are
+    digests of the parameters' form and of the initial values, ``rates`` the last learning rates
+    over the highest ones, by group, except for schedules that follow a metric. Each point of a
+    curve has full steps and a value: in ``curve`` the mean training loss since the point before,
+    in ``metric_curve`` the metric, at last that of the final weights. The final ``metric`` is None
+    if there is a ``failure``.
     """
-    # The shorter of steps and epochs ends every arm.
-    name = "max_steps" if lengths.get("max_steps") == total else "max_epochs"
-    length = lengths[name]
-    remedy = "Set max_steps instead, to more steps, or train for more epochs."
-    if isinstance(speedup, str):
-        if length < LEAST_LENGTH:
-            expected = f'at least {LEAST_LENGTH} with speedup "{AUTO}"'
-            raise ConfigError(name, expected, length, remedy)
-        return total
-    rounded = shortened(length, speedup)
-    if rounded > ROUNDING * length / speedup:
-        got = f"{length} shortened to {rounded}, not {length / speedup:.3g}"
-        expected = f"a length that can be divided by the speedup {speedup:g}"
-        raise ConfigError(name, expected, got, remedy)
-    return math.ceil(total * rounded / length - 1e-9)
+
+    def __init__(
+        self,
+        arm: AuditArm,
+        metric: str,
+        on_start: Callable[[dict[str, Any]], None] = lambda entry: None,
+        on_step: Callable[[int, float], None] = lambda steps, loss: None,
+    ) -> None:
+        self._arm = arm
+        self._metric = metric
+        self._on_start = on_start
+        self._on_step = on_step
+        self._resumed: float | None = None
+        self._peaks: list[float] = []
+        self._losses: list[Tensor] = []
+        self.full_steps = 0
+        self.total_steps = 0
+        self.seconds = 0.0
+        self.entry: dict[str, Any] = {"changes": dict(arm.changes), "lengths": arm.lengths}
+
+    def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Check that the metric is logged, before training if anything is logged by then."""
+        if trainer.callback_metrics:
+            self._logged(trainer)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Refuse what only shows here, record what the run starts from, and start the clock."""
+        others = [c for c in trainer.callbacks if c is not self._arm.hybrid]  # type: ignore[attr-defined]
+        if any(isinstance(c, (EarlyStopping, HybridPredict)) for c in others):
+            remedy = "Leave it out: arms have the callback of the audit, and train to their end."
+            got = list(map(type, others))
+            raise ConfigError("callbacks", "no EarlyStopping and no HybridPredict", got, remedy)
+        if not trainer.enable_validation:
+            remedy = "Give validation data, and a model whose validation_step logs it."
+            expected = f"{self._metric!r} from a validation"
+            raise ConfigError("metric", expected, "no validation", remedy)
+        total = trainer.estimated_stepping_batches
+        if not isinstance(total, int) or total < 1:
+            remedy = "Set max_steps: the length of an epoch of these data is not known."
+            raise UnsupportedSetupError("Trainer", "a known number of steps", total, remedy)
+        self.total_steps = total
+        self.entry |= {"total_steps": total, **_digests(pl_module), "curve": [], "metric_curve": []}
+        self._peaks = _rates(trainer)
+        self._on_start(self.entry)
+        self._resumed = now(trainer)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count a full step, at the end of an accumulation window."""
+        if trainer.fit_loop._should_accumulate():
+            return
+        self.full_steps += 1
+        self._peaks = list(map(max, self._peaks, _rates(trainer)))
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is not None:
+            self._losses.append(loss.detach())
+        if self.full_steps % max(1, self.total_steps // _POINTS) == 0 and self._losses:
+            # Reads the device, so only at the points of the curve.
+            mean = float(torch.stack(self._losses).mean())
+            self._losses = []
+            self._add_point("curve", mean)
+            self._on_step(int(trainer.global_step), mean)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Pause the clock."""
+        self._pause(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Record the metric of a validation in training."""
+        if self.total_steps and "steps" not in self.entry:
+            self._add_point("metric_curve", self._logged(trainer))
+            self._resumed = now(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Measure the final weights."""
+        self._pause(trainer)
+        steps = int(trainer.global_step)
+        if steps < self.total_steps:
+            expected = f"a run of {self.total_steps} steps"
+            remedy = "Leave out what ends it early."
+            raise UnsupportedSetupError("Trainer", expected, steps, remedy)
+        by_group = zip(_rates(trainer), self._peaks, strict=False)
+        rates = [last / peak if peak else 1.0 for last, peak in by_group]
+        self.entry |= {"steps": steps, "rates": rates, "metric": None, "failure": None}
+        floats = (p for p in pl_module.parameters() if p.is_floating_point())
+        if not all(bool(p.isfinite().all()) for p in floats):
+            self.entry["failure"] = DIVERGED
+            return
+        # trainer.validate would set up model and data again, from other random states.
+        trainer.callback_metrics.pop(self._metric, None)
+        pl.seed_everything(self._arm.seed, workers=True, verbose=False)
+        trainer.validating = True
+        trainer.fit_loop.epoch_loop.val_loop.run()
+        value = self._logged(trainer)
+        trainer.training = True
+        self.entry |= {"metric": value} if math.isfinite(value) else {"failure": NOT_FINITE}
+        self._add_point("metric_curve", value)
+
+    def _add_point(self, curve: str, value: float) -> None:
+        self.entry[curve].append([self.full_steps, value if math.isfinite(value) else None])
+
+    def _logged(self, trainer: pl.Trainer) -> float:
+        logged = trainer.callback_metrics
+        if self._metric not in logged:
+            expected = "a name that the model logs in validation_step"
+            remedy = f"The run logs {', '.join(sorted(map(str, logged))) or 'nothing'}."
+            raise ConfigError("metric", expected, self._metric, remedy)
+        return float(logged[self._metric])
+
+    def _pause(self, trainer: pl.Trainer) -> None:
+        if self._resumed is not None:
+            self.seconds += now(trainer) - self._resumed
+            self._resumed = None
 
 
-def train_arm(
-    make_run: MakeRun,
-    config: AuditConfig,
-    cell: Cell,
-    folder: Path,
-    observer: Observer,
-    logger: Any = None,
-    check: Callable[[FinishedRun], None] = lambda start: None,
-    scale: float | None = None,
-) -> FinishedRun:
-    """Train one cell, and return the run's entry of the results file.
-
-    ``check`` gets the part of the entry that is known before training, and may raise. ``scale`` is
-    as for :class:`AuditArm`.
-    """
-    meter = Meter(config.metric, cell.seed, observer.stepped)
-    arm = AuditArm(cell.arm, cell.seed, config, folder, meter, logger, scale)
-
-    def entry() -> dict[str, Any]:
-        return {
-            **cell._asdict(),
-            "changes": dict(arm.changes),
-            "lengths": arm.lengths,
-            "scale": arm.scale,
-            "left_out": arm.left_out,
-            **meter.entry,
-        }
-
-    def started(trainer: Any) -> None:
-        arm.settle_callbacks(trainer)
-        check(entry())
-        observer.run_started(cell.arm, cell.seed, meter.total_steps)
-
-    meter.on_start = started
-    fit_arm(arm, make_run)
-    meter.check_started()
-    ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
-    counts = ledger or {"full_steps": meter.entry["steps"]}
-    return {
-        **entry(),
-        **{name: counts.get(name, 0) for name in COUNTED},
-        "seconds": meter.seconds,
-        "threads": torch.get_num_threads(),
-        "ledger": ledger,
-    }
+def now(trainer: pl.Trainer) -> float:
+    """Return seconds of a clock, after the device has done what it was given."""
+    if trainer.strategy.root_device.type == "cuda":
+        torch.cuda.synchronize(trainer.strategy.root_device)
+    return perf_counter()
 
 
-def fit_arm(arm: AuditArm, make_run: MakeRun) -> None:
-    """Train what ``make_run`` builds, from the arm's seed; restore all settings afterwards."""
-    with preserved():
-        pl.seed_everything(arm.seed, workers=True, verbose=False)
-        fit(*arm.unpack(make_run(arm)))
+def _rates(trainer: pl.Trainer) -> list[float]:
+    """Return the learning rates of the groups whose schedule does not follow a metric."""
+    following = [c.scheduler.optimizer for c in trainer.lr_scheduler_configs if c.reduce_on_plateau]
+    chosen = [o for o in trainer.optimizers if not any(o is other for other in following)]
+    return [float(group["lr"]) for optimizer in chosen for group in optimizer.param_groups]
+
+
+def _digests(module: torch.nn.Module) -> dict[str, str]:
+    shapes = hashlib.sha256()
+    weights = hashlib.sha256()
+    for name, parameter in module.named_parameters():
+        shapes.update(f"{name} {tuple(parameter.shape)} {parameter.dtype};".encode())
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        weights.update(name.encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        weights.update(flat.view(torch.uint8).numpy().data)
+    return {"shapes": shapes.hexdigest(), "weights": weights.hexdigest()}
+
+
+def fit_arm(arm: AuditArm, make_run: MakeRun, meter: Meter, *further: pl.Callback) -> None:
+    """Train what ``make_run`` builds, from the arm's seed, with callbacks after the user's."""
+    pl.seed_everything(arm.seed, workers=True, verbose=False)
+    trainer, model, data = arm.unpack(make_run(arm))
+    trainer.callbacks += [meter, *further]  # type: ignore[attr-defined]
+    fit(trainer, model, data)
+    if not meter.total_steps:
+        remedy = "Give training data of at least one batch, and leave limit_train_batches out."
+        raise UnsupportedSetupError("Trainer", "batches to train on", "none", remedy)
 
 
 def fit(trainer: pl.Trainer, model: pl.LightningModule, data: Mapping[str, Any]) -> None:
     """Train a model; ``data`` are arguments of ``Trainer.fit``.
 
-    Raises:
-        ConfigError: If Lightning refuses the run, for example without training data.
+    Ctrl-C raises KeyboardInterrupt, where Lightning exits and ignores further Ctrl-C.
     """
-    try:
-        with interruptible():
-            trainer.fit(model, **data)
-    except MisconfigurationException as error:
-        remedy = f"Lightning says: {error}"
-        raise ConfigError("Trainer", "what Lightning can train", "another run", remedy) from error
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt on Ctrl-C where Lightning exits and ignores further Ctrl-C."""
     handler = signal.getsignal(signal.SIGINT)
     try:
-        yield
+        trainer.fit(model, **data)
     except SystemExit as end:
         if not isinstance(end.__context__, KeyboardInterrupt):  # the model's own
             raise
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from None
+
+
+@contextmanager
+def preserved() -> Iterator[None]:
+    """Restore random states, and Lightning's variables of seeds, after the block."""
+    variables = {name: os.environ.pop(name, None) for name in _VARIABLES}
+    try:
+        with isolate_rng():
+            yield
+    finally:
+        for name, text in variables.items():
+            os.environ.pop(name, None)
+            if text is not None:
+                os.environ[name] = text

@@ -13,11 +13,9 @@ Every seed i gives a contrast
 
 The hybrid arm is *non-inferior* if the upper one-sided confidence bound of the mean of c is below
 0, and *inferior* if the lower bound is above 0. The default contrast is the retention-of-effect
-hypothesis (Pigeot, Schäfer, Röhmel and Hauschke, "Assessing non-inferiority of a new treatment in a
-three-arm clinical trial including a placebo", 2003), here for paired observations. The hybrid arm
-must also be better than the control (assay sensitivity): the lower bound of the mean of p_i - h_i
-must be above 0. Both have to hold, so each is tested at the full level (Berger, "Multiparameter
-hypothesis testing and acceptance sampling", 1982).
+hypothesis (Pigeot, Schäfer, Röhmel and Hauschke, 2003), here for paired observations. The hybrid
+arm must also be better than the control (assay sensitivity): the lower bound of the mean of p - h
+must be above 0. Both have to hold, so each is tested at the full level (Berger, 1982).
 """
 
 from __future__ import annotations
@@ -56,13 +54,12 @@ class PairedSeed:
     """Results of the arms of one seed.
 
     Args:
-        full: Final metric of the full arm; not finite if it diverged or could not be measured.
+        full: Final metric of the full arm; not finite if the run failed.
         short: The same of the short arm.
         hybrid: The same of the hybrid arm.
         full_steps: Full steps of the full arm.
         short_steps: Full steps of the short arm, fewer than those.
         hybrid_steps: Full steps of the hybrid arm.
-        unmeasured: Arms whose metric is not finite although their weights are.
     """
 
     full: float
@@ -71,7 +68,6 @@ class PairedSeed:
     full_steps: float
     short_steps: float
     hybrid_steps: float
-    unmeasured: frozenset[str] = frozenset()
 
     @property
     def way(self) -> float:
@@ -95,8 +91,6 @@ class AuditVerdict:
         text: How it was reached.
         seeds: Number of seeds with all arms.
         saving: Share of the full arm's full steps that the hybrid arm did not take.
-        line: Difference from the full arm, less being better, below which the hybrid arm has to
-            stay: the margin, or (1 - retain) times the mean difference of control and full.
         way: Mean weight of the full arm in the control, from 0 to 1.
         contrast: Bounds of c, which decides.
         gain: Bounds of control - hybrid, which shows that the comparison can tell arms apart.
@@ -108,7 +102,6 @@ class AuditVerdict:
     text: str
     seeds: int = 0
     saving: float | None = None
-    line: float | None = None
     way: float | None = None
     contrast: Bounds | None = None
     gain: Bounds | None = None
@@ -130,25 +123,19 @@ def judge_audit(
         arm: Name of the arm in the place of the hybrid one.
 
     Returns:
-        The verdict; below five seeds it is always undecided, and its text is a hint.
+        The verdict; below five seeds it is always undecided, and its headline is a hint.
     """
     n = len(seeds)
     if not n:
         text = "No seed has all its arms yet."
         return AuditVerdict(AuditOutcome.UNDECIDED, "nothing to compare yet", text)
-    taken = fmean(s.hybrid_steps for s in seeds)
-    saving = 1.0 - taken / fmean(s.full_steps for s in seeds)
-    verdict = _unstable(seeds, arm) or _compare(seeds, saving, config, arm)
+    saving = 1.0 - fmean(s.hybrid_steps for s in seeds) / fmean(s.full_steps for s in seeds)
+    verdict = _unstable(seeds, arm) or _compared(seeds, saving, config, arm)
     verdict = replace(verdict, seeds=n, saving=saving)
-    if n >= FEW_SEEDS:
-        return verdict
-    many = counted_seeds(n)
-    return replace(
-        verdict,
-        outcome=AuditOutcome.UNDECIDED,
-        headline=f"not enough seeds to tell: {many} of at least {FEW_SEEDS}",
-        text=f"A hint from {many}: {verdict.headline}. {verdict.text}".rstrip(),
-    )
+    if n < FEW_SEEDS:
+        headline = f"hint from {counted_seeds(n)}: {verdict.headline}"
+        return replace(verdict, outcome=AuditOutcome.UNDECIDED, headline=headline)
+    return _decided(verdict, config, arm) if verdict.contrast else verdict
 
 
 def _unstable(seeds: Sequence[PairedSeed], arm: str) -> AuditVerdict | None:
@@ -157,105 +144,87 @@ def _unstable(seeds: Sequence[PairedSeed], arm: str) -> AuditVerdict | None:
         bad = [s for s in seeds if not math.isfinite(getattr(s, place))]
         if not bad:
             continue
-        what = f"the {name} arm's metric is not finite on {len(bad)} of {len(seeds)} seeds"
-        text = "The weights are finite: correct how validation computes the metric."
-        if diverged := sum(place not in s.unmeasured for s in bad):
-            what = f"the {name} arm diverged on {diverged} of {len(seeds)} seeds"
-            text = "Lower the learning rate or clip gradients until plain training is stable."
+        what = f"the {name} arm has no finite metric on {len(bad)} of {len(seeds)} seeds"
         if place == HYBRID:
             text = "The full and the short arm have no such seed, so the callback is the cause."
             return AuditVerdict(AuditOutcome.NO_SAVING, f"no saving: {what}", text)
+        text = (
+            "If it diverged, lower the learning rate or clip gradients until plain training is "
+            "stable; if its weights are finite, correct how validation computes the metric."
+        )
         return AuditVerdict(AuditOutcome.UNDECIDED, f"no comparison: {what}", text)
     return None
 
 
-def _compare(
+def _compared(
     seeds: Sequence[PairedSeed], saving: float, config: AuditConfig, arm: str
 ) -> AuditVerdict:
-    """Return the verdict on arms that all have a finite metric."""
+    """Return what was measured on arms that all have a finite metric; two seeds have bounds."""
     sign = config.sign
     lost = [sign * (s.hybrid - s.full) for s in seeds]
     worth = [sign * (s.control - s.full) for s in seeds]
     gain = [sign * (s.control - s.hybrid) for s in seeds]
-    lines = [config.margin or (1.0 - config.retain) * w for w in worth]
+    allowed = [config.margin or (1.0 - config.retain) * w for w in worth]
+    contrast = [d - most for d, most in zip(lost, allowed, strict=True)]
     way = fmean(s.way for s in seeds)
-    difference = signed(sign * fmean(lost))
-    verdict = AuditVerdict(
-        AuditOutcome.UNDECIDED,
-        f"saving {percent(saving)} at a difference of {difference}",
-        "",
-        line=fmean(lines),
-        way=way,
-    )
+    difference = f"{config.metric} differs by {signed(sign * fmean(lost))}"
+    measured = f"{percent(saving)} fewer full steps, {difference}"
+    if saving < LEAST_SAVING:
+        measured = "no full steps were saved, so there is no saving to prove"
+    elif len(seeds) > 1:
+        measured += f" ± {stdev(lost):.2g}"
+    text = _explained(way, saving, config, arm)
+    verdict = AuditVerdict(AuditOutcome.UNDECIDED, measured, text, way=way)
     if len(seeds) < 2:
         return verdict
-    contrast = [d - line for d, line in zip(lost, lines, strict=True)]
-    verdict = replace(
+    return replace(
         verdict,
         contrast=bounds(contrast, config.alpha),
         gain=bounds(gain, config.alpha),
         worth=bounds(worth, config.alpha),
     )
-    outcome, headline = _decided(verdict, saving, config, arm)
-    if outcome is AuditOutcome.VERIFIED:
-        spread = f"{difference} ± {stdev(lost):.2g}, n = {len(seeds)}"
-        headline = f"verified saving {percent(saving)} at equal quality (difference {spread})"
-    steps = fmean(s.hybrid_steps for s in seeds)
-    text = _explained(verdict, saving, steps, config, arm)
-    return replace(verdict, outcome=outcome, headline=headline, text=text)
 
 
-def _decided(
-    verdict: AuditVerdict, saving: float, config: AuditConfig, arm: str
-) -> tuple[AuditOutcome, str]:
-    """Return the outcome and, unless it is verified, the headline."""
+def _decided(verdict: AuditVerdict, config: AuditConfig, arm: str) -> AuditVerdict:
     contrast = verdict.contrast
     gain = verdict.gain
     worth = verdict.worth
-    assert contrast and gain and worth
-    none = AuditOutcome.NO_SAVING
-    undecided = AuditOutcome.UNDECIDED
-    few = "not enough seeds to tell"
-    control = "plain training of as many full steps"
-    if (verdict.way or 0.0) < LEAST_SAVING:
-        control = "the short arm"
-    if saving < LEAST_SAVING:
-        why = ": predicted steps were not made or were undone, so" if arm == HYBRID else ":"
-        return none, f"no saving{why} {percent(saving)} of the full steps were saved"
-    if worth.upper < (config.margin or 0.0):
-        equal = "better than" if config.margin is None else "as good as"
-        why = f"{control} is {equal} the full arm, so the run can simply be shortened"
-        return none, f"no saving is credited: {why}"
-    if contrast.lower > 0:
-        return none, f"no saving: the {arm} arm is inferior to the full arm"
-    if contrast.upper < 0 < gain.lower:
-        return AuditOutcome.VERIFIED, ""
-    if contrast.upper < 0:
-        why = f"the {arm} arm is not shown to be better than {control}, so no saving is credited"
-        return undecided, f"{few}: {why}"
-    if worth.lower <= 0:
-        why = "cannot be told apart, so what the saved steps are worth is unknown"
-        return undecided, f"{few}: {control} and the full arm {why}"
-    return undecided, f"{few} whether the {arm} arm is inferior to the full arm"
+    assert contrast and gain and worth and verdict.saving is not None
+    control = _control(verdict.way or 0.0)
+    outcome = AuditOutcome.NO_SAVING
+    headline = verdict.headline
+    if verdict.saving < LEAST_SAVING:
+        pass
+    elif worth.upper < (config.margin or 0.0):
+        headline = f"no saving: simply shorten the run, {control} is as good as the full arm"
+    elif contrast.lower > 0:
+        headline = f"no saving: the {arm} arm is inferior to the full arm"
+    elif contrast.upper < 0 < gain.lower:
+        outcome = AuditOutcome.VERIFIED
+        headline = f"verified saving at equal quality: {headline}"
+    else:
+        outcome = AuditOutcome.UNDECIDED
+        what = f"whether the {arm} arm is inferior to the full arm"
+        if contrast.upper < 0:
+            what = f"whether the {arm} arm is better than its control, {control}"
+        headline = f"not enough seeds to tell {what}"
+    return replace(verdict, outcome=outcome, headline=headline)
 
 
-def _explained(
-    verdict: AuditVerdict, saving: float, steps: float, config: AuditConfig, arm: str
-) -> str:
-    """Return the control and what is tested, in sentences."""
-    control = "the short arm, which takes as many full steps"
-    if (verdict.way or 0.0) >= LEAST_SAVING:
-        control = (
-            f"plain training of as many full steps, {steps:,.0f}, interpolated between the short "
-            "and the full arm"
-        )
+def _control(way: float) -> str:
+    if way < LEAST_SAVING:
+        return "the short arm, which takes as many full steps"
+    return "plain training of as many full steps, interpolated between the short and the full arm"
+
+
+def _explained(way: float, saving: float, config: AuditConfig, arm: str) -> str:
     condition = f"lose less than {config.margin}"
     if config.margin is None:
         condition = f"keep {percent(config.retain)} of what the saved steps are worth"
     return (
         f"The {arm} arm took {percent(saving)} fewer full steps than the full arm. It has to "
-        f"{condition}, and to be better than its control: {control}. Paired one-sided t tests over "
-        f"the seeds, each at level {config.alpha:g}."
+        f"{condition}, and to be better than its control: {_control(way)}. Paired one-sided t "
+        f"tests over at least {FEW_SEEDS} seeds, each at level {config.alpha:g}."
     )
 
 

@@ -57,10 +57,12 @@ def _run(options: Namespace) -> int:
             config = replace(config, seeds=options.seeds)
         if options.no_mlflow or options.search:
             config = replace(config, mlflow=False)
+        if options.plan and options.search:
+            print(plan_search(make_run, config))
+            return 0
         if options.plan:
-            plan = plan_search if options.search else plan_audit
             done = None if options.overwrite else options.output_dir
-            print(plan(make_run, config, done, source=source))
+            print(plan_audit(make_run, config, done, source=source))
             return 0
         folder = writable_folder(options.output_dir, "--output-dir")
         need("The audit", ["mlflow"] if config.mlflow else [])

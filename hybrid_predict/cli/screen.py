@@ -13,14 +13,14 @@ from rich.table import Table
 
 from hybrid_predict.audit import AuditConfig, AuditResult, SearchResult, audit, search
 from hybrid_predict.audit.config import speedup_text
-from hybrid_predict.audit.notes import COLUMNS, arm_rows, gains, plain_finding
+from hybrid_predict.audit.notes import COLUMNS, arm_rows
 from hybrid_predict.audit.plan import most_runs
 from hybrid_predict.audit.store import SEARCH
 from hybrid_predict.audit.tracking import tracking_uri
 from hybrid_predict.audit.training import Observer
 from hybrid_predict.cli.program import PROGRAM
 from hybrid_predict.config import Speedup
-from hybrid_predict.runs.evidence import FEW_SEEDS
+from hybrid_predict.runs.evidence import FEW_SEEDS, LEAST_SAVING
 from hybrid_predict.runs.files import printable
 
 
@@ -102,11 +102,13 @@ def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult
     for row in arm_rows(results):
         table.add_row(*map(printable, row))
     screen.console.print(table)
-    screen.say(f"{plain_finding(results)}", "bold")
-    screen.say(f"Verdict: {result.verdict.headline}.")
-    if result.verdict.seeds < FEW_SEEDS and not result.partial:
+    verdict = result.verdict
+    screen.say(f"{verdict.headline}", "bold")
+    # Where nothing was saved, more seeds prove nothing either.
+    provable = verdict.saving is not None and verdict.saving >= LEAST_SAVING
+    if verdict.seeds < FEW_SEEDS and provable and not result.partial:
         screen.say(f"For proof: the same command with --seeds {FEW_SEEDS}.")
-    for text in [*gains(results["earned"]), *results["notes"]]:
+    for text in results["notes"]:
         screen.say(f"{text}\n")
     screen.say(f"Report:   {folder / 'report.html'}\nResults:  {folder / 'results.json'}")
     if config.mlflow:

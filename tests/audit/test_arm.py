@@ -12,78 +12,49 @@ from lightning.pytorch.callbacks import (
 from lightning_models import Net, loader
 
 from hybrid_predict import HybridPredict
-from hybrid_predict.audit import Observer, audit, plan_audit
+from hybrid_predict.audit import Observer, audit
 from hybrid_predict.audit.arm import AuditArm
-from hybrid_predict.audit.config import SHORTENED, AuditConfig
-from hybrid_predict.audit.meter import Meter
-from hybrid_predict.audit.store import cell
-from hybrid_predict.audit.training import train_arm
+from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.audit.run import Runs
+from hybrid_predict.audit.store import RunStore
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID
+from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
-def arm(name, folder, **options):
-    config = AuditConfig(**{"mlflow": False, **options})
-    return AuditArm(name, 0, config, folder, Meter(config.metric))
+def arm(name, folder, speedup=1.5):
+    chosen = AuditConfig(speedup=speedup).arms[name]
+    return AuditArm(name, chosen, 0, folder, speedup if chosen.shortened else 1.0)
 
 
 def trained(make_run, name, folder, **options):
     """Train one arm from seed 0; return its entry."""
     config = AuditConfig(**options)
-    return train_arm(make_run, config, cell(config, name, 0), folder, Observer())
+    runs = Runs(make_run, RunStore(folder, config), (config.speedup,), Observer())
+    return runs.get(config, name, 0)
 
 
-@pytest.mark.parametrize(
-    ("options", "short", "plain"),
-    [
-        ({"max_steps": 50}, (34, None), (50, None)),
-        ({"max_epochs": 10}, (-1, 7), (-1, 10)),
-        ({"max_epochs": 4, "max_steps": 90}, (60, 3), (90, 4)),
-    ],
-    ids=str,
-)
 @pytest.mark.parametrize("name", ARMS)
-def test_trainer_has_the_length_of_its_arm(tmp_path, name, options, short, plain):
-    trainer = arm(name, tmp_path).trainer(**options, accelerator="cpu")
-    steps, epochs = short if name in SHORTENED else plain
-    assert trainer.max_steps == steps
-    if epochs is not None:
-        assert trainer.max_epochs == epochs
+def test_trainer_has_the_length_of_its_arm(tmp_path, name):
+    trainer = arm(name, tmp_path).trainer(max_epochs=4, max_steps=90, accelerator="cpu")
+    lengths = (60, 3) if name in (SHORT, CORRECTED) else (90, 4)
+    assert (trainer.max_steps, trainer.max_epochs) == lengths
     plugins = [c for c in trainer.callbacks if isinstance(c, HybridPredict)]
     assert [c.config.speedup for c in plugins] == {CORRECTED: [1.0], HYBRID: [1.5]}.get(name, [])
     assert str(tmp_path) == trainer.default_root_dir
 
 
-@pytest.mark.parametrize(("number", "speedup", "expected"), [(33, 1.1, 30), (10, 3.0, 4)])
-def test_scaled_numbers_are_rounded_up_in_short_arms_only(tmp_path, number, speedup, expected):
+def test_scaled_numbers_are_rounded_up_in_short_arms_only(tmp_path):
     for name in ARMS:
-        scaled = arm(name, tmp_path, speedup=speedup).scaled(number)
-        assert scaled == (expected if name in SHORTENED else number)
+        scaled = arm(name, tmp_path, 1.1).scaled(33)
+        assert scaled == (30 if name in (SHORT, CORRECTED) else 33)
 
 
 def test_the_callback_comes_first_and_what_draws_on_the_terminal_is_left_out(tmp_path):
     given = [LearningRateMonitor(), TQDMProgressBar(), RichModelSummary()]
-    trainer = arm(HYBRID, tmp_path, speedup=2.0).trainer(max_steps=9, callbacks=given)
-    kinds = [type(c) for c in trainer.callbacks]
-    assert kinds == [HybridPredict, LearningRateMonitor, Meter]
-    assert trainer.callbacks[0].config.speedup == 2.0
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "max_steps or max_epochs"),
-        ({"max_epochs": 2.5}, "max_epochs: expected a positive integer"),
-        ({"max_steps": 9, "max_time": "00:01:00:00"}, "max_time: expected nothing"),
-        ({"max_steps": 9, "callbacks": [HybridPredict()]}, "callbacks: expected no HybridPredict"),
-    ],
-    ids=str,
-)
-def test_trainers_that_cannot_be_audited_are_refused(tmp_path, options, words):
-    with pytest.raises(ConfigError, match=words):
-        arm(HYBRID, tmp_path).trainer(**options)
+    trainer = arm(HYBRID, tmp_path).trainer(max_steps=9, callbacks=given)
+    assert [type(c) for c in trainer.callbacks] == [HybridPredict, LearningRateMonitor]
 
 
 class Spy(Net):
@@ -99,6 +70,16 @@ class Manual(Spy):
 
 def loaders():
     return loader(), loader(2)
+
+
+class Tired(Net):
+    def on_train_batch_end(self, *args):
+        self.trainer.should_stop = True
+
+
+class Stopping(Spy):
+    def configure_callbacks(self):
+        return EarlyStopping("val_loss")
 
 
 class Endless(torch.utils.data.IterableDataset):
@@ -117,14 +98,10 @@ def run(model=Spy, data=None, **options):
 
 
 BAD_RUNS = {
-    "a pair": (lambda a: (a.trainer(max_steps=6), Spy()), "make_run: expected a tuple of trainer"),
+    "a pair": (lambda a: (a.trainer(max_steps=6), Spy()), "make_run: expected the Trainer that"),
     "another Trainer": (
         lambda a: a.trainer(max_steps=6) and (L.Trainer(logger=False), Spy(), loaders()),
-        "arm.trainer.* made, got 'another one'",
-    ),
-    "no Trainer": (lambda a: (None, Spy(), loaders()), "arm.trainer was not called"),
-    "a plain module": (
-        run(lambda: torch.nn.Linear(2, 2)), "make_run: expected a LightningModule, got 'Linear'"
+        "in place of lightning.Trainer",
     ),
     "a single loader": (run(data=loader()), "a pair of training and validation loader"),
     "manual optimization": (run(Manual), "expected automatic optimization"),
@@ -134,9 +111,15 @@ BAD_RUNS = {
         run(data=(torch.utils.data.DataLoader(Endless(), batch_size=8), loader(2)), max_epochs=2),
         "a known number of steps",
     ),
+    "no batches": (run(limit_train_batches=0), "batches to train on"),
+    "no length": (lambda a: a.trainer(), "max_steps or max_epochs"),
+    "half an epoch": (run(max_epochs=2.5), "max_epochs: expected a positive integer"),
     "four epochs": (run(max_epochs=4), r"max_epochs: .*shortened to .*Set max_steps instead"),
     "one step": (run(max_steps=1), r"max_steps: .*shortened to .*Set max_steps instead"),
-}  # fmt: skip
+    "an early end": (run(Tired, min_steps=1, max_steps=30), "a run of 30 steps, got"),
+    "a callback": (run(callbacks=[HybridPredict()]), "callbacks: expected no EarlyStopping and no"),
+    "a callback of the model": (run(Stopping), "callbacks: expected no EarlyStopping"),
+}
 
 
 @pytest.mark.filterwarnings("ignore:You defined a .validation_step.")
@@ -148,38 +131,9 @@ def test_runs_that_cannot_be_audited_are_refused_before_training(tmp_path, make_
     assert not (tmp_path / "runs.jsonl").exists()
 
 
-class Stopping(Net):
-    """Would stop at its second validation: the metric has no chance to fall so far."""
-
-    def configure_callbacks(self):
-        return EarlyStopping("val_loss", min_delta=1e9, patience=1)
-
-
-def test_early_stopping_is_left_out_and_that_is_told(tmp_path):
-    made = run(lambda: Stopping("none"), max_steps=30, val_check_interval=2)
-    config = AuditConfig(mlflow=False, seeds=1)
-    assert "EarlyStopping" in str(plan_audit(made, config))
-    results = audit(made, config, tmp_path).results
-    assert [run["steps"] for run in results["runs"]] == [30, 20, 20, 30]
-    (note,) = [note for note in results["notes"] if "EarlyStopping" in note]
-    assert note in (tmp_path / "report.html").read_text()
-
-
 def test_missing_metric_is_told_before_training_with_those_that_are_logged(tmp_path):
-    with pytest.raises(ConfigError, match=r"got 'val_los'. The validation logs val_loss\."):
+    with pytest.raises(ConfigError, match=r"got 'val_los'. The run logs val_loss\."):
         trained(run(Spy), FULL, tmp_path, metric="val_los")
-
-
-def test_run_that_ends_early_is_refused(tmp_path):
-    """A hybrid run that a callback ends would be taken for a saving."""
-
-    class Tired(Net):
-        def on_train_batch_end(self, *args):
-            self.trainer.should_stop |= self.batches == 6
-
-    make_run = run(lambda: Tired("none"), max_steps=30)
-    with pytest.raises(UnsupportedSetupError, match="a run of 30 steps, got"):
-        trained(make_run, HYBRID, tmp_path)
 
 
 class Split(L.LightningDataModule):
@@ -204,33 +158,26 @@ class Noting(Net):
     """Its metric tells the data and the random states of the last validation."""
 
     def validation_step(self, batch, batch_idx):
-        self.log("val_loss", batch[0].mean())
-        self.log("noise", torch.rand(()))
+        self.log("val_loss", batch[0].mean() + torch.rand(()))
 
 
-@pytest.mark.parametrize("metric", ["val_loss", "noise"])
-def test_last_validation_is_on_the_runs_own_data_from_the_same_states(tmp_path, metric):
-    metrics, data = {}, {name: Split() for name in ARMS}
-
-    def make_run(arm):
-        torch.rand(1 + ARMS.index(arm.name))  # whatever training draws differs between arms
-        return arm.trainer(max_steps=18), Noting("none"), data[arm.name]
-
+def test_last_validation_is_on_the_runs_own_data_from_the_same_states(tmp_path):
+    drawn = []
     for name in ARMS:
-        metrics[name] = trained(make_run, name, tmp_path, metric=metric)["metric"]
-    if metric == "val_loss":
-        assert metrics == pytest.approx({name: data[name].draws[0] for name in ARMS}, rel=1e-5)
-    else:
-        assert len(set(metrics.values())) == 1
+        data = Split()
+
+        def make_run(arm, data=data):
+            torch.rand(1 + ARMS.index(arm.name))  # whatever training draws differs between arms
+            return arm.trainer(max_steps=18), Noting("none"), data
+
+        drawn.append(trained(make_run, name, tmp_path / name)["metric"] - data.draws[0])
+    assert drawn == pytest.approx(drawn[:1] * len(ARMS), rel=1e-5)
 
 
-@pytest.mark.parametrize("broken", ["metric", "weights"])
-def test_metric_that_is_not_finite_is_told_from_weights_that_are_not(tmp_path, broken):
+def test_metric_that_is_not_finite_is_told_from_weights_that_are_not(tmp_path):
     class Broken(Net):
         def validation_step(self, batch, batch_idx):
             self.log("val_loss", torch.tensor(float("nan")))
 
-    make_run = run(lambda: Broken("none") if broken == "metric" else Net("none", nan_at={3}))
-    entry = trained(make_run, FULL, tmp_path)
-    assert entry["metric"] is None
-    assert entry["failure"] == ("metric not finite" if broken == "metric" else "diverged")
+    entry = trained(run(lambda: Broken("none")), FULL, tmp_path)
+    assert (entry["metric"], entry["failure"]) == (None, "metric not finite")

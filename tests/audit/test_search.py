@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from audit_task import STEPS, Task, config, kept
 
@@ -11,13 +10,11 @@ from hybrid_predict.audit import (
     AuditOutcome,
     Observer,
     audit,
-    judge_audit,
     plan_search,
     search,
 )
 from hybrid_predict.audit.plan import most_runs
 from hybrid_predict.audit.search import WAYS, bisect, number_of_tests, search_runs
-from hybrid_predict.audit.verdict import PairedSeed
 
 SPEEDUPS = (1.5, 2.0, 3.0)
 
@@ -39,24 +36,22 @@ class Lines(Observer):
         self.runs.append(("finished", run["arm"], run["seed"]))
 
 
-def searched(metric, folder, failure="diverged", **options):
+def searched(metric, folder, **options):
     """A search over made runs: its result, what it asked for, and what it told.
 
-    The metric of a run is what a function of arm, speedup and seed says; None for a failure.
+    The metric of a run is what a function of arm, speedup and seed says.
     """
     lines, asked = Lines(), []
 
     def get(config, name, seed):
         asked.append((name, config.speedup, seed))
-        value = metric(name, config.speedup, seed)
-        speedup = 2.5 if config.speedup == "auto" else config.speedup
         return {
             "arm": name,
             "seed": seed,
-            "metric": value,
+            "metric": metric(name, config.speedup, seed),
             "lengths": {"max_steps": 600},
-            "failure": failure if value is None else None,
-            "full_steps": 600 if name == "full" else 600 / speedup,
+            "failure": None,
+            "full_steps": 600 if name == "full" else 600 / config.speedup,
         }
 
     chosen = config(**{"speedups": SPEEDUPS, "seeds": 5, "hybrid": {}, **options})
@@ -67,7 +62,7 @@ def metric(borders):
     """As good as full up to an arm's border, above it as bad as short."""
 
     def value(name, speedup, seed):
-        speedup = {"auto": 2.5}.get(speedup, speedup) if name != "full" else 1.0
+        speedup = 1.0 if name == "full" else speedup
         bad = name == "short" or speedup > borders.get(name, 9.0)
         return 1.0 + 0.3 * bad * speedup + 0.01 * seed + 0.001 * (len(name) * seed % 3)
 
@@ -79,7 +74,7 @@ def metric(borders):
     [
         (3.0, 1.5, "Trainer(max_steps=200, callbacks=[HybridPredict(speedup=1)])  # with a sch"),
         (1.5, 2.0, "Trainer(max_steps=600, callbacks=[HybridPredict(speedup=2)])"),
-        (0.0, 0.0, "Trainer(max_steps=600)  # no saving at equal quality was shown"),
+        (0.0, 0.0, "# no saving at equal quality was shown"),
     ],
 )
 def test_each_arm_is_bisected_and_the_largest_saving_wins(corrected, hybrid, line, tmp_path):
@@ -98,13 +93,12 @@ def test_each_arm_is_bisected_and_the_largest_saving_wins(corrected, hybrid, lin
 def test_a_candidate_that_cannot_pass_is_given_up_and_called_so(seeds, outcome, tmp_path):
     good = metric({"corrected": 0.0, "hybrid": 3.0})
     result, asked, lines = searched(good, tmp_path, seeds=seeds)
-    first = result.tried[0]
-    assert (first.arm, first.speedup, first.verdict.seeds) == ("corrected", 2.0, 3)
-    assert first.finding == "given up: inferior on 3 seeds"
-    assert first.verdict.outcome.value == outcome
-    assert ("corrected", 2.0, first.finding) == lines.tested[0]
+    first = result.results["tried"][0]
+    assert (first["arm"], first["speedup"], first["seeds"]) == ("corrected", 2.0, 3)
+    assert first["finding"].endswith(", given up after seed 2")
+    assert first["outcome"] == outcome
+    assert ("corrected", 2.0, first["finding"]) == lines.tested[0]
     assert ("corrected", 2.0, 3) not in asked
-    assert result.results["tried"][0]["finding"] == first.finding
     assert result.line.endswith("fewer than 5 seeds show none") == (seeds == 4)
 
 
@@ -128,12 +122,10 @@ def test_a_search_goes_on_where_it_was_stopped(tmp_path):
     saved = json.loads((tmp_path / "search.json").read_text())
     assert saved["line"] == whole.line and saved["level"] == pytest.approx(0.05 / 4)
     assert {t["arm"] for t in saved["tried"]} == {"corrected", "hybrid"}
-    plan = plan_search(Task(), chosen, tmp_path)
-    assert (plan.done, plan.runs) == (len(lines.runs), most_runs(chosen))
 
 
-@pytest.mark.parametrize("speedup", [2.0, 4 / 3])
-def test_searches_and_audits_in_one_folder_share_their_runs(speedup, audited):
+def test_searches_and_audits_in_one_folder_share_their_runs(audited):
+    speedup = 4 / 3
     task, lines = Task(), Lines()
     chosen = config(speedups=(speedup,), speedup=speedup, seeds=1)
     search(task, chosen, audited, observer=lines)
@@ -144,17 +136,14 @@ def test_searches_and_audits_in_one_folder_share_their_runs(speedup, audited):
     assert len(task.calls) == 3
 
 
-def test_a_plan_adds_up_the_longest_way_through_the_candidates():
-    for count, runs in ((1, 1 + 1 + 2), (3, 1 + 3 + 4), (4, 1 + 4 + 5)):
-        assert most_runs(config(speedups=(1.25, 1.5, 2.0, 3.0)[:count])) == 2 * runs
+def test_a_plan_bounds_the_runs_and_their_length():
     task = Task()
     plan = plan_search(task, config(speedups=(1.5, 2.0)))
-    assert (plan.runs, plan.left, plan.done, plan.tests) == (2 * 7, 2 * 7, 0, 4)
-    # 1.5 is tested first, the lower one of two, and then 2 if it passes.
-    longest = STEPS + sum(3 * STEPS / speedup for speedup in (1.5, 2.0))
-    assert plan.seconds == pytest.approx(2 * longest * plan.seconds_per_step)
     assert task.calls == [("hybrid", 0)]
-    assert "At most 14 runs, for 4 tests of candidates; 0 done" in str(plan)
+    assert (plan.runs, plan.tests) == (2 * (1 + 2 * 4), 4)
+    longest = STEPS + 4 * (STEPS / 1.5 + STEPS)
+    assert plan.seconds == pytest.approx(2 * longest * plan.seconds_per_step)
+    assert "At most 18 runs, for 4 tests of candidates" in str(plan)
 
 
 @pytest.mark.parametrize("count", [1, 4, 7])
@@ -173,49 +162,3 @@ def test_every_border_is_found_in_as_many_tests_as_promised(count):
         longest = max(longest, len(tested))
     ladder = AuditConfig(speedups=[2.0 + k for k in range(count)])
     assert number_of_tests(ladder) == len(WAYS) * longest
-
-
-FULL = 600
-RETAIN = 0.8
-
-
-def plain(steps):
-    """Loss of plain training of so many full steps."""
-    return float(2.0 * steps**-0.3)
-
-
-def answer(rng, border, alpha):
-    """The answer on a made-up task whose candidates below ``border`` are as good as full.
-
-    The others keep exactly the share of the saved steps' worth that just does not suffice.
-    """
-    seeds = 6
-    config = AuditConfig(retain=RETAIN, alpha=alpha)
-    shared = rng.normal(0, 0.02, seeds)  # of a seed's data and initial weights
-    full = plain(FULL) + shared + rng.normal(0, 0.003, seeds)
-    passed = []
-
-    def passes(number):
-        steps = round(FULL / config.numbers[number])
-        kept = 1.0 if number < border else RETAIN
-        ends = plain(steps), plain(steps) + kept * (plain(FULL) - plain(steps))
-        short, hybrid = (end + shared + rng.normal(0, 0.003, seeds) for end in ends)
-        paired = [
-            PairedSeed(*metrics, FULL, steps, steps)
-            for metrics in zip(full, short, hybrid, strict=True)
-        ]
-        verified = judge_audit(paired, config).outcome is AuditOutcome.VERIFIED
-        passed.extend([number] * verified)
-        return verified
-
-    bisect(range(len(config.numbers)), passes)
-    return max(passed, default=-1)
-
-
-@pytest.mark.parametrize("border", [0, 1, 2])
-def test_a_search_rarely_answers_with_more_than_keeps_quality(border):
-    rng, trials, alpha = np.random.default_rng(border), 400, 0.1
-    each = 2 * alpha / number_of_tests(AuditConfig())  # one of the two arms
-    wrong = sum(answer(rng, border, each) >= border for _ in range(trials))
-    # Three standard errors of a share of 400 above what is promised.
-    assert wrong / trials < alpha + 3 * np.sqrt(alpha * (1 - alpha) / trials)

@@ -37,12 +37,12 @@ def test_audit_of_a_file(work, capsys, refused):
         "4 runs",
         "1/4 full, seed 0",
         "(corrected against short): too few seeds to tell.",
-        "no full steps were saved, so there is no saving to prove",
+        "hint from 1 seed: no full steps were saved, so there is no saving to prove",
         "Predicted steps: none was made, so there is no gain from them.",
-        "Verdict: not enough seeds to tell",
         "hybrid-predict-audit/report.html",
     ):
         assert words in " ".join(out.split())
+    assert "For proof" not in out  # more seeds would prove nothing
     assert cli.main(["audit", "file.yaml"]) == 3
     assert "nothing was trained" in capsys.readouterr().out
     controls = {"rate x2": {"optimizer.init_args.lr": 0.02}}
@@ -59,7 +59,7 @@ def test_audit_of_a_file(work, capsys, refused):
     ("options", "seeds", "words"),
     [
         ([], "4", "16 runs: 4 arms, 4 seeds; 0 done."),
-        (["--search"], "5", "At most 40 runs, for 4 tests of candidates; 0 done"),
+        (["--search"], "5", "At most 45 runs, for 4 tests of candidates"),
     ],
 )
 def test_plan_trains_a_few_steps_and_writes_nothing(work, capsys, options, seeds, words):
@@ -79,17 +79,15 @@ def test_search_of_a_file(work, capsys):
     out, err = capsys.readouterr()
     assert err == ""
     for words in (
-        "at most 4 runs",
-        "1/4 full, seed 0: 18 full steps",
-        "2/4 short at speedup 3, seed 0: 6 full steps",
+        "at most 5 runs",
+        "1/5 full, seed 0: 18 full steps",
+        "2/5 short at speedup 3, seed 0: 6 full steps",
         "corrected at speedup 3: not enough seeds to tell",
-        "4/4 hybrid at speedup 3, seed 0:",
-        "Trainer(max_steps=18) # no saving at equal quality was shown; fewer than 5 seeds",
+        "4/5 hybrid at speedup 3, seed 0:",
+        "# no saving at equal quality was shown; fewer than 5 seeds",
         "hybrid-predict-audit/search.json",
     ):
         assert words in " ".join(out.split())
-    assert cli.main(["audit", file, "--search", "--plan"]) == 0
-    assert "4 done, at most 0 to be trained" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -120,7 +118,7 @@ def test_ctrl_c_and_sigterm_exit_with_130_and_tell_how_to_go_on(
 )
 def test_exit_status_tells_the_outcome(work, monkeypatch, outcome, status, capsys):
     verdict = AuditVerdict(outcome, "headline", "why")
-    empty = {"partial": False, "summary": {}, "runs": [], "notes": [], "earned": {}}
+    empty = {"partial": False, "summary": {}, "notes": []}
     result = AuditResult(verdict, {**empty, "verdict": verdict.to_dict()}, work)
     monkeypatch.setattr(screen, "audit", lambda *args, **options: result)
     assert cli.main(["audit", write(FILE)]) == status
@@ -136,7 +134,7 @@ FOREIGN = {"class_path": "os.mkdir", "init_args": {"path": "called"}}
 )
 def test_nothing_but_updates_and_predictors_is_called(work, command, field, base, refused):
     line = refused(*command, write(with_audit(hybrid={field: {"hidden": FOREIGN}})))
-    assert f"audit.hybrid.{field}: expected" in line and f"a subclass of Abstract{base}" in line
+    assert f"audit.hybrid.{field}" in line and f"a subclass of Abstract{base}" in line
     assert not Path("called").exists()
 
 
@@ -164,18 +162,18 @@ LOGGER = {"class_path": "lightning.pytorch.loggers.CSVLoger"}
 STOPPING = {"class_path": "EarlyStopping", "init_args": {"monitr": "x"}}
 
 BAD_FILES = {
-    "no YAML": ("a: [", "file: expected YAML, got"),
-    "text": ("just text", "sections model and trainer"),
-    "trainer": ({**FILE, "trainer": [1]}, "trainer: expected names and values"),
-    "an option": (with_audit(retian=0.9), "Did you mean retain?"),
-    "speedup": (with_audit(speedup="fast"), "speedup: expected a finite number above 1, or 'auto'"),
-    "auto": (with_audit(speedup="auto"), "max_steps: expected at least 40"),
+    "no YAML": ("a: [", "while parsing a flow node"),
+    "text": ("just text", "Unexpected config: just text"),
+    "a section": ({**FILE, "trainers": {"a": 1}}, "trainers"),
+    "an option": (with_audit(retian=0.9), "does not accept option 'retian'"),
+    "a long number": (with_audit(speedup=10**400), "audit.speedup"),
+    "speedup": (with_audit(speedup="fast"), 'Parser key "audit.speedup"'),
     "a kind": (with_audit(hybrid={"updates": {"hiden": "spectral"}}), "Did you mean hidden?"),
     "controls": (with_audit(controls={"a": {"model.init_args.size": 3}}), "a key of the file"),
     "a class": ({**FILE, "model": {"class_path": "lines.Lin"}}, "no attribute 'Lin'"),
     "an argument": (
         {**FILE, "model": {"class_path": "lines.Line", "init_args": {"size": 3}}},
-        "model: expected what LightningCLI accepts",
+        'Parser key "model"',
     ),
     "no length": ({**FILE, "trainer": {"accelerator": "cpu"}}, "max_steps or max_epochs"),
     "a callback": (with_trainer(callbacks=[STOPPING]), "Option 'monitr' is not accepted"),
