@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, final
 
+from torch import Tensor
+
 from hybrid_predict import saved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
@@ -16,10 +18,10 @@ from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.policy import budget
 from hybrid_predict.policy.limits import EXHAUSTED
 from hybrid_predict.policy.policy import NOTHING, UNPREDICTED, Outcome, Policy
-from hybrid_predict.policy.schedule import OVER, Schedule
+from hybrid_predict.policy.schedule import OVER, Phase, Schedule
 from hybrid_predict.policy.verdict import ENDED, Verdict
 from hybrid_predict.ranks import processes
-from hybrid_predict.step import Measurement, Part, Step, on_host, read
+from hybrid_predict.step import Numbers, Part, Step, read
 
 logger = processes.rank_zero_logger(__name__)
 
@@ -65,9 +67,10 @@ class State:
         self.plain = not config.enabled
         self.samples: int | None = None
         self.remedies = ""
-        self._unread: list[Part] = []
-        self._read_due = False
+        self._unread: list[tuple[Step, Part]] = []
         self._stop = False
+        if self.policy.judged and self.schedule.shortfall:
+            self.record_event(self.schedule.shortfall, logging.WARNING)
 
     @property
     def schedule(self) -> Schedule:
@@ -100,11 +103,6 @@ class State:
         why = self.policy.reason.removeprefix(UNPREDICTED), self.remedies
         return "; set ".join(filter(None, why))
 
-    def set_length(self, steps: int) -> None:
-        """Plan the rest of a run whose length has changed on the way."""
-        if self.policy.set_length(steps):
-            self.record_event(RENEWED, logging.WARNING)
-
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
         """Record what happened in a full step, by default the next one, and log it if it is new."""
         step = self.next_step if step is None else step
@@ -119,11 +117,6 @@ class State:
         for reason in sorted(reasons - {event["reason"] for event in self.ledger.events}):
             self.record_event(reason, logging.WARNING)
 
-    def log_shortfall(self) -> None:
-        """Log that not all predicted steps fit, if there is something to predict."""
-        if self.policy.judged and self.schedule.shortfall:
-            self.record_event(self.schedule.shortfall, logging.WARNING)
-
     def apply_budget(self, step: int | None = None) -> None:
         """Limit the operations of corrections to ``max_overhead``, once a full step was counted.
 
@@ -136,8 +129,7 @@ class State:
         if limit and not ledger.flops_per_step:
             return
         full_step = (ledger.flops_per_step or 0) / processes.size()
-        allowed = budget.budget(full_step, limit)
-        operations = groups.apply_budget(allowed)
+        operations = groups.apply_budget(budget.budget(full_step, limit))
         period = groups.period
         if operations or period is None:  # else the update does not count them
             ledger.flops_per_correction = round(operations * processes.size())
@@ -165,11 +157,10 @@ class State:
             return
         kinds.observe(loss)
         known = "the loss does not tell" if kinds.seen else "no loss was passed to tell"
-        due = sorted(kinds.pending & (set(step.calls) if index is None else {index}))
-        for owner in due:
+        for owner in sorted(kinds.pending & (set(step.calls) if index is None else {index})):
             changed, unseen = kinds.decide(owner, step.with_gradient, late=late)
             if changed:
-                self.groups.regroup(owner)
+                self.groups.regroup()
                 self.log_left_out()
             if unseen:
                 reason = f"{known} heads from hidden matrices in {listed(unseen)}"
@@ -179,9 +170,14 @@ class State:
             reason = "an optimizer has not updated yet: kinds of its parameters by names and shapes"
             self.record_event(reason, logging.INFO, step.number)
             kinds.pending.clear()
-        if not kinds.pending and not kinds.logged:
+        if not kinds.pending:
             kinds.logged = True
             logger.info("Full step %d: %s.", step.number, kinds.describe(self._config))
+
+    def set_length(self, steps: int) -> None:
+        """Plan the rest of a run whose length has changed on the way."""
+        if self.policy.set_length(steps):
+            self.record_event(RENEWED, logging.WARNING)
 
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Follow other optimizers; the limits of another number of them are learned anew."""
@@ -190,38 +186,58 @@ class State:
         self.kinds.follow(optimizer)
         self.groups.replace_optimizer(optimizer)
 
-    def add(self, step: Step, *, stop: bool) -> None:
-        """Add the measurements of a full step to those that are to be read.
+    def add(self, step: Step, *, stop: bool, last: bool) -> None:
+        """Add the measurements of a closed full step, and read them if it is time.
 
-        Nothing waits for a device, unless a window has closed, predicted steps were undone, or many
-        full steps are unread.
+        Nothing waits for a device, unless a window has closed, predicted steps were undone, many
+        full steps are unread, or the run ends.
 
         Args:
-            step: The full step, closed.
+            step: The full step.
             stop: Whether this rank was asked to stop.
+            last: Whether it is the last one of the run.
         """
-        part = step.rest(self._learn, stop=stop)
-        self._unread.append(part)
-        self._read_due = (
-            on_host(part.sums)
-            or step.closes_window
-            or step.verdict is Verdict.UNDONE
-            or len(self._unread) >= MOST_UNREAD
-        )
-
-    def read_due(self, *, last: bool) -> None:
-        """Read measurements after a full step if it is time, and learn from them.
-
-        Args:
-            last: Whether it was the last one of the run.
-        """
-        if self._read_due or last:
+        part = step.rest(stop=stop)
+        self._unread.append((step, part))
+        undone = step.verdict is Verdict.UNDONE
+        many = len(self._unread) >= MOST_UNREAD
+        if on_host(part.sums) or step.closes_window or undone or many or last:
             self.read()
 
-    def read(self, *parts: Part) -> None:
-        """Read all measurements so far together with more parts, and learn from them."""
+    def read(self, *deciding: Part) -> Numbers:
+        """Read all measurements so far, and learn from them; return the numbers of the last one.
+
+        Args:
+            deciding: Measurements of the open step, which are read with the others.
+        """
         unread, self._unread = self._unread, []
-        read([*unread, *parts])
+        parts = [*(part for _, part in unread), *deciding]
+        numbers = read(parts) if parts else []
+        for (step, _), found in zip(unread, numbers, strict=False):
+            step.take(found)
+            self._learn(step)
+        return numbers[-1] if numbers else ([], [])
+
+    def _learn(self, step: Step) -> None:
+        """Take the measurements of a full step into the policy."""
+        self._stop |= step.stop
+        ends = {name: moved.dot for name, moved in step.moved.items()}
+        seen = Outcome(
+            step.number,
+            [step.norm(k) for k in range(len(self.policy.limits.norms))],
+            loss=step.loss,
+            warmup=step.phase is Phase.WARMUP,
+            predicted=step.predicted,
+            held=step.held,
+            slopes=step.slopes,
+            ends=self.groups.by_key(ends) if step.slopes else {},
+            windows=self.groups.joint(step.windows),
+        )
+        for event in self.policy.learn(seen):
+            level = logging.WARNING if event in (ENDED, EXHAUSTED) else logging.INFO
+            self.record_event(event, level, step.number)
+        if step.windows:
+            self.ledger.skills = self.policy.summary
 
     def end(self) -> None:
         """Free all memory; the rest of the run is plain training."""
@@ -229,44 +245,22 @@ class State:
         self._unread.clear()
         self.groups.free()
 
-    def _learn(self, measured: Measurement) -> None:
-        """Take one measurement into the policy."""
-        self._stop |= measured.stop
-        seen = Outcome(
-            measured.step,
-            [measured.norm(k) for k in range(len(self.policy.limits.norms))],
-            loss=measured.loss,
-            warmup=measured.warmup,
-            predicted=measured.predicted,
-            held=measured.held,
-            slopes=measured.slopes,
-            ends=self.groups.by_key(measured.ends) if measured.slopes else {},
-            windows=self.groups.joint(measured.windows),
-        )
-        for event in self.policy.learn(seen):
-            final = event in (ENDED, EXHAUSTED)
-            self.record_event(event, logging.WARNING if final else logging.INFO, measured.step)
-        if measured.windows:
-            self.ledger.skills = self.policy.summary
-
     def advance(self, step: Step) -> StepRecord:
         """Count a full step and its predicted steps, and return its record."""
         ledger = self.ledger
-        measured = step.measured
         verdict = step.verdict
-        before = ledger.steps
-        standing = 0
-        if verdict is Verdict.UNDONE:
-            ledger.undone_steps += step.predicted
-        elif verdict is Verdict.STANDS:
-            share = self._mapper.share(measured.moved) if self._config.paced else 0.0
-            ledger.count_predicted(step.predicted, measured.length, share)
-            standing = step.predicted
+        left = max(0, self.schedule.total - ledger.steps)
+        ticks = 1
+        self.count_undone(step)
+        if verdict is Verdict.STANDS:
+            share = self._mapper.share(step.moved) if self._config.paced else 0.0
+            ledger.count_predicted(step.predicted, step.length, share)
+            ticks += step.predicted
         self.policy.count_full_step()
         ledger.full_steps += 1
         ledger.steps = ledger.full_steps + ledger.predicted_steps  # also after an interrupt
         ledger.corrected_steps += step.corrected
-        ticks = min(1 + standing, max(0, self.schedule.total - before))
+        ticks = min(ticks, left)
         if not ticks:
             self.record_event(OVER, logging.WARNING, step.number)
         paused = self.plain or self.policy.pausing(step.number)
@@ -274,7 +268,8 @@ class State:
             self.record_event(ledger.rate_hint, logging.WARNING, step.number)
         if self.policy.skill.known:
             ledger.skill = self.policy.skill.mean
-        stop, self._stop = self._stop, False
+        stop = self._stop or step.stop
+        self._stop = False
         return StepRecord(
             step.number,
             step.phase,
@@ -282,14 +277,14 @@ class State:
             step.predicted,
             verdict,
             skill=ledger.skill,
-            loss=measured.loss,
-            gradients=measured.info,
-            length=measured.length,
+            loss=step.loss,
+            gradients=step.info,
+            length=step.length,
             stop=stop,
         )
 
-    def count_left(self, step: Step) -> None:
-        """Count the predicted steps of an abandoned full step: undone, unless they are verified."""
+    def count_undone(self, step: Step) -> None:
+        """Count the predicted steps of a full step that is over, if they do not stand."""
         if step.verdict is Verdict.UNDONE:
             self.ledger.undone_steps += step.predicted
 
@@ -300,12 +295,11 @@ class State:
             whole: Whether sharded tensors are gathered, or saved as local shards.
         """
         self.read()
-        kinds, undecided = self.kinds.state_dict()
         state = {
             "version": saved.STATE_VERSION,
             "names": list(self._mapper.names),
-            "kinds": kinds,
-            "undecided": undecided,
+            "kinds": self._mapper.found,
+            "undecided": sorted(self.kinds.pending),
             "ranks": processes.size(),
             "total": self.schedule.total,
             "plain": self.plain,
@@ -316,21 +310,7 @@ class State:
         return saved.cloned(state)
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
-        """Load a state of :meth:`state_dict` completely or, on an error, not at all.
-
-        Args:
-            state: The state.
-            steps: Number of steps taken, if the caller counts them; None for that of the state.
-
-        Raises:
-            CheckpointError: If the state belongs to another model or version, or is damaged.
-        """
-        saved.check_state(state)
-        with saved.reading():
-            names = set(state["names"])
-        if names and names.isdisjoint(self._mapper.names):
-            text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
-            raise CheckpointError(f"{text} The checkpoint belongs to another model.")
+        """Load a state of :meth:`state_dict`; see `HybridEngine.load_state_dict`."""
         current = self.state_dict(whole=False)
         plain = self.plain
 
@@ -339,20 +319,23 @@ class State:
             self._load(current, None)
 
         with saved.all_or_nothing(restore):
+            saved.check_state(state)
+            names = set(state["names"])
+            if names and names.isdisjoint(self._mapper.names):
+                text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
+                raise CheckpointError(f"{text} The checkpoint belongs to another model.")
             self._load(state, steps)
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
         before = self._mapper.kinds
         self._unread.clear()
         self._stop = False
-        self.kinds.load_state_dict(state["kinds"], state["undecided"])
+        self.kinds.load(state["kinds"], state["undecided"])
         if self._mapper.kinds != before:
             self.groups.regroup()
         self.ledger.load(state["ledger"])
         self.plain = self.plain or state["plain"]
-        if (
-            state["ranks"] != processes.size()
-        ):  # operations were counted over another number of ranks
+        if state["ranks"] != processes.size():  # over which operations were counted
             self.ledger.flops_per_step = self.ledger.flops_per_correction = None
         self.apply_budget()
         if steps is not None and steps != self.ledger.steps:
@@ -384,3 +367,8 @@ class State:
         ledger.steps = steps
         ledger.full_steps = steps - ledger.predicted_steps
         self.record_event(reason, logging.WARNING)
+
+
+def on_host(numbers: Tensor) -> bool:
+    """Return whether numbers can be read without waiting for a device."""
+    return numbers.device.type == "cpu"

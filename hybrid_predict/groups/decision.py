@@ -8,7 +8,7 @@ from typing import Any, final
 from torch import Tensor
 
 from hybrid_predict.config import KINDS, HybridConfig
-from hybrid_predict.errors import CheckpointError, raise_interrupt
+from hybrid_predict.errors import raise_interrupt
 from hybrid_predict.model.cost import Follow
 from hybrid_predict.model.kinds import matrix_index
 from hybrid_predict.model.parameters import ParameterMapper
@@ -121,19 +121,13 @@ class KindDecision:
             parts.append(f"predicted while forecasts last: {', '.join(lasting)}")
         return "; ".join(parts)
 
-    def state_dict(self) -> tuple[dict[str, str], list[int]]:
-        """Return the kinds by name, without overrides, and the numbers of undecided optimizers."""
-        return self._mapper.found, sorted(self.pending)
+    def load(self, kinds: dict[str, str], pending: Sequence[int]) -> None:
+        """Load kinds by name, without overrides, and the numbers of undecided optimizers.
 
-    def load_state_dict(self, kinds: dict[str, str], pending: Sequence[int]) -> None:
-        """Load a state of :meth:`state_dict`; parameters that it does not have keep their kinds."""
-        if odd := sorted({str(kind) for kind in kinds.values()} - set(KINDS)):
-            raise CheckpointError(
-                f"state: expected kinds out of {', '.join(KINDS)}, got {odd[0]!r}. "
-                "Resume from another checkpoint."
-            )
+        Parameters that a state does not have keep their kinds.
+        """
         self._mapper.assign(kinds)
-        self.pending = {int(k) for k in pending} & set(range(len(self._optimizer.optimizers)))
+        self.pending = {*pending} & set(range(len(self._optimizer.optimizers)))
 
 
 def listed(names: Sequence[str]) -> str:

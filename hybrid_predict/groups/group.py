@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from hybrid_predict.groups.memory import Memory, Treatment, allocate
+from hybrid_predict.groups.memory import Memory, Treatment
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.confidence import window_length
 from hybrid_predict.policy.policy import Key, Part
@@ -56,25 +56,8 @@ class OpenUpdate:
 
 
 @final
-@dataclass
-class Learned:
-    """Results of updates.
-
-    Args:
-        windows: Steps and numbers of closed windows, see `Window.close`, by kind and optimizer.
-        slopes: Slopes of verified steps.
-    """
-
-    windows: list[tuple[Key, int, Tensor]] = field(default_factory=list)
-    slopes: list[Tensor] = field(default_factory=list)
-
-
-@final
 class Group:
     """Tensors of one kind and one optimizer that are corrected, predicted, or both.
-
-    Memory between full steps, allocated by the first update: averaged gradients, rounding errors of
-    16-bit weights, and the states of update and forecaster.
 
     Args:
         treatment: How the tensors are treated.
@@ -103,29 +86,40 @@ class Group:
         self._rest = 1  # full steps that have to update the group before it is predicted
         self.follow(parameters)
 
+    def holds(
+        self, treatment: Treatment, names: Sequence[str], parameters: Sequence[Tensor]
+    ) -> bool:
+        """Return whether these are names, shapes and treatment of the group."""
+        shapes = [p.shape for p in parameters] == [p.shape for p in self.parameters]
+        return shapes and self.names == tuple(names) and self.treatment == treatment
+
+    def follow(self, parameters: Sequence[Tensor]) -> None:
+        """Take other tensors in place of the parameters, and keep everything known about them."""
+        self.parameters = list(parameters)
+        self._sharded = shards.any_sharded(self.parameters)
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the weights' memory."""
+        self._places: list[int] = []
+        self._local: list[Tensor] = []
+
     @cached_property
     def memory(self) -> Memory:
         """Arrays that are kept between full steps; allocated when first needed."""
         owned_by = self._owners
         if owned_by is not None:
             owners.check_equal(self.parameters)
-        memory = allocate(
-            self.treatment, self.names, self.parameters, self._type, self._momentum, owned_by
-        )
+        about = self.treatment, self.names, self.parameters, self._type, self._momentum
+        memory = Memory(*about, owned_by)
         if memory.update is not None:
             memory.update.period = self._period or 1
         return memory
 
     @property
-    def _allocated(self) -> bool:
-        return "memory" in self.__dict__
-
-    def follow(self, parameters: Sequence[Tensor]) -> None:
-        """Take other tensors in place of the parameters, and keep everything known about them."""
-        self.parameters = list(parameters)
-        self._sharded = shards.any_sharded(self.parameters)
-        self._places: list[int] = []
-        self._local: list[Tensor] = []
+    def allocated(self) -> Memory | None:
+        """The memory; None before it is needed."""
+        return self.__dict__.get("memory")
 
     @property
     def _owners(self) -> list[int] | None:
@@ -137,49 +131,19 @@ class Group:
         work = [update.operations([x], 1) + x.numel() for x in forms]
         return owners.owners(self.parameters, work, self.treatment.optimizer)
 
-    @property
-    def size(self) -> int:
-        """Number of weights."""
-        return sum(shards.form(p).numel() for p in self.parameters)
-
-    @property
-    def decay(self) -> float:
-        """Decay of the average that moves the weights, in [0, 1)."""
-        return moving_decay(self.treatment.update, self._period, self._momentum)
-
     def part(self) -> Part:
         """Return what the policy has to know, as it is now."""
         predictor = self.treatment.predictor
         assert predictor is not None
         return Part(
             *self.treatment[:2],
-            size=self.size,
+            size=sum(shards.form(p).numel() for p in self.parameters),
             window=window_length(self._momentum),
-            decay=self.decay,
+            decay=moving_decay(self.treatment.update, self._period, self._momentum),
             gated=predictor.gated,
             fits=predictor.fitted,
             resting=self.resting,
         )
-
-    def has_shapes_of(self, parameters: Sequence[Tensor]) -> bool:
-        """Return whether parameters have the shapes of those of the group."""
-        shapes = [p.shape for p in parameters]
-        return shapes == [p.shape for p in self.parameters]
-
-    def release(self) -> None:
-        """Let go of the weights' memory."""
-        self._places = []
-        self._local = []
-
-    @property
-    def carries(self) -> list[Tensor]:
-        """Rounding errors of weights in 16 bits; empty if there are none."""
-        return self.memory.carries if self._allocated else []
-
-    @property
-    def held_bytes(self) -> int:
-        """Most memory in bytes that is kept between full steps: that while a window is open."""
-        return self.memory.held_bytes if self._allocated else 0
 
     def open(
         self,
@@ -237,7 +201,7 @@ class Group:
                 [gradients[at] for at in turn],
                 cosines if len(turn) == len(members) else torch.stack([cosines[at] for at in turn]),
                 {self.names[k]: self.parameters[k] for k in due},
-                [lists.ratio(self._peaks[k], settings[k].rate) for k in due],
+                [_share(self._peaks[k], settings[k].rate) for k in due],
                 None if memory.owners is None else [memory.owners[k] for k in due],
             )
         return OpenUpdate(members, lists.clones(values), usable, still, corrected, corrects)
@@ -265,71 +229,58 @@ class Group:
         update: OpenUpdate,
         options: Mapping[int, Options],
         movement: WeightDelta | None,
-        learned: Learned,
-    ) -> None:
+    ) -> tuple[list[Tensor], list[tuple[Key, int, Tensor]]]:
         """Correct the update that was just made, and learn its displacement.
 
-        ``movement`` is the predicted movement that the update verifies, and ``learned`` receives
-        what was measured.
+        Args:
+            update: What :meth:`open` has returned.
+            options: How each parameter is updated, by ``id``.
+            movement: The predicted movement that the update verifies, or None.
+
+        Returns:
+            The slopes of a verified movement, if any of it concerns the group; and kind and
+            optimizer, steps and numbers of a window that has closed, see `Window.close`.
         """
         with torch.no_grad():
             values = self._values()
             own = [options[key] for key in map(id, self.parameters)]
-            average = self.memory.average
-            only = optimizer_only(average, update.members, update.usable, update.still)
+            memory = self.memory
+            only = optimizer_only(memory.average, update.members, update.usable, update.still)
             still: list[Tensor | None] = [None] * len(values)
             for k, zero in update.still.items():
                 if zero is not None:
                     still[k] = unmoved(values[k], update.before[k], own[k], zero, only[k])
             masks = list(map(either, only, still))
-            if update.correction is not None:
-                self._correct(update, own, values, masks)
-            if self.treatment.predictor is not None:
-                self._learn(update, own, values, masks, still, movement, learned)
-
-    def _correct(
-        self,
-        update: OpenUpdate,
-        own: Sequence[Options],
-        values: Sequence[Tensor],
-        masks: Sequence[Tensor | None],
-    ) -> None:
-        assert update.correction is not None
-        members = update.correction.members
-        update.correction.write(
-            [values[k] for k in members],
-            [update.before[k] for k in members],
-            [own[k] for k in members],
-            [masks[k] for k in members],
-            [self.memory.carries[k] for k in members] if self.memory.carries else [],
-            self._counts([self.parameters[k] for k in members]),
-        )
+            if (corrected := update.correction) is not None:
+                counts = self._counts([self.parameters[k] for k in corrected.members])
+                corrected.write(values, update.before, own, masks, memory.carries, counts)
+            return self._learn(update.before, values, own, masks, still, movement)
 
     def _learn(
         self,
-        update: OpenUpdate,
-        own: Sequence[Options],
+        before: Sequence[Tensor],
         values: Sequence[Tensor],
+        own: Sequence[Options],
         masks: Sequence[Tensor | None],
         still: Sequence[Tensor | None],
         movement: WeightDelta | None,
-        learned: Learned,
-    ) -> None:
+    ) -> tuple[list[Tensor], list[tuple[Key, int, Tensor]]]:
         forecaster = self.memory.forecaster
-        assert forecaster is not None
+        if forecaster is None:
+            return [], []
         rates = [each.rate for each in own]
         rate = lists.largest(rates)
         if not (isinstance(rate, Tensor) or rate > 0):
-            return
-        moved = lists.per_rate([upcast(x) for x in update.before], values, rates)
+            return [], []
+        moved = _per_rate([upcast(x) for x in before], values, rates)
         # A displacement by a gradient that is not finite would stay in the drift.
         lists.clear(moved, masks)
         counts = shards.norm_factors(self.parameters)
+        slopes = []
         if movement is not None:
-            average = self.memory.average
-            learned.slopes += forecaster.slopes(movement, average, moved, rates, counts)
-        if closed := forecaster.learn(moved, rate, still, counts):
-            learned.windows.append((self.treatment[:2], *closed))
+            slopes = forecaster.slopes(movement, self.memory.average, moved, rates, counts)
+        closed = forecaster.learn(moved, rate, still, counts)
+        return slopes, [] if closed is None else [(self.treatment[:2], *closed)]
 
     def count_full_step(self, updated: Collection[int]) -> None:
         """Note whether a full step has updated the group, by ``id`` of all that it has updated."""
@@ -343,7 +294,7 @@ class Group:
 
     @property
     def _moved(self) -> bool:
-        forecaster = self.memory.forecaster if self._allocated else None
+        forecaster = getattr(self.allocated, "forecaster", None)
         return forecaster is not None and forecaster.moved
 
     def forecast(self, options: Mapping[int, Options]) -> tuple[WeightDelta, list[Tensor]] | None:
@@ -390,19 +341,20 @@ class Group:
         """
         self._period = period
         self._turns = list(turns)
-        if self._allocated and self.memory.update is not None:
-            self.memory.update.period = period or 1
+        if self.allocated is not None and self.allocated.update is not None:
+            self.allocated.update.period = period or 1
 
     def inherit(self, other: Group) -> None:
         """Copy the state of tensors that were in another group with the same treatment."""
-        if other.treatment == self.treatment and other._allocated:
-            self._rest = max(other._rest, int(not set(self.names) <= set(other.names)))
-            self.memory.inherit(other.memory, self.names, other.names, self.parameters)
-            places = {name: k for k, name in enumerate(other.names)}
-            for k, name in enumerate(self.names):
-                if name in places:
-                    self._seen[k] = other._seen[places[name]]
-                    self._peaks[k] = other._peaks[places[name]]
+        if other.treatment != self.treatment or other.allocated is None:
+            return
+        places = {name: k for k, name in enumerate(other.names)}
+        pairs = [(k, places[name]) for k, name in enumerate(self.names) if name in places]
+        self._rest = max(other._rest, int(len(pairs) < len(self.names)))
+        self.memory.inherit(other.memory, pairs, self.parameters)
+        for k, source in pairs:
+            self._seen[k] = other._seen[source]
+            self._peaks[k] = other._peaks[source]
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
         """Return the state of the group; see `Memory.save`."""
@@ -417,17 +369,11 @@ class Group:
         return None if saved is None else {**entries, **saved}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Load a state of :meth:`state_dict`, gathered or local.
-
-        Raises:
-            ValueError: If an array has another shape, or a number is missing.
-        """
+        """Load a state of :meth:`state_dict`, gathered or local."""
         self.memory.load(saved, self.parameters)
         self._rest = saved["rest"]
-        pairs = zip(self.names, saved["seen"], saved["peaks"], strict=True)
-        known = [(int(seen), float(peak)) for _, seen, peak in pairs]
-        self._seen = [seen for seen, _ in known]
-        self._peaks = [peak for _, peak in known]
+        self._seen = list(saved["seen"])
+        self._peaks = list(saved["peaks"])
 
     def _values(self) -> list[Tensor]:
         """Local shards of the tensors, found anew where one has moved to other memory."""
@@ -440,3 +386,20 @@ class Group:
     def _counts(self, tensors: Sequence[Tensor]) -> Counts:
         """Return factors that make norms those of full tensors; None if no tensor is sharded."""
         return shards.norm_factors(tensors) if self._sharded else None
+
+
+def _share(peak: float | Tensor, rate: float | Tensor) -> float | Tensor:
+    """Return the largest learning rate so far over the size of the present one; 0 for none."""
+    return peak / lists.size(rate) if isinstance(rate, Tensor) or rate else 0.0
+
+
+def _per_rate(before: list[Tensor], after: Sequence[Tensor], rates: Sequence[Any]) -> list[Tensor]:
+    """Return displacements (after - before) / rate, written to ``before``; 0 for a rate of 0."""
+    torch._foreach_sub_(before, list(after))
+    if {*map(type, rates)} <= {float}:
+        torch._foreach_mul_(before, [-1.0 / rate if abs(rate) > 0 else 0.0 for rate in rates])
+        return before
+    for x, rate in zip(before, rates, strict=True):
+        known = rate if isinstance(rate, Tensor) else torch.tensor(rate)
+        x.div_(torch.where(known.abs() > 0, -known, -torch.inf))
+    return before

@@ -95,13 +95,17 @@ class Groups:
     @property
     def held_bytes(self) -> int:
         """Most memory in bytes that is kept between full steps."""
-        return sum(group.held_bytes for group in self._groups)
+        held = [group.allocated for group in self._groups]
+        return sum(memory.held_bytes for memory in held if memory is not None)
 
     @property
     def carries(self) -> dict[str, Tensor]:
         """Kahan compensation of the half-precision weights, by parameter name."""
-        pairs = (zip(g.names, g.carries, strict=False) for g in self._groups)
-        return {name: carry for each in pairs for name, carry in each}
+        found: dict[str, Tensor] = {}
+        for group in self._groups:
+            if group.allocated is not None:
+                found.update(zip(group.names, group.allocated.carries, strict=False))
+        return found
 
     def of(self, index: int) -> list[Group]:
         """Return the groups of one optimizer."""
@@ -161,27 +165,18 @@ class Groups:
         self._groups = []
         self.regroup()
 
-    def regroup(self, index: int | None = None) -> None:
-        """Group the tensors of one optimizer, or of all, by their current kinds.
-
-        What is known about tensors whose kind is unchanged is kept.
-
-        Args:
-            index: Number of the optimizer, or None for all.
-        """
+    def regroup(self) -> None:
+        """Group the tensors by their current kinds; what is known about unchanged ones is kept."""
         if self.idle:
             return
-        before = {(g.treatment.kind, g.treatment.optimizer, g.names): g for g in self._groups}
-        self._groups = [g for g in self._groups if index not in (None, g.treatment.optimizer)]
+        before = self._groups
+        self._groups = []
         for treatment, names, parameters in self._partition():
-            if index not in (None, treatment.optimizer):
-                continue
-            group = before.get((treatment.kind, treatment.optimizer, tuple(names)))
-            known = group is not None and group.treatment == treatment
-            if group is None or not known or not group.has_shapes_of(parameters):
+            group = next((g for g in before if g.holds(treatment, names, parameters)), None)
+            if group is None:
                 momentum = self._optimizer.momentum(treatment.optimizer)
                 group = Group(treatment, names, parameters, self._history, momentum)
-                for old in before.values():
+                for old in before:
                     group.inherit(old)
             group.follow(parameters)
             self._groups.append(group)
@@ -316,15 +311,6 @@ class Groups:
             (key, each if closed[key] == groups[key] else each._replace(steps=0, late=0.0))
             for key, each in windows
         ]
-
-    def check(self, index: int, options: Mapping[int, Options]) -> None:
-        """Check the form of one optimizer's forecasts before the first predicted step.
-
-        Raises:
-            PredictorError: If a predictor returns a forecast of the wrong form.
-        """
-        for group in self.of(index):
-            group.forecast(options)
 
     def free(self) -> None:
         """Free all memory for the rest of the run."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from torch import Tensor
@@ -42,23 +41,48 @@ class Treatment(NamedTuple):
 
 
 @final
-@dataclass
 class Memory:
-    """The arrays of a group.
+    """The arrays of a group, as before the first full step.
 
     Args:
+        treatment: How the tensors are treated.
+        names: Names of the K parameters.
+        tensors: The K parameters.
+        history: Type in which averages are stored.
+        momentum: Momentum coefficient of the optimizer, in [0, 1).
+        owned_by: The rank that has the arrays of the update, by tensor; None for a single rank.
+
+    Attributes:
         average: Averaged gradients.
         carries: Rounding errors of weights in 16 bits; empty if there are none.
         update: State of the corrected update, or None.
         forecaster: What forecasts the tensors, or None.
-        owners: The rank that has the arrays of the update, by tensor; None for a single rank.
+        owners: ``owned_by``.
     """
 
-    average: list[Tensor]
-    carries: list[Tensor]
-    update: UpdateState | None
-    forecaster: Forecaster | None
-    owners: list[int] | None = None
+    def __init__(
+        self,
+        treatment: Treatment,
+        names: Sequence[str],
+        tensors: Sequence[Tensor],
+        history: str,
+        momentum: float,
+        owned_by: list[int] | None,
+    ) -> None:
+        values = [shards.local(p) for p in tensors]
+        half = any(x.dtype in lists.HALF for x in values)
+        update = treatment.update
+        self.owners = owned_by
+        self.average = lists.zeros(values, history)
+        self.carries = lists.zeros(values) if half else []
+        self.update = _update_state(update, tensors, history, owned_by) if update else None
+        self.forecaster: Forecaster | None = None
+        if treatment.predictor is not None:
+            # Runs without predicted steps import nothing about forecasts.
+            from hybrid_predict.forecast.forecaster import Forecaster
+
+            about = treatment.predictor, names, tensors, history, window_length(momentum)
+            self.forecaster = Forecaster(*about, short=treatment.short)
 
     def arrays(self) -> dict[str, list[Tensor]]:
         """Return lists of local shards by name, as in a saved state."""
@@ -85,24 +109,21 @@ class Memory:
         return kept + (0 if self.forecaster is None else self.forecaster.held_bytes)
 
     def inherit(
-        self, other: Memory, names: Sequence[str], others: Sequence[str], tensors: Sequence[Tensor]
+        self, other: Memory, pairs: Sequence[tuple[int, int]], tensors: Sequence[Tensor]
     ) -> None:
         """Copy the state of tensors that another group with the same treatment has.
 
-        Every rank has to call it, because owners may change.
+        ``pairs`` are positions here and there. Every rank has to call it, as owners may change.
         """
-        places = {name: k for k, name in enumerate(others)}
-        pairs = [(k, places[name]) for k, name in enumerate(names) if name in places]
-        known = other.arrays()
-        for name, arrays in self.arrays().items():
-            for k, source in pairs if known[name] else ():
-                if arrays and arrays[k].shape == known[name][source].shape:
-                    arrays[k].copy_(known[name][source])
-        before = other.owned()
-        for name, arrays in self.owned().items():
-            for k, source in pairs:
-                if arrays[k].shape == before[name][source].shape:
-                    arrays[k].copy_(other.fetch(name, source, tensors[k]))
+        known = {**other.arrays(), **other.owned()}
+        owned = self.owned()
+        for name, arrays in {**self.arrays(), **owned}.items():
+            for k, source in pairs if arrays and known[name] else ():
+                if arrays[k].shape == known[name][source].shape:
+                    value = known[name][source]
+                    if name in owned:
+                        value = other.fetch(name, source, tensors[k])
+                    arrays[k].copy_(value)
         if self.forecaster is not None and other.forecaster is not None:
             self.forecaster.inherit(other.forecaster, pairs)
 
@@ -116,18 +137,17 @@ class Memory:
                 None. Otherwise each rank gets what it has.
         """
         own = self.forecaster.state_dict() if self.forecaster is not None else {}
+        window = own.get("window")
         state = {"count": own.get("count", 0), **self.arrays()}
         owned = self.owned()
-        if whole:
-            owned = {
-                name: [self.fetch(name, k, tensor) for k, tensor in enumerate(tensors)]
-                for name in owned
-            }
+        if not whole:
+            return {**state, **owned, "windows": [window]}
+        for name in owned:
+            owned[name] = [self.fetch(name, k, tensor) for k, tensor in enumerate(tensors)]
         # The samples of local shards differ between ranks.
-        sharded = whole and shards.any_sharded(tensors)
-        window = own.get("window")
+        sharded = shards.any_sharded(tensors)
         windows = processes.gather(_on_host(window)) if sharded else [window]
-        collected = shards.gather_state(state, owned, tensors) if whole else {**state, **owned}
+        collected = shards.gather_state(state, owned, tensors)
         return None if collected is None else {**collected, "windows": windows}
 
     def load(self, saved: dict[str, Any], tensors: Sequence[Tensor]) -> None:
@@ -139,7 +159,7 @@ class Memory:
         owned = self.owned()
         parts = {name: value for name, value in saved.items() if name not in owned}
         state = {**saved, **shards.shard_state(parts, tensors)}
-        for name, arrays in [*self.arrays().items(), *owned.items()]:
+        for name, arrays in {**self.arrays(), **owned}.items():
             for target, source in zip(arrays, state[name], strict=True):
                 if target.shape != source.shape:
                     raise ValueError(f"{name} has shape {tuple(source.shape)}")
@@ -157,33 +177,6 @@ def _on_host(window: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**window, **held, "rates": float(window["rates"])}
 
 
-def allocate(
-    treatment: Treatment,
-    names: Sequence[str],
-    tensors: Sequence[Tensor],
-    history: str,
-    momentum: float,
-    owned_by: list[int] | None,
-) -> Memory:
-    """Return the memory of a group that has seen no full step."""
-    values = [shards.local(p) for p in tensors]
-    update = treatment.update
-    forecaster = None
-    if treatment.predictor is not None:
-        # Runs without predicted steps import nothing about forecasts.
-        from hybrid_predict.forecast.forecaster import Forecaster
-
-        about = treatment.predictor, names, tensors, history, window_length(momentum)
-        forecaster = Forecaster(*about, short=treatment.short)
-    return Memory(
-        average=lists.zeros(values, history),
-        carries=lists.zeros(values) if any(map(lists.is_half, values)) else [],
-        update=_update_state(update, tensors, history, owned_by) if update else None,
-        forecaster=forecaster,
-        owners=owned_by if update else None,
-    )
-
-
 def _update_state(
     update: AbstractUpdate, tensors: Sequence[Tensor], history: str, owned_by: list[int] | None
 ) -> UpdateState:
@@ -192,15 +185,9 @@ def _update_state(
     if owned_by is None:
         return update.init(like, history)
     # One by one, so that a rank does not hold what others own, not even for a moment.
-    states = []
+    together: dict[str, list[Tensor]] = {}
     for p, x, owner in zip(tensors, like, owned_by, strict=True):
-        states.append(update.init([x], history))
-        if owner != processes.rank():
-            held = states[-1].arrays
-            states[-1].arrays = {
-                n: [a.to("meta") if owners.stays(a, p) else a for a in each]
-                for n, each in held.items()
-            }
-    return UpdateState(
-        {name: [x for s in states for x in s.arrays[name]] for name in states[0].arrays}
-    )
+        for name, (array,) in update.init([x], history).arrays.items():
+            elsewhere = owner != processes.rank() and owners.stays(array, p)
+            together.setdefault(name, []).append(array.to("meta") if elsewhere else array)
+    return UpdateState(together)

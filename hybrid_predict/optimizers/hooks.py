@@ -14,9 +14,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 class UpdateListener(Protocol):
     """Receives a call before and after each update of a wrapped optimizer."""
 
-    def open_update(self, index: int) -> None:
-        """An update begins; a closure has not been called yet."""
-
     def before_update(self, index: int, loss: object) -> None:
         """Called when the gradients are final; ``loss`` is the result of a closure, or None."""
 
@@ -78,7 +75,6 @@ class StepHooks:
         receiver = None if nested else self._listener()
         if receiver is None:
             return None
-        receiver.open_update(self._index)
         call = _Call(kwargs)
         self._outermost = weakref.ref(call)
         self._handled = handled

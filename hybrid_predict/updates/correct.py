@@ -40,11 +40,11 @@ class Correction:
 
     def write(
         self,
-        values: Sequence[Tensor],
-        before: Sequence[Tensor],
-        options: Sequence[Options],
-        masks: Sequence[Tensor | None],
-        carries: Sequence[Tensor],
+        tensors: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        own: Sequence[Options],
+        masked: Sequence[Tensor | None],
+        rounded: Sequence[Tensor],
         counts: Counts,
     ) -> None:
         r"""Put the corrected updates in place of those that the optimizer has made.
@@ -55,15 +55,18 @@ class Correction:
         with the names of `AbstractUpdate`, and :math:`\theta_0` the weights before the update.
 
         Args:
-            values: The K tensors after the update, as local shards.
-            before: Their values before the update.
-            options: How the optimizer updates each.
-            masks: Entries that stay as the optimizer has left them, or None.
-            carries: Rounding errors of 16-bit weights; empty if there are none.
-            counts: See `ranks.sums.Counts`.
+            tensors: All tensors of the group after the update, as local shards.
+            weights: Their values before the update.
+            own: How the optimizer updates each.
+            masked: Entries that stay as the optimizer has left them, or None.
+            rounded: Rounding errors of 16-bit weights; empty if there are none.
+            counts: See `ranks.sums.Counts`; of the K tensors that are corrected.
         """
         update = self.update
-        kept = [1.0 - option.shrink for option in options]
+        values = [tensors[k] for k in self.members]
+        before = [weights[k] for k in self.members]
+        masks = [masked[k] for k in self.members]
+        kept = [1.0 - own[k].shrink for k in self.members]
         lengths, lost = self._lengths(values, before, kept, counts)
         pairs = zip(self.directions, values, strict=True)
         new = [lists.cast(d, lists.widest([d, v])) for d, v in pairs]
@@ -75,7 +78,7 @@ class Correction:
             still = either(mask, unusable)
             if still is not None:
                 new[k] = torch.where(still, upcast(value).to(new[k].dtype), new[k])
-        write(list(values), new, carries)
+        write(values, new, [rounded[k] for k in self.members] if rounded else [])
 
     def _lengths(
         self,

@@ -5,6 +5,7 @@ A mask is None if it is known to be empty without waiting for a device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from hybrid_predict.model.gradients import dense_gradients
 from hybrid_predict.optimizers.wrapper import Options
-from hybrid_predict.tensors.lists import finite_on_host, size, upcast
+from hybrid_predict.tensors.lists import size, upcast
 from hybrid_predict.updates.base import COASTING, ROUNDING
 
 
@@ -24,7 +25,7 @@ def usable_gradients(
     Returns:
         The gradients, and whether each was usable, bools of shape (K,); None if all are.
     """
-    if finite_on_host(norms):
+    if norms.device.type == "cpu" and all(map(math.isfinite, norms.tolist())):
         return gradients, None
     usable = norms.isfinite()
     triples = zip(gradients, average, usable, strict=True)
