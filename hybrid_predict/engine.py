@@ -169,7 +169,7 @@ class HybridEngine:
         waits = self._policy.awaits_skill
         step.phase = phase(self.schedule, at, step.predicted, waiting=waits, plain=state.over)
         step.opened_at = perf_counter()
-        step.predict_seconds = step.opened_at - started
+        self.ledger.predict_seconds += step.opened_at - started
         if self._watching:
             self._operations.start(self._model, state.kinds.follower)
 
@@ -192,19 +192,14 @@ class HybridEngine:
     def observe_loss(self, loss: Tensor | float) -> None:
         """Pass the loss, which the verdict may need, before an update that is given no closure.
 
-        Args:
-            loss: The training loss, 0-dim tensor or number. A tensor is only read by a verifying
-                step.
+        A 0-dim tensor is only read by a verifying step.
         """
         if self._step is not None:
             self._step.observe_loss(loss)
             self.observe_graph(loss)
 
     def observe_graph(self, loss: Tensor | float) -> None:
-        """Pass a loss that shows the kinds of parameters, before the first update.
-
-        Its backward pass may come before or after.
-        """
+        """Pass a loss that shows the kinds of parameters, before or after its backward pass."""
         if self._step is not None and self._watching:
             with self._contained(self._step):
                 self._state.kinds.observe(loss)
@@ -229,10 +224,10 @@ class HybridEngine:
                 self._state.apply_budget()  # before the first correction
             groups = self._groups
             # A dormant group has no memory.
-            if step.updates(index) and not (self._state.futile or groups.dormant):
+            if index not in step.skipped and not (self._state.futile or groups.dormant):
                 correct = groups.period is not None and not cooling(self.schedule, self.position)
                 step.open_updates(groups.of(index), options, correct=correct)
-        step.hook_seconds += perf_counter() - started
+        self._count_seconds(step, started)
 
     def after_update(self, index: int) -> None:
         """Handle the hook right after optimizer number ``index`` has updated its parameters."""
@@ -248,7 +243,12 @@ class HybridEngine:
             step.learn(index, self.optimizer.options())  # some set their rate in a step
             self.mapper.written()
             step.close_update(index)
-        step.hook_seconds += perf_counter() - started
+        self._count_seconds(step, started)
+
+    def _count_seconds(self, step: Step, started: float) -> None:
+        seconds = perf_counter() - started
+        step.hook_seconds += seconds
+        self.ledger.correct_seconds += seconds
 
     def after_step(
         self, loss: Tensor | float | None = None, *, stop: bool | None = None
@@ -282,8 +282,13 @@ class HybridEngine:
             self._open.clear()
         if not self._watching:
             step.observe_plain(loss, stop)
+        ledger = self.ledger
+        seconds = max(0.0, started - step.opened_at - step.hook_seconds)
+        ledger.full_seconds += seconds  # of the user's code
+        if step.number == 1:
+            ledger.startup_seconds = seconds
         record = self._state.advance(step)
-        step.add_seconds(self.ledger, started, perf_counter())
+        ledger.predict_seconds += perf_counter() - started
         return record
 
     def _close(self, step: Step, loss: Tensor | float | None, *, counted: bool, stop: bool) -> None:
@@ -372,10 +377,7 @@ class HybridEngine:
         logger.warning("Full step %d: %s.", number, event, exc_info=error)
 
     def replace_optimizer(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
-        """Continue with other optimizers; what is known about the parameters is kept.
-
-        Args:
-            optimizer: The new optimizer, or list of optimizers, of the same model.
+        """Continue with other optimizers of the model; what is known about parameters is kept.
 
         Raises:
             UsageError: If a full step is open.
@@ -424,10 +426,7 @@ class HybridEngine:
             raise UsageError(f"{call} was called inside a full step. Call after_step() first.")
 
     def set_length(self, steps: int) -> None:
-        """Continue as a run of another length; its schedule is planned anew from there.
-
-        Args:
-            steps: N, the run's length in steps, those that it has taken included; at least 1.
+        """Continue as a run of N steps, those that it has taken included, planned anew from there.
 
         Raises:
             UsageError: If a full step is open.

@@ -10,7 +10,7 @@ from torch import Tensor
 from hybrid_predict import saved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.groups.decision import KindDecision, listed
+from hybrid_predict.groups.decision import KindDecision
 from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import SavingsLedger, StepRecord
 from hybrid_predict.model.parameters import ParameterMapper
@@ -31,28 +31,16 @@ RENEWED = "epochs or limits are not what they were, so the run's length was coun
 PATIENCE = 32
 """Number of full steps in which losses are observed for optimizers that have not updated."""
 
+UNDECIDED = "an optimizer has not updated yet: kinds of its parameters by names and shapes"
+"""Event of the ledger."""
+
 MOST_UNREAD = 20
 """Number of full steps whose measurements may stay on the device, as many as a window has."""
 
 
 @final
 class State:
-    """The state of a run that is saved; see :meth:`state_dict`.
-
-    Args:
-        mapper: The model's parameters.
-        optimizer: The optimizers that update them.
-        config: The configuration, with ``total_steps`` set.
-
-    Attributes:
-        ledger: The costs and savings of the run; it counts the steps.
-        policy: Decides about predicted steps.
-        groups: The tensors that are corrected or predicted.
-        kinds: Decides the kinds of parameters.
-        plain: Whether the rest of the run is plain training.
-        samples: Samples of a batch, for advice; None if the loop has not told.
-        remedies: What makes corrections fit; empty if they do, or if it was not counted.
-    """
+    """The state of a run that is saved; see :meth:`state_dict`."""
 
     def __init__(
         self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
@@ -64,9 +52,9 @@ class State:
         self.kinds = KindDecision(mapper, optimizer)
         self._mapper = mapper
         self._config = config
-        self.plain = not config.enabled
-        self.samples: int | None = None
-        self.remedies = ""
+        self.plain = not config.enabled  # whether the rest of the run is plain training
+        self.samples: int | None = None  # of a batch, for advice; None if the loop has not told
+        self.remedies = ""  # what makes corrections fit; empty if they do, or are not counted
         self._unread: list[tuple[Step, Part]] = []
         self._stop = False
         if self.policy.judged and self.schedule.shortfall:
@@ -120,8 +108,7 @@ class State:
     def apply_budget(self, step: int | None = None) -> None:
         """Limit the operations of corrections to ``max_overhead``, once a full step was counted.
 
-        Args:
-            step: Number of the full step at which to log the result; None to log nothing.
+        The result is logged if the number of a full ``step`` is given.
         """
         ledger = self.ledger
         groups = self.groups
@@ -145,34 +132,26 @@ class State:
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
         """Decide the kinds of an optimizer's parameters before its first update.
 
-        Args:
-            step: The open full step.
-            loss: Its loss; it is used if it is a tensor with a gradient.
-            index: Number of the optimizer that is about to update. None at the end of the step,
-                when kinds that no loss has shown are decided by names and shapes.
+        ``index`` is the optimizer that is about to update, or None at the end of the step, when
+        kinds that no loss has shown are decided by names and shapes.
         """
-        late = index is None
         kinds = self.kinds
-        if kinds.logged and not kinds.pending:
+        if not kinds.pending:
             return
         kinds.observe(loss)
-        known = "the loss does not tell" if kinds.seen else "no loss was passed to tell"
-        for owner in sorted(kinds.pending & (set(step.calls) if index is None else {index})):
-            changed, unseen = kinds.decide(owner, step.with_gradient, late=late)
-            if changed:
-                self.groups.regroup()
-                self.log_left_out()
-            if unseen:
-                reason = f"{known} heads from hidden matrices in {listed(unseen)}"
-                text = f"{reason}: decided by names and shapes"
-                self.record_event(text, logging.INFO, step.number)
+        late = index is None
+        due = step.calls.keys() if index is None else {index}
+        changed, events = kinds.decide(due, step.with_gradient, late=late)
+        if changed:
+            self.groups.regroup()
+            self.log_left_out()
         if late and kinds.pending and step.number >= PATIENCE:
-            reason = "an optimizer has not updated yet: kinds of its parameters by names and shapes"
-            self.record_event(reason, logging.INFO, step.number)
             kinds.pending.clear()
+            events.append(UNDECIDED)
+        for event in events:
+            self.record_event(event, logging.INFO, step.number)
         if not kinds.pending:
-            kinds.logged = True
-            logger.info("Full step %d: %s.", step.number, kinds.describe(self._config))
+            logger.info("Full step %d: %s.", step.number, kinds.describe())
 
     def set_length(self, steps: int) -> None:
         """Plan the rest of a run whose length has changed on the way."""
@@ -190,26 +169,17 @@ class State:
         """Add the measurements of a closed full step, and read them if it is time.
 
         Nothing waits for a device, unless a window has closed, predicted steps were undone, many
-        full steps are unread, or the run ends.
-
-        Args:
-            step: The full step.
-            stop: Whether this rank was asked to stop.
-            last: Whether it is the last one of the run.
+        full steps are unread, or the run ends. ``stop`` is whether this rank was asked to.
         """
         part = step.rest(stop=stop)
         self._unread.append((step, part))
         undone = step.verdict is Verdict.UNDONE
         many = len(self._unread) >= MOST_UNREAD
-        if on_host(part.sums) or step.closes_window or undone or many or last:
+        if on_host(part.sums) or step.closed or undone or many or last:
             self.read()
 
     def read(self, *deciding: Part) -> Numbers:
-        """Read all measurements so far, and learn from them; return the numbers of the last one.
-
-        Args:
-            deciding: Measurements of the open step, which are read with the others.
-        """
+        """Read all measurements so far, with those that decide, and return the last numbers."""
         unread, self._unread = self._unread, []
         parts = [*(part for _, part in unread), *deciding]
         numbers = read(parts) if parts else []
@@ -291,8 +261,7 @@ class State:
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
         """Return the state to resume from, as primitives and new tensors.
 
-        Args:
-            whole: Whether sharded tensors are gathered, or saved as local shards.
+        Sharded tensors are gathered if ``whole``, and else saved as local shards.
         """
         self.read()
         state = {
@@ -311,6 +280,12 @@ class State:
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
         """Load a state of :meth:`state_dict`; see `HybridEngine.load_state_dict`."""
+        with saved.reading():
+            saved.check_state(state)
+            names = set(state["names"])
+        if names and names.isdisjoint(self._mapper.names):
+            text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
+            raise CheckpointError(f"{text} The checkpoint belongs to another model.")
         current = self.state_dict(whole=False)
         plain = self.plain
 
@@ -319,11 +294,6 @@ class State:
             self._load(current, None)
 
         with saved.all_or_nothing(restore):
-            saved.check_state(state)
-            names = set(state["names"])
-            if names and names.isdisjoint(self._mapper.names):
-                text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
-                raise CheckpointError(f"{text} The checkpoint belongs to another model.")
             self._load(state, steps)
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.groups.group import Group, OpenUpdate
-from hybrid_predict.ledger import GradientInfo, SavingsLedger
+from hybrid_predict.ledger import GradientInfo
 from hybrid_predict.model.buffers import BufferCopies
 from hybrid_predict.model.gradients import dense_gradients, gradient_norms
 from hybrid_predict.model.module_hooks import watch_state_dict
@@ -90,39 +90,24 @@ class Step:
     It is opened before the forward pass, judged when the gradients of each optimizer are final, and
     closed after the updates. Until it is closed, :meth:`undo` removes every trace of the predicted
     steps from weights and buffers.
-
-    Args:
-        number: Number of the full step, from 1.
-        optimizer: The optimizers.
-
-    Attributes:
-        predicted: Number of predicted steps right before the full step.
-        calls: Number of updates so far, by number of the optimizer.
-        active: Number of the optimizer that is updating.
-        held: Why the predicted steps are undone; empty if they stand.
-        loss: Mean loss over the ranks, as far as it is read; None if it is unknown.
-        norms: Norm of each gradient that is read, by name.
-        moved: Movement by predicted steps of the tensors that have a gradient, by name.
-        windows: What the windows have measured that were closed.
-        slopes: Slopes of predicted steps and of the full step; None without predicted steps.
-        stop: Whether any rank was asked to stop.
     """
 
     def __init__(self, number: int, optimizer: OptimizerWrapper) -> None:
-        self.number = number
+        self.number = number  # from 1
         self.phase = Phase.PLAIN
-        self.predicted = 0
+        self.predicted = 0  # number of predicted steps right before the full step
         self.corrected = False
-        self.calls: Counter[int] = Counter()
-        self.active: int | None = None
-        self.hook_seconds = self.predict_seconds = self.opened_at = 0.0
-        self.held = ""
-        self.loss: float | None = None
-        self.norms: dict[str, float] = {}
-        self.moved: dict[str, Moved] = {}
-        self.windows: list[tuple[Key, Window]] = []
-        self.slopes: Slopes | None = None
-        self.stop = False
+        self.calls: Counter[int] = Counter()  # updates so far, by number of the optimizer
+        self.active: int | None = None  # the optimizer that is updating
+        self.opened_at = self.hook_seconds = 0.0
+        # What was measured, as far as it is read:
+        self.held = ""  # why the predicted steps are undone; empty if they stand
+        self.loss: float | None = None  # mean over the ranks
+        self.norms: dict[str, float] = {}  # of the gradients
+        self.moved: dict[str, Moved] = {}  # of the tensors that have a gradient
+        self.windows: list[tuple[Key, Window]] = []  # that were closed
+        self.slopes: Slopes | None = None  # None without predicted steps
+        self.stop = False  # whether any rank was asked to stop
         self._optimizer = optimizer
         self._forecast: Forecast | None = None
         self._movement: Movement | None = None
@@ -132,19 +117,15 @@ class Step:
         self._loss: Tensor | float | None = None  # of this rank
         self._has_gradients = False
         self._reached: set[str | None] = set()  # parameters that their optimizer can update
-        self._held: set[int] = set()  # optimizers whose next or last update does not happen
+        self.skipped: set[int] = set()  # optimizers whose next or last update does not happen
         self._gradients: dict[str, _Gradient] = {}
         self._deciding: tuple[list[str], list[int], list[int]] = [], [], []
         self._is_back = False  # whether the weights are those before the predicted steps
         self._slopes: list[Tensor] = []
-        self._closed: list[tuple[Key, int, Tensor]] = []  # windows: steps and numbers
+        self.closed: list[tuple[Key, int, Tensor]] = []  # windows: steps and numbers
 
     def predict(
-        self,
-        mapper: ParameterMapper,
-        forecast: Forecast,
-        count: int,
-        carries: dict[str, Tensor],
+        self, mapper: ParameterMapper, forecast: Forecast, count: int, carries: dict[str, Tensor]
     ) -> None:
         """Take ``count`` predicted steps at once."""
         self._buffers = BufferCopies(mapper.model)
@@ -172,11 +153,6 @@ class Step:
     def with_gradient(self) -> set[int]:
         """Parameters that have had a gradient, by ``id``."""
         return {*map(id, [gradient.parameter for gradient in self._gradients.values()])}
-
-    @property
-    def closes_window(self) -> bool:
-        """Whether a window was closed."""
-        return bool(self._closed)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -213,9 +189,9 @@ class Step:
     def reopen(self, index: int) -> None:
         """Discard the verdict of an update that has raised; what it measured is replaced."""
         self._updates.clear()
-        if index in self._held:
-            self._held.discard(index)
-            if not self._held:
+        if index in self.skipped:
+            self.skipped.discard(index)
+            if not self.skipped:
                 self.held = ""
 
     def measure(
@@ -223,9 +199,7 @@ class Step:
     ) -> Part | None:
         """Measure the gradients of one optimizer, right before it updates.
 
-        Returns:
-            The numbers that decide about the predicted steps, for :meth:`judge`; None if there is
-            nothing to decide.
+        Return the numbers that decide about its predicted steps, for :meth:`judge`, if any.
         """
         optimizer: Any = self._optimizer.optimizers[index]
         listed = self._optimizer.parameters(index)
@@ -236,7 +210,7 @@ class Step:
         self.observe_loss(loss)
         self._has_gradients = bool(held)
         if self._optimizer.skips(index):
-            self._held.add(index)
+            self.skipped.add(index)
         if self.calls[index]:
             return None
         gradients = dense_gradients(held)
@@ -260,11 +234,7 @@ class Step:
     ) -> Part:
         """Return the numbers that decide whether one optimizer's predicted steps stand.
 
-        Args:
-            index: Number of the optimizer.
-            names: Names of its parameters that have a gradient.
-            gradients: Their gradients, dense, each with the sign of its update.
-            scale: By what a gradient scaler has multiplied them; None for 1.
+        Gradients are dense, each with the sign of its update, and multiplied by ``scale``.
         """
         assert self._movement is not None and self._forecast is not None
         delta = self._movement.delta
@@ -272,7 +242,7 @@ class Step:
         met = [k for k in own if delta.names[k] in gradients]
         self._deciding = names, met, own
         sizes = lists.norms([delta.directions[k] for k in own])
-        lengths = lists.scaled(sizes, [lists.size(delta.factors[k]) for k in own])
+        lengths = lists.scaled(sizes, [abs(delta.factors[k]) for k in own])
         sides = [(*gradients[delta.names[k]], delta.directions[k]) for k in met]
         dots = lists.dots([g.reshape(d.shape) for g, _, d in sides], [d for _, _, d in sides])
         if scale is not None:
@@ -285,17 +255,14 @@ class Step:
         drifts = [self._forecast.drifts[k] for k in met]
         squares = [counts[name] ** 2 for name in met_names]
         products = scaled(list(lists.scaled(dots, signed)), squares, self._device)
-        head = self._with_loss([float(self._is_back), float(index in self._held)])
+        head = self._with_loss([float(self._is_back), float(index in self.skipped)])
         flat = scaled([*norms, *drifts, *lengths], factors, self._device)
         return Part(flat, torch.cat([head, products]))
 
     def judge(self, index: int, numbers: Numbers, policy: Policy) -> None:
         """Hold back an optimizer's update if it does not verify its predicted steps.
 
-        Args:
-            index: Number of the optimizer.
-            numbers: Those that :meth:`measure` has asked for.
-            policy: Says why the predicted steps are undone.
+        ``numbers`` are those that :meth:`measure` has asked for.
         """
         assert self._movement is not None
         names, met, own = self._deciding
@@ -304,7 +271,7 @@ class Step:
         drifts = flat[len(names) : len(names) + len(met)]
         lengths = dict(zip(own, flat[len(names) + len(met) :], strict=True))
         self.norms.update(zip(names, norms, strict=True))
-        self._take_loss(loss, known)
+        self.loss = loss / known if known else None  # of the ranks that know theirs
         for k, drift, dot in zip(met, drifts, dots, strict=True):
             self.moved[self._movement.delta.names[k]] = Moved(lengths[k], drift, dot)
         finite = all(map(math.isfinite, lengths.values()))
@@ -313,12 +280,8 @@ class Step:
         held = lost or policy.cause(index, norm, self.loss, finite=finite)
         if held:
             self.held = held
-            self._held.add(index)
+            self.skipped.add(index)
             self._optimizer.hold_back(index)
-
-    def updates(self, index: int) -> bool:
-        """Return whether an optimizer's next or last update happens."""
-        return index not in self._held
 
     def open_updates(
         self, groups: Sequence[Group], options: Mapping[int, Options], *, correct: bool
@@ -343,7 +306,7 @@ class Step:
         for group, update in updates:
             slopes, closed = group.close(update, options, movement)
             self._slopes += slopes
-            self._closed += closed
+            self.closed += closed
             self.corrected |= update.corrects
 
     def close_update(self, index: int) -> None:
@@ -351,11 +314,11 @@ class Step:
         if self._movement is not None and self._forecast is not None and self.calls[index] == 1:
             names = self._movement.delta.names
             own = [k for k, each in enumerate(self._forecast.optimizers) if each == index]
-            if index in self._held:
+            if index in self.skipped:
                 self._put_back(own)
             elif left := [k for k in own if names[k] not in self._reached]:  # inside the step
                 self._movement.undo(left)
-        self._held.discard(index)  # only the first update of a full step verifies
+        self.skipped.discard(index)  # only the first update of a full step verifies
 
     def close(self, loss: Tensor | float | None) -> None:
         """Close the step, and undo predicted movement that no update has verified."""
@@ -380,7 +343,7 @@ class Step:
         """End the step, and undo its predicted steps, right before optimizer ``coming`` updates."""
         for index in range(len(self._optimizer.optimizers)):
             self._optimizer.restore_gradients(index)
-        for index in [k for k in self._held if self.calls[k]]:
+        for index in [k for k in self.skipped if self.calls[k]]:
             self.held = reason
             self.close_update(index)
         if coming is not None and self._movement is not None and not self.calls[coming]:
@@ -416,16 +379,12 @@ class Step:
         return [k for k, own in enumerate(optimizers) if not self.calls[own]]
 
     def rest(self, *, stop: bool) -> Part:
-        """Return the numbers of the closed step that are not read yet, for :meth:`take`.
-
-        Args:
-            stop: Whether this rank was asked to stop.
-        """
+        """Return the numbers of the closed step that are not read yet, for :meth:`take`."""
         counts = self._counts()
         unread = self._unread()
         norms = [self._gradients[name].norm for name in unread]
         head = self._with_loss([float(stop)])
-        closed = [numbers.to(head.device) for *_, numbers in self._closed]
+        closed = [numbers.to(head.device) for *_, numbers in self.closed]
         if self._slopes:
             closed.insert(0, torch.stack([each.to(head.device) for each in self._slopes]).sum(0))
         flat = scaled(norms, [counts[name] for name in unread], self._device)
@@ -435,24 +394,15 @@ class Step:
         """Take the numbers that :meth:`rest` has asked for."""
         norms, (loss, known, stops, *others) = numbers
         self.norms.update(zip(self._unread(), norms, strict=True))
-        self._take_loss(loss, known)
+        self.loss = loss / known if known else None  # of the ranks that know theirs
         self.stop = stops > 0
         if self._slopes:
             self.slopes = Slopes(*others[: len(Slopes._fields)])
             others = others[len(Slopes._fields) :]
         size = len(Window._fields) - 1
-        for key, steps, _ in self._closed:
+        for key, steps, _ in self.closed:
             self.windows.append((key, Window(steps, *others[:size])))
             others = others[size:]
-
-    def add_seconds(self, ledger: SavingsLedger, closed_at: float, ended_at: float) -> None:
-        """Add the host seconds of user code, corrections, and predictions to the ledger."""
-        seconds = max(0.0, closed_at - self.opened_at - self.hook_seconds)
-        ledger.full_seconds += seconds
-        if self.number == 1:
-            ledger.startup_seconds = seconds
-        ledger.correct_seconds += max(0.0, self.hook_seconds)
-        ledger.predict_seconds += max(0.0, self.predict_seconds + ended_at - closed_at)
 
     def _unread(self) -> list[str]:
         return [name for name in self._gradients if name not in self.norms]
@@ -480,10 +430,6 @@ class Step:
         if not isinstance(loss, Tensor):
             loss = torch.full((), loss, device=device)
         return torch.stack([loss.to(device, torch.float32), *filled])
-
-    def _take_loss(self, total: float, known: float) -> None:
-        """Take the sum of the losses of the ranks that know theirs."""
-        self.loss = total / known if known else None
 
 
 def mean_loss(loss: object) -> Tensor | float | None:

@@ -59,7 +59,7 @@ class Forecaster:
     def learn(
         self,
         moved: Sequence[Tensor],
-        rate: float | Tensor,
+        rate: float,
         still: Sequence[Tensor | None],
         counts: Counts,
     ) -> tuple[int, Tensor] | None:
@@ -95,7 +95,7 @@ class Forecaster:
         movement: WeightDelta,
         average: Sequence[Tensor],
         moved: Sequence[Tensor],
-        rates: Sequence[float | Tensor],
+        rates: Sequence[float],
         counts: Counts,
     ) -> list[Tensor]:
         """Return the slopes of a predicted movement, if it concerns these tensors."""
@@ -103,7 +103,7 @@ class Forecaster:
         return [slopes(own, average, moved, rates, counts)] if own.names else []
 
     def forecast(
-        self, rates: Sequence[float | Tensor], like: Sequence[Tensor]
+        self, rates: Sequence[float], like: Sequence[Tensor]
     ) -> tuple[WeightDelta, list[Tensor]] | None:
         """Forecast the movement of one predicted step; None before the first displacement.
 
@@ -124,7 +124,7 @@ class Forecaster:
         if "drift" not in self.history.arrays:
             return delta, list(lists.norms(list(delta.tensors().values())).unbind())
         norms = zip(lists.norms(self.history.arrays["drift"]).unbind(), rates, strict=True)
-        return delta, [lists.size(rate) * norm for norm, rate in norms]
+        return delta, [abs(rate) * norm for norm, rate in norms]
 
     def inherit(self, other: Forecaster, pairs: Sequence[tuple[int, int]]) -> None:
         """Go on counting where tensors of another group stand, by positions here and there."""

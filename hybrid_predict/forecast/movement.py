@@ -27,7 +27,7 @@ def slopes(
     movement: WeightDelta,
     average: Sequence[Tensor],
     moved: Sequence[Tensor],
-    rates: Sequence[float | Tensor],
+    rates: Sequence[float],
     counts: Counts,
 ) -> Tensor:
     r"""Return inner products with the averaged gradient, and squared lengths, of two movements.
@@ -65,7 +65,6 @@ def check_delta(
     if tuple(delta.names) != tuple(names):
         raise PredictorError(subject, f"the names {list(names)[:3]}...", list(delta.names)[:3])
     for name, factor in zip(names, delta.factors, strict=True):
-        number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
-        if not (factor.dim() == 0 if isinstance(factor, Tensor) else number):
+        if not isinstance(factor, (int, float)):
             raise PredictorError(subject, f"a number as factor of {name}", factor)
     lists.check_forms(subject, dict(zip(names, like, strict=True)), delta.directions)

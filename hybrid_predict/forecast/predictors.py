@@ -72,12 +72,12 @@ class AbstractPredictor(ABC):
         """
 
     @abstractmethod
-    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
+    def forecast(self, state: PredictorState, rates: Sequence[float]) -> WeightDelta:
         """Forecast the movement of one predicted step; neither changes nor copies the history.
 
         Args:
             state: The history.
-            rates: Current learning rate of each parameter, numbers or 0-dim tensors.
+            rates: Current learning rate of each parameter.
         """
 
 
@@ -114,7 +114,7 @@ class _DriftPredictor(AbstractPredictor, ABC):
         decay = min(self.decay, 1.0 - 1.0 / state.count)
         average(state.arrays["drift"], displacement, decay)
 
-    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
+    def forecast(self, state: PredictorState, rates: Sequence[float]) -> WeightDelta:
         """Multiply the drift by its length and the learning rate."""
         from hybrid_predict.tensors.deltas import WeightDelta
 

@@ -46,7 +46,7 @@ class Window:
         self._drift: list[Tensor] = []  # squared lengths of the drift where the window begins
         self._seen = 0
         self._count = 0
-        self._rates: float | Tensor = 0.0  # sum over the displacements of the open window
+        self._rates = 0.0  # sum over the displacements of the open window
 
     @property
     def due(self) -> bool:
@@ -77,7 +77,7 @@ class Window:
         self._count = 0
         self._rates = 0.0
 
-    def add(self, moved: Sequence[Tensor], rate: float | Tensor) -> bool:
+    def add(self, moved: Sequence[Tensor], rate: float) -> bool:
         """Add a displacement per unit of the learning rate; return whether the window is full.
 
         ``rate`` is the largest learning rate of the tensors.
@@ -173,7 +173,7 @@ class Window:
         self.length = saved["length"]
         self._seen = saved["seen"]
         self._count = saved["count"]
-        self._rates = float(saved["rates"])
+        self._rates = saved["rates"]
         self._moved = own(saved["moved"])
         self._forecast = own(saved["forecast"])
         self._before = own(saved["before"])

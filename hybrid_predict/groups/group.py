@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,35 +37,22 @@ REST_STEPS = 64
 @final
 @dataclass
 class OpenUpdate:
-    """Values that a group stores right before an update.
+    """Values that a group stores right before an update."""
 
-    Args:
-        members: Positions of the tensors that have a gradient.
-        before: Weights before the update.
-        usable: Which gradients are usable; None if all are.
-        still: Mask of the entries whose own gradient is exactly zero, by position.
-        correction: The corrected updates of the tensors whose turn it is, or None.
-        corrects: Whether tensors of the group are corrected now, in this full step or another.
-    """
-
-    members: list[int]
-    before: list[Tensor]
-    usable: Tensor | None
-    still: dict[int, Tensor | None]
-    correction: Correction | None
-    corrects: bool
+    members: list[int]  # positions of the tensors that have a gradient
+    before: list[Tensor]  # weights before the update
+    usable: Tensor | None  # which gradients are usable; None if all are
+    still: dict[int, Tensor | None]  # masks of entries whose own gradient is exactly zero
+    correction: Correction | None  # of the tensors whose turn it is
+    corrects: bool  # whether tensors are corrected now, in this full step or another
 
 
 @final
 class Group:
     """Tensors of one kind and one optimizer that are corrected, predicted, or both.
 
-    Args:
-        treatment: How the tensors are treated.
-        names: Names of the K parameters.
-        parameters: The K parameters.
-        history: Type in which averages are stored.
-        momentum: Momentum coefficient of the optimizer, in [0, 1).
+    Averages are stored in the type ``history``, and ``momentum`` is that of the optimizer, in
+    [0, 1).
     """
 
     def __init__(
@@ -82,7 +70,7 @@ class Group:
         self._period: int | None = 1
         self._turns = [0] * len(names)
         self._seen = [0] * len(names)  # updates of each tensor in which it had a gradient
-        self._peaks: list[float | Tensor] = [0.0] * len(names)  # largest rates in these
+        self._peaks = [0.0] * len(names)  # largest rates in these
         self._rest = 1  # full steps that have to update the group before it is predicted
         self.follow(parameters)
 
@@ -111,10 +99,7 @@ class Group:
         if owned_by is not None:
             owners.check_equal(self.parameters)
         about = self.treatment, self.names, self.parameters, self._type, self._momentum
-        memory = Memory(*about, owned_by)
-        if memory.update is not None:
-            memory.update.period = self._period or 1
-        return memory
+        return Memory(*about, owned_by)
 
     @property
     def allocated(self) -> Memory | None:
@@ -146,21 +131,12 @@ class Group:
         )
 
     def open(
-        self,
-        optimizer: OptimizerWrapper,
-        options: Mapping[int, Options],
-        *,
-        correct: bool,
+        self, optimizer: OptimizerWrapper, options: Mapping[int, Options], *, correct: bool
     ) -> OpenUpdate | None:
         """Average the gradients and find the corrected directions, right before an update.
 
-        Args:
-            optimizer: The optimizers.
-            options: How each parameter is updated, by ``id``.
-            correct: Whether the tensors whose turn it is are corrected.
-
-        Returns:
-            What :meth:`close` needs; None if no tensor has a gradient.
+        ``options`` are by ``id``, and ``correct`` is whether the tensors whose turn it is are
+        corrected. Return what :meth:`close` needs; None if no tensor has a gradient.
         """
         held = {*map(id, shards.having_gradients(self.parameters))} & options.keys()
         members = [k for k, key in enumerate(map(id, self.parameters)) if key in held]
@@ -174,8 +150,8 @@ class Group:
         own = [settings[k] for k in members]
         gradients = optimizer.gradients(self.treatment.optimizer, chosen, own)
         if self._sharded:  # FSDP1 flattens gradients
-            shapes = [values[k].shape for k in members]
-            gradients = [g.reshape(shape) for g, shape in zip(gradients, shapes, strict=True)]
+            pairs = zip(gradients, members, strict=True)
+            gradients = [g.reshape(values[k].shape) for g, k in pairs]
         still: dict[int, Tensor | None] = {}
         if self.treatment.kind != "embedding":  # many rows of a table have no gradient in any batch
             still = dict(zip(members, without_gradient(chosen, gradients, own), strict=True))
@@ -192,16 +168,19 @@ class Group:
         lists.average(average, gradients, AVERAGE if update is None else update.decay)
         corrected = None
         if turn and update is not None and memory.update is not None:
+            memory.update.period = self._period or 1
             due = [members[at] for at in turn]
+            if len(turn) < len(members):
+                cosines = torch.stack([cosines[at] for at in turn])
             corrected = correction(
                 update,
                 memory.update,
                 due,
                 [average[at] for at in turn],
                 [gradients[at] for at in turn],
-                cosines if len(turn) == len(members) else torch.stack([cosines[at] for at in turn]),
+                cosines,
                 {self.names[k]: self.parameters[k] for k in due},
-                [_share(self._peaks[k], settings[k].rate) for k in due],
+                [self._peaks[k] / (abs(settings[k].rate) or math.inf) for k in due],
                 None if memory.owners is None else [memory.owners[k] for k in due],
             )
         return OpenUpdate(members, lists.clones(values), usable, still, corrected, corrects)
@@ -210,12 +189,7 @@ class Group:
         """Count an update of these tensors, and note the learning rate if it is the largest."""
         for k in members:
             self._seen[k] += 1
-            rate = options[k].rate
-            peak = self._peaks[k]
-            if type(rate) is float and type(peak) is float:
-                self._peaks[k] = max(peak, rate, -rate)
-            else:
-                self._peaks[k] = lists.largest([peak, rate])
+            self._peaks[k] = max(self._peaks[k], abs(options[k].rate))
 
     def _due(self, k: int) -> bool:
         """Return whether it is a tensor's turn to be corrected, by its updates so far.
@@ -225,21 +199,12 @@ class Group:
         return self._period is not None and self._seen[k] % self._period == self._turns[k]
 
     def close(
-        self,
-        update: OpenUpdate,
-        options: Mapping[int, Options],
-        movement: WeightDelta | None,
+        self, update: OpenUpdate, options: Mapping[int, Options], movement: WeightDelta | None
     ) -> tuple[list[Tensor], list[tuple[Key, int, Tensor]]]:
         """Correct the update that was just made, and learn its displacement.
 
-        Args:
-            update: What :meth:`open` has returned.
-            options: How each parameter is updated, by ``id``.
-            movement: The predicted movement that the update verifies, or None.
-
-        Returns:
-            The slopes of a verified movement, if any of it concerns the group; and kind and
-            optimizer, steps and numbers of a window that has closed, see `Window.close`.
+        Return the slopes of the predicted ``movement`` that it verifies, if any; and kind and
+        optimizer, steps and numbers of a window that has closed, see `Window.close`.
         """
         with torch.no_grad():
             values = self._values()
@@ -269,10 +234,12 @@ class Group:
         if forecaster is None:
             return [], []
         rates = [each.rate for each in own]
-        rate = lists.largest(rates)
-        if not (isinstance(rate, Tensor) or rate > 0):
+        rate = max(map(abs, rates))
+        if not rate > 0:
             return [], []
-        moved = _per_rate([upcast(x) for x in before], values, rates)
+        moved = [upcast(x) for x in before]
+        torch._foreach_sub_(moved, list(values))
+        torch._foreach_mul_(moved, [-1.0 / rate if abs(rate) > 0 else 0.0 for rate in rates])
         # A displacement by a gradient that is not finite would stay in the drift.
         lists.clear(moved, masks)
         counts = shards.norm_factors(self.parameters)
@@ -300,14 +267,7 @@ class Group:
     def forecast(self, options: Mapping[int, Options]) -> tuple[WeightDelta, list[Tensor]] | None:
         """Forecast the movement of one predicted step; None before the first displacement.
 
-        Args:
-            options: How each parameter is updated, by ``id``.
-
-        Returns:
-            The forecast, and how far the drift of each tensor moves at the same learning rate.
-
-        Raises:
-            PredictorError: If the predictor returns a forecast of the wrong form.
+        With it comes how far the drift of each tensor moves at the same learning rate.
         """
         if not self._moved:
             return None
@@ -316,16 +276,12 @@ class Group:
         rates = [options[id(p)].rate for p in self.parameters]
         return self.memory.forecaster.forecast(rates, like)
 
-    def rate(self, options: Mapping[int, Options]) -> float | Tensor:
-        """Return the largest learning rate of its tensors; a tensor if reading one would wait."""
-        return lists.largest([options[id(p)].rate for p in self.parameters])
+    def rate(self, options: Mapping[int, Options]) -> float:
+        """Return the largest learning rate of its tensors."""
+        return max(abs(options[id(p)].rate) for p in self.parameters)
 
     def work(self, period: int) -> list[tuple[int, int]]:
-        """Return for each tensor the rank that finds its direction, and the operations of that.
-
-        Args:
-            period: Full steps from one correction of a tensor to the next.
-        """
+        """Return for each tensor the rank that finds its direction, and the operations of that."""
         update = self.treatment.update
         forms = map(shards.form, self.parameters)
         ranks_of = self._owners or [0] * len(self.names)
@@ -333,16 +289,9 @@ class Group:
         return list(zip(ranks_of, operations, strict=True))
 
     def set_period(self, period: int | None, turns: Sequence[int]) -> None:
-        """Correct each tensor in one of so many full steps from now on; None for no correction.
-
-        Args:
-            period: Full steps from one correction of a tensor to the next.
-            turns: Which full step of a period this is, by tensor.
-        """
+        """Correct each tensor in its turn of so many full steps; None for no correction."""
         self._period = period
         self._turns = list(turns)
-        if self.allocated is not None and self.allocated.update is not None:
-            self.allocated.update.period = period or 1
 
     def inherit(self, other: Group) -> None:
         """Copy the state of tensors that were in another group with the same treatment."""
@@ -364,7 +313,7 @@ class Group:
             "names": list(self.names),
             "rest": self._rest,
             "seen": list(self._seen),
-            "peaks": [float(rate) for rate in self._peaks],
+            "peaks": list(self._peaks),
         }
         return None if saved is None else {**entries, **saved}
 
@@ -386,20 +335,3 @@ class Group:
     def _counts(self, tensors: Sequence[Tensor]) -> Counts:
         """Return factors that make norms those of full tensors; None if no tensor is sharded."""
         return shards.norm_factors(tensors) if self._sharded else None
-
-
-def _share(peak: float | Tensor, rate: float | Tensor) -> float | Tensor:
-    """Return the largest learning rate so far over the size of the present one; 0 for none."""
-    return peak / lists.size(rate) if isinstance(rate, Tensor) or rate else 0.0
-
-
-def _per_rate(before: list[Tensor], after: Sequence[Tensor], rates: Sequence[Any]) -> list[Tensor]:
-    """Return displacements (after - before) / rate, written to ``before``; 0 for a rate of 0."""
-    torch._foreach_sub_(before, list(after))
-    if {*map(type, rates)} <= {float}:
-        torch._foreach_mul_(before, [-1.0 / rate if abs(rate) > 0 else 0.0 for rate in rates])
-        return before
-    for x, rate in zip(before, rates, strict=True):
-        known = rate if isinstance(rate, Tensor) else torch.tensor(rate)
-        x.div_(torch.where(known.abs() > 0, -known, -torch.inf))
-    return before

@@ -12,7 +12,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.groups.group import Group
 from hybrid_predict.groups.memory import Treatment
-from hybrid_predict.model.parameters import ParameterMapper, overlapping
+from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.budget import shortest_period, turns
 from hybrid_predict.policy.confidence import Window
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 LEFT = "matrices are left to an optimizer"
 RELATIVE = f"{LEFT} whose updates grow with the weights"
-SHARED = "parameters that share memory with others are left to the optimizer"
 COMPLEX = "complex parameters are left to the optimizer"
 """Events of the ledger: why tensors are not corrected."""
 
@@ -36,11 +35,7 @@ COMPLEX = "complex parameters are left to the optimizer"
 class Groups:
     """Groups the trained tensors by kind and optimizer, and forecasts their movement.
 
-    Args:
-        mapper: The model's parameters.
-        optimizer: The optimizers that update them.
-        config: The configuration; it names updates and predictors by kind.
-        policy: Decides about predicted steps; it follows changes of groups and budget.
+    The policy, which decides about predicted steps, follows changes of groups and budget.
 
     Attributes:
         left_out: Reasons for leaving tensors to the optimizer, as events for the ledger.
@@ -67,8 +62,7 @@ class Groups:
         self._groups: list[Group] = []
         self.left_out: set[str] = set()
         self._calls: Counter[int] = Counter()
-        self._layout: tuple[Any, Any] = (), ()
-        self._shared: set[int] = set()
+        self._layout: tuple[Any, ...] = ()
         self._budget: float | None = None
         self.period: int | None = 1
         self.refresh()
@@ -112,14 +106,10 @@ class Groups:
         return [group for group in self._groups if group.treatment.optimizer == index]
 
     def count_updates(self, calls: Counter[int], updated: Collection[int]) -> None:
-        """Note what a full step has updated.
+        """Note the updates of a full step by optimizer, and what had a gradient, by ``id``.
 
         A group without an update is not predicted in the next 64 full steps, and does not count as
         ready. Predicted steps would repeat its old movement, and they might not be verified.
-
-        Args:
-            calls: Number of updates by number of the optimizer.
-            updated: The parameters that had a gradient, by ``id``.
         """
         if not calls:
             return
@@ -134,6 +124,7 @@ class Groups:
         return list(zip(self.predicted, self._policy.parts, strict=True))
 
     def _follow(self) -> None:
+        """Tell the policy what the groups are now."""
         parts = [group.part() for group in self.predicted]
         affordable = self.period is not None
         self._policy.follow(parts, self._mapper.count_trained(), affordable=affordable)
@@ -141,20 +132,16 @@ class Groups:
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Group the tensors of other optimizers from now on."""
         self._optimizer = optimizer
-        self._layout = ((), ())
+        self._layout = ()
         self._calls.clear()
         self.refresh()
 
     def refresh(self) -> bool:
-        """Regroup if parameters were frozen, unfrozen or added, or share other memory than before.
-
-        What is known about unchanged tensors is kept. Return whether anything has changed.
-        """
+        """Regroup if parameters were frozen, unfrozen or added, and return whether any were."""
         if self.idle:
             return False
-        now = self._optimizer.layout(), self._optimizer.places()
-        before, self._layout = self._layout, now
-        if now == before or (now[0] == before[0] and self._overlapping() == self._shared):
+        before, self._layout = self._layout, self._optimizer.layout()
+        if self._layout == before:
             return False
         self._mapper.follow(self._optimizer.parameters(), self._optimizer.numbers())
         self.regroup()
@@ -182,26 +169,26 @@ class Groups:
             self._groups.append(group)
         places = {name: k for k, name in enumerate(self._mapper.names)}
         self._groups.sort(key=lambda group: places.get(group.names[0], 0))  # as after a resume
-        if self._budget is not None:
+        if self._budget is None:
+            self._follow()
+        else:
             self.apply_budget(self._budget)
-        self._follow()
 
     def _partition(self) -> list[tuple[Treatment, list[str], list[Tensor]]]:
         """Divide the tensors that are corrected or predicted by kind, optimizer and treatment."""
         mapper = self._mapper
         owners = self._optimizer.numbers()
         rules = self._optimizer.rules()
-        shared = self._shared = self._overlapping()
         parts: dict[Any, tuple[Treatment, list[str], list[Tensor]]] = {}
         columns = zip(mapper.names, mapper.parameters, mapper.kinds, strict=True)
-        for position, (name, p, kind) in enumerate(columns):
+        for name, p, kind in columns:
             wanted = id(p) in owners and p.requires_grad and shards.form(p).numel()
             update = self._updates.get(kind)
             predictor = self._predictors.get(kind)
             if not wanted or (update is None and predictor is None):
                 continue
-            if position in shared or p.is_complex():
-                self.left_out.add(SHARED if position in shared else COMPLEX)
+            if p.is_complex():
+                self.left_out.add(COMPLEX)
                 continue
             rule = rules[id(p)]
             if update is not None and (rule.relative or rule.unknown):
@@ -217,17 +204,11 @@ class Groups:
             members.append(p)
         return list(parts.values())
 
-    def _overlapping(self) -> set[int]:
-        return overlapping([shards.local(p) for p in self._mapper.parameters])
-
     def apply_budget(self, budget: float) -> float:
         """Choose the shortest period with which corrections stay within a budget.
 
-        Args:
-            budget: Number of operations that correcting may add to a full step on this rank.
-
-        Returns:
-            The number of operations that correcting adds to an average full step.
+        It is the number of operations that correcting may add to a full step on this rank. Return
+        how many it adds on average.
         """
         self._budget = budget
         self.period = shortest_period(self.operations, budget)
@@ -242,11 +223,7 @@ class Groups:
             group.set_period(period, [next(dealt) for _ in group.names])
 
     def operations(self, period: int) -> float:
-        """Return what correcting adds to an average full step of the rank that has most.
-
-        Args:
-            period: Full steps from one correction of a tensor to the next.
-        """
+        """Return what correcting adds to an average full step of the rank that has most."""
         loads = Counter[int]()
         for rank, operations in self._work(period):
             loads[rank] += operations
@@ -254,17 +231,16 @@ class Groups:
 
     def _work(self, period: int) -> list[tuple[int, int]]:
         """Return for each tensor of all groups the rank of its direction, and the operations."""
-        calls = [max(1, self._calls[group.treatment.optimizer]) for group in self]
-        pairs = zip(calls, self, strict=True)
-        return [(rank, n * work) for n, group in pairs for rank, work in group.work(period)]
+        found = []
+        for group in self._groups:
+            calls = max(1, self._calls[group.treatment.optimizer])
+            found += [(rank, calls * work) for rank, work in group.work(period)]
+        return found
 
     def forecast(self, options: Mapping[int, Options]) -> tuple[Forecast, bool]:
         """Forecast the movement of one predicted step, for all groups together.
 
         Advances that were measured at much smaller learning rates begin anew before.
-
-        Args:
-            options: How each parameter is updated, by ``id``. A learning rate on a device is read.
 
         Returns:
             The forecast, and whether any advance has begun anew.
@@ -280,7 +256,7 @@ class Groups:
         rates: dict[Key, float] = defaultdict(float)
         for group, part in self._parts():
             if not part.resting:
-                rates[part.key] = max(rates[part.key], float(group.rate(options)))
+                rates[part.key] = max(rates[part.key], group.rate(options))
         anew = self._policy.renew(rates)
         for group, part in self._parts():
             times = self._calls[part.optimizer]
@@ -320,25 +296,17 @@ class Groups:
         self._follow()
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
-        """Return the state of all groups, and which optimizers updated last.
-
-        Args:
-            whole: Whether sharded tensors are gathered, see `Memory.save`.
-        """
+        """Return the state of all groups, see `Memory.save`, and which optimizers updated last."""
         return {
             "groups": [group.state_dict(whole=whole) for group in self._groups],
             "calls": [[k, n] for k, n in self._calls.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
-        """Load a state of :meth:`state_dict`.
-
-        Returns:
-            Kinds whose saved state does not fit and was dropped.
+        """Load a state of :meth:`state_dict`; return kinds that do not fit it and were dropped.
 
         Raises:
             CheckpointError: If the state is that of another rank.
-            ValueError: If an array has another shape.
         """
         saved = state["groups"]
         if None in saved:  # another rank than the first one has no whole arrays

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from torch import Tensor
 
 from hybrid_predict.policy.confidence import window_length
-from hybrid_predict.ranks import owners, processes, shards
+from hybrid_predict.ranks import processes, shards
+from hybrid_predict.ranks.owners import fetch, stays
 from hybrid_predict.tensors import lists
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 
@@ -19,21 +20,13 @@ if TYPE_CHECKING:
 
 @final
 class Treatment(NamedTuple):
-    """How a group of tensors is treated.
-
-    Args:
-        kind: Kind of the parameters.
-        optimizer: Number of their optimizer.
-        update: Corrected update, or None.
-        predictor: Predictor, or None.
-        short: Whether the first windows of displacements are short.
-    """
+    """How a group of tensors is treated."""
 
     kind: str
-    optimizer: int
+    optimizer: int  # its number
     update: AbstractUpdate | None
     predictor: AbstractPredictor | None
-    short: bool = False
+    short: bool = False  # whether the first windows of displacements are short
 
     def key(self) -> list[Any]:
         """Return the values in which a saved group and the group that loads it must agree."""
@@ -42,22 +35,14 @@ class Treatment(NamedTuple):
 
 @final
 class Memory:
-    """The arrays of a group, as before the first full step.
-
-    Args:
-        treatment: How the tensors are treated.
-        names: Names of the K parameters.
-        tensors: The K parameters.
-        history: Type in which averages are stored.
-        momentum: Momentum coefficient of the optimizer, in [0, 1).
-        owned_by: The rank that has the arrays of the update, by tensor; None for a single rank.
+    """The arrays of a group, which begin as before its first full step.
 
     Attributes:
+        owners: The rank that has the arrays of the update, by tensor; None for a single rank.
         average: Averaged gradients.
         carries: Rounding errors of weights in 16 bits; empty if there are none.
         update: State of the corrected update, or None.
         forecaster: What forecasts the tensors, or None.
-        owners: ``owned_by``.
     """
 
     def __init__(
@@ -67,15 +52,15 @@ class Memory:
         tensors: Sequence[Tensor],
         history: str,
         momentum: float,
-        owned_by: list[int] | None,
+        owners: list[int] | None,
     ) -> None:
         values = [shards.local(p) for p in tensors]
         half = any(x.dtype in lists.HALF for x in values)
         update = treatment.update
-        self.owners = owned_by
+        self.owners = owners
         self.average = lists.zeros(values, history)
         self.carries = lists.zeros(values) if half else []
-        self.update = _update_state(update, tensors, history, owned_by) if update else None
+        self.update = _update_state(update, tensors, history, owners) if update else None
         self.forecaster: Forecaster | None = None
         if treatment.predictor is not None:
             # Runs without predicted steps import nothing about forecasts.
@@ -97,9 +82,9 @@ class Memory:
     def fetch(self, name: str, k: int, tensor: Tensor) -> Tensor:
         """Return a tensor of :meth:`owned` on every rank; all of them have to call it."""
         value = self.owned()[name][k]
-        if self.owners is None or not owners.stays(value, tensor):
+        if self.owners is None or not stays(value, tensor):
             return value
-        return owners.fetch(value, self.owners[k], tensor)
+        return fetch(value, self.owners[k], tensor)
 
     @property
     def held_bytes(self) -> int:
@@ -128,13 +113,11 @@ class Memory:
             self.forecaster.inherit(other.forecaster, pairs)
 
     def save(self, tensors: Sequence[Tensor], *, whole: bool) -> dict[str, Any] | None:
-        """Return counts, numbers and arrays.
+        """Return counts, numbers and arrays about the parameters ``tensors``.
 
-        Args:
-            tensors: The parameters.
-            whole: Whether to get full tensors, and arrays of other owners; every rank has to call
-                it. If parameters are sharded, rank 0 gets them on its host, and all other ranks get
-                None. Otherwise each rank gets what it has.
+        With ``whole`` these are full tensors, and arrays of other owners; every rank has to call
+        it. If parameters are sharded, rank 0 gets them on its host, and all other ranks get None.
+        Otherwise each rank gets what it has.
         """
         own = self.forecaster.state_dict() if self.forecaster is not None else {}
         window = own.get("window")
@@ -174,7 +157,7 @@ def _on_host(window: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     names = "moved", "forecast", "before", "drift"
     held = {name: [x.cpu() for x in window[name]] for name in names}
-    return {**window, **held, "rates": float(window["rates"])}
+    return {**window, **held}
 
 
 def _update_state(
@@ -188,6 +171,6 @@ def _update_state(
     together: dict[str, list[Tensor]] = {}
     for p, x, owner in zip(tensors, like, owned_by, strict=True):
         for name, (array,) in update.init([x], history).arrays.items():
-            elsewhere = owner != processes.rank() and owners.stays(array, p)
+            elsewhere = owner != processes.rank() and stays(array, p)
             together.setdefault(name, []).append(array.to("meta") if elsewhere else array)
     return UpdateState(together)

@@ -26,7 +26,7 @@ class Options(NamedTuple):
     """How a parameter is updated.
 
     Args:
-        rate: Learning rate: a number, or a tensor if reading it would wait for the device.
+        rate: Learning rate; one in a tensor on a device is read, which waits.
         shrink: Fraction of the weights that decoupled weight decay removes in one update.
         coupled: Multiple of the weights that coupled weight decay adds to ``sign`` times the
             gradient.
@@ -34,8 +34,8 @@ class Options(NamedTuple):
             learning rate, else 1.
     """
 
-    rate: float | Tensor
-    shrink: float | Tensor
+    rate: float
+    shrink: float
     coupled: float
     sign: float
 
@@ -52,8 +52,8 @@ class _OptionsById(dict[int, Options]):
 class OptimizerWrapper:
     """Reports the updates of torch optimizers, and skips single updates.
 
-    They go against the gradient, unless ``maximize`` is set or the learning rate is a negative
-    number on the host. Weight decay may change during a run if its option is ``weight_decay``.
+    They go against the gradient, unless ``maximize`` is set or the learning rate is negative.
+    Weight decay may change during a run if its option is ``weight_decay``.
 
     Args:
         optimizers: One torch optimizer or several; they are not modified.
@@ -100,13 +100,6 @@ class OptimizerWrapper:
             content += [p.is_meta for p in listed]
         return tuple(content)
 
-    def places(self) -> tuple[int, ...]:
-        """Return a value that changes if parameters move to other memory."""
-        tensors = self.parameters()
-        if shards.any_sharded(tensors):
-            tensors = [shards.local(p) for p in tensors]
-        return tuple(map(Tensor.data_ptr, tensors))
-
     def momentum(self, index: int) -> float:
         """Return ``betas[0]`` or ``momentum`` of an optimizer, the largest of a cycle, or 0."""
         group = self.optimizers[index].param_groups[0]
@@ -121,10 +114,8 @@ class OptimizerWrapper:
         """Return how one optimizer, or all, update each parameter at the moment, by ``id``."""
         by_id = _OptionsById()
         for group, rule in self._ruled(index):
-            rate = group["lr"]
-            on_device = isinstance(rate, Tensor) and rate.device.type != "cpu"
-            rate = rate if on_device else float(rate)
-            turn = -1.0 if not on_device and rate < 0 else 1.0
+            rate = float(group["lr"])
+            turn = -1.0 if rate < 0 else 1.0
             sign = -turn if group.get("maximize") else turn
             shrink = rule.decay * rate if rule.by_rate and rule.decay else rule.decay
             options = Options(rate, shrink, turn * rule.coupled, sign)

@@ -27,7 +27,7 @@ def norms(tensors: Sequence[Tensor], counts: Counts) -> Tensor:
 
 
 def slopes(
-    updates: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[float | Tensor]],
+    updates: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[float]],
     averages: Sequence[Tensor],
     directions: Sequence[Tensor],
     counts: Counts = None,

@@ -23,12 +23,12 @@ class WeightDelta:
     Args:
         names: Names of the K parameters, such as ``"encoder.0.weight"``.
         directions: Tensors d_k, shaped like the parameters, in units of the parameters.
-        factors: f_k, dimensionless: numbers, or 0-dim tensors on the parameters' device.
+        factors: f_k, dimensionless numbers.
     """
 
     names: tuple[str, ...]
     directions: tuple[Tensor, ...]
-    factors: tuple[float | Tensor, ...]
+    factors: tuple[float, ...]
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.directions) == len(self.factors):
@@ -70,7 +70,7 @@ class Movement:
     Args:
         delta: The movement.
         parameters: The parameters, one per name.
-        local: Returns the weights of a parameter: its local shard, wherever it is now.
+        local: Returns the local shard of a parameter, wherever it is now.
         written: Called after every write.
         carries: Kahan compensation of half-precision weights by name, in 32 bits; updated in place.
     """
@@ -103,8 +103,6 @@ class Movement:
             for value, direction, factor, carry in columns:
                 if carry is not None:
                     write_rounded(value, value.float() + factor * upcast(direction), carry)
-                elif isinstance(factor, Tensor) or value.dtype in HALF:
-                    value.add_((factor * upcast(direction)).to(value.dtype))
                 else:
                     plain.append((value, direction, factor))
             if plain:

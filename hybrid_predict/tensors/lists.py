@@ -60,49 +60,36 @@ def check_forms(subject: str, like: Mapping[str, Tensor], tensors: Sequence[Any]
             raise PredictorError(subject, expected, (tuple(tensor.shape), str(tensor.device)))
 
 
-def scaled(values: Tensor, factors: Sequence[float | Tensor]) -> Tensor:
-    """Multiply one value per tensor, shape (K,), by numbers or 0-dim tensors.
+def scaled(values: Tensor, factors: Sequence[float]) -> Tensor:
+    """Multiply one value per tensor, shape (K,), by a number each.
 
     Numbers are not copied to a device, because this would wait for it.
     """
-    numbers = _numbers(factors)
-    if numbers is None:
-        return torch.stack([value * factor for value, factor in zip(values, factors, strict=True)])
-    if len(set(numbers)) < 2:
-        return values * numbers[0] if numbers and numbers[0] != 1.0 else values
+    if len(set(factors)) < 2:
+        return values * factors[0] if factors and factors[0] != 1.0 else values
     if values.device.type == "cpu":
-        return values * values.new_tensor(numbers)
-    return torch.stack(torch._foreach_mul(list(values), numbers))
+        return values * values.new_tensor(factors)
+    return torch.stack(torch._foreach_mul(list(values), list(factors)))
 
 
-def add_scaled(
-    target: Sequence[Tensor], other: Sequence[Tensor], factors: Sequence[float | Tensor]
-) -> None:
+def add_scaled(target: Sequence[Tensor], other: Sequence[Tensor], factors: Sequence[float]) -> None:
     """Add factors[k] * other[k] to each target[k], in place."""
-    numbers = _numbers(factors)
     # In half precision the product would be rounded before the addition.
-    if numbers and len(set(numbers)) == 1 and target[0].dtype not in HALF:
-        torch._foreach_add_(list(target), list(other), alpha=numbers[0])
+    if len(set(factors)) == 1 and target[0].dtype not in HALF:
+        torch._foreach_add_(list(target), list(other), alpha=factors[0])
         return
     for x, y, factor in zip(target, other, factors, strict=True):
-        if isinstance(factor, Tensor):
-            x.add_(upcast(y) * factor)
-        else:
-            x.add_(y, alpha=factor)
+        x.add_(y, alpha=factor)
 
 
 def differences(
-    left: Sequence[Tensor], right: Sequence[Tensor], factors: Sequence[float | Tensor]
+    left: Sequence[Tensor], right: Sequence[Tensor], factors: Sequence[float]
 ) -> list[Tensor]:
     """Return left[k] - factors[k] * right[k] in at least 32 bits, as new tensors."""
-    numbers = _numbers(factors)
-    if numbers and len(set(numbers)) == 1 and not {x.dtype for x in left} & HALF:
-        return list(torch._foreach_sub(list(left), list(right), alpha=numbers[0]))
+    if len(set(factors)) == 1 and not {x.dtype for x in left} & HALF:
+        return list(torch._foreach_sub(list(left), list(right), alpha=factors[0]))
     triples = zip(map(upcast, left), map(upcast, right), factors, strict=True)
-    return [
-        x - factor * y if isinstance(factor, Tensor) else torch.sub(x, y, alpha=factor)
-        for x, y, factor in triples
-    ]
+    return [torch.sub(x, y, alpha=factor) for x, y, factor in triples]
 
 
 def average(means: Sequence[Tensor], values: Sequence[Tensor], decay: float) -> None:
@@ -171,22 +158,8 @@ def size(number: float | Tensor) -> Any:
     return abs(number)
 
 
-def largest(numbers: Sequence[float | Tensor]) -> float | Tensor:
-    """Return the largest size of numbers, a tensor if one of them is a tensor."""
-    if {*map(type, numbers)} <= {float}:
-        return max(map(abs, numbers), default=0.0)  # type: ignore[type-var, return-value]
-    known = max((abs(number) for number in numbers if not isinstance(number, Tensor)), default=0.0)
-    tensors = [abs(number) for number in numbers if isinstance(number, Tensor)]
-    return torch.stack(tensors).amax().clamp_min(known) if tensors else known
-
-
 def clear(tensors: Sequence[Tensor], masks: Sequence[Tensor | None]) -> None:
     """Set the masked entries of tensors to zero."""
     for x, mask in zip(tensors, masks, strict=True):
         if mask is not None:
             x.masked_fill_(mask, 0.0)
-
-
-def _numbers(factors: Sequence[float | Tensor]) -> list[float] | None:
-    """Return the factors if all are plain numbers, else None."""
-    return list(factors) if {*map(type, factors)} <= {float, int} else None  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import UNGATED
-from loops import Run, full_step, make_config, net, normal, same_bits, weights
+from loops import Run, make_config, net, normal, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine
@@ -153,24 +153,6 @@ def test_weights_in_new_memory_after_each_step_train_as_those_in_place():
     assert runs[0][1] > 0
 
 
-def test_memory_that_parameters_come_to_share_is_left_to_the_optimizer():
-    def grouped():
-        return {name for group in run.engine._state.groups for name in group.names}
-
-    run, pair = run_of(), {"2.weight", "4.weight"}
-    for _ in range(6):
-        run.step()
-        clamped(run.model, in_place=False)
-    assert pair <= grouped()
-    run.model[4].weight.data = run.model[2].weight.data
-    run.step()
-    assert not pair & grouped()
-    assert any("share memory" in reason for reason in run.reasons)
-    run.model[4].weight.data = run.model[2].weight.data.clone()
-    run.step()
-    assert pair <= grouped()
-
-
 def left(run):
     (group,) = run.optimizer.param_groups
     group["params"] = [p for p in group["params"] if p is not run.model[2].weight]
@@ -227,16 +209,3 @@ def test_what_changes_inside_a_step_is_followed(steps, change, place):
     assert run.engine.ledger.undone_steps == 0
     assert run.engine.ledger.predicted_steps > 5
     assert not run.engine.ledger.fell_back
-
-
-def test_tensors_without_values_and_buffers_that_cannot_change_are_left_out():
-    model = net(*WIDTHS)
-    model.register_parameter("later", nn.Parameter(torch.empty(4, 4, device="meta")))
-    with torch.inference_mode():
-        model.register_buffer("table", torch.ones(4))
-    optimizer = adamw(model.parameters())
-    engine = HybridEngine(model, optimizer, make_config())
-    while not engine.done:
-        full_step(engine, [optimizer], lambda: loss(model, engine.ledger.full_steps))
-    assert engine.ledger.predicted_steps > 10
-    assert not engine.ledger.events

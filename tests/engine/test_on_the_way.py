@@ -45,24 +45,6 @@ def test_a_learning_rate_in_a_tensor_stays_the_same_tensor_after_an_undone_verdi
     assert optimizer.param_groups[0]["lr"] is rate
 
 
-def test_a_resumed_run_knows_nothing_of_the_forecasts_of_another_predictor():
-    bench = Bench(make_config(total_steps=200, speedup=1.5, predictors={"hidden": "fitted"}))
-    bench.train(60)
-    state = bench.engine.state_dict()
-    assert bench.engine._policy.confidences
-    again = Bench(make_config(total_steps=200, speedup=1.5, predictors={"hidden": "momentum"}))
-    again.engine.load_state_dict(state)
-    assert not again.engine._policy.confidences
-
-
-def test_an_engine_forgets_movement_if_the_run_has_gone_on_without_it():
-    bench = Bench(make_config(total_steps=200))
-    bench.train(60)
-    bench.engine.load_state_dict(bench.engine.state_dict(), steps=150)
-    assert not bench.engine._policy.confidences
-    assert not any(group._moved for group in bench.engine._groups)
-
-
 def test_a_layer_of_another_size_under_the_same_name_is_corrected_and_learnt_anew():
     model = net(6, 8, 8, 3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -109,13 +91,6 @@ def test_an_optimizer_that_goes_uphill_is_left_to_itself():
         return weights(run.finish().model)
 
     assert same_bits(trained({"hidden": "spectral"}), trained({}))
-
-
-def test_memory_of_weights_is_not_kept_by_a_detached_engine():
-    bench = Bench(make_config())
-    bench.train(6)
-    bench.engine.detach()
-    assert not any(group._local for group in bench.engine._groups)
 
 
 def test_windows_of_one_kind_that_close_apart_do_not_measure_persistence():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import OPTIMIZERS, UNGATED
-from loops import Bench, Run, full_step, load, make_config, net, normal, same_bits, save
+from loops import Bench, Run, load, make_config, net, normal, same_bits, save
 from torch.optim.lr_scheduler import LambdaLR
 
 from hybrid_predict import HybridConfig, MomentumPredictor
@@ -83,24 +83,6 @@ def test_the_first_step_is_a_full_one_in_the_shortest_runs(total):
     records = bench.finish()
     assert records[0].predicted == 0
     assert sum(record.ticks for record in records) == total
-
-
-def test_predicted_steps_of_unknown_length_do_not_change_the_mean_length():
-    """Their lengths are measured with the gradients of the verifying step, which may have none."""
-    bench, lengths = Bench(make_config(predictors=UNGATED, total_steps=200)), []
-
-    def drop_gradients():
-        if 3 <= bench.taken < 6:
-            bench.model[0].weight.grad = bench.model[3].weight.grad = None
-
-    while not bench.engine.done:
-        record = full_step(bench.engine, [bench.optimizer], bench.loss, drop_gradients)
-        bench.taken += 1
-        lengths += [record.length] if record.predicted else []
-    known = [length for length in lengths if length is not None]
-    assert lengths[0] is None
-    assert 2 < len(known) < len(lengths) == bench.engine.ledger.predicted_steps
-    assert 0 < min(known) <= bench.engine.ledger.mean_length <= max(known)
 
 
 def test_full_steps_after_the_last_step_are_plain_training_and_tick_nothing():

@@ -71,26 +71,19 @@ def test_a_bad_loss_is_known_before_the_update_and_undoes_predicted_steps():
 
 
 def test_a_batch_that_raises_undoes_the_predicted_steps_before_it():
-    bench, seen = Bench(None, "conv"), {}
+    shop = Workshop(make_config())
+    shop.steps(VERIFYING)
+    before, moved = weights(shop.bench.model), []
 
-    class Failing(TorchModel):
-        def forward(self, batch):
-            seen["moved"] = weights(self.module)
-            if batch == VERIFYING:
-                raise KeyboardInterrupt
-            return super().forward(batch)
+    def fail(*_):
+        moved.append(weights(shop.bench.model))
+        raise KeyboardInterrupt
 
-    def batches():
-        for k in range(20):
-            seen["verified"] = weights(bench.model)
-            yield k
-
-    model = Failing(bench.model, lambda model, k: bench.case.loss(model, bench.case.batch(k)))
-    trainer = HybridTrainer(model, OptimizerWrapper(bench.optimizer), make_config())
+    shop.bench.model.register_forward_pre_hook(fail)
     with pytest.raises(KeyboardInterrupt):
-        trainer.fit(batches())
-    assert not same_bits(seen["moved"], seen["verified"])
-    assert same_bits(weights(bench.model), seen["verified"])
+        shop.trainer.step(VERIFYING)
+    assert not same_bits(moved[0], before)
+    assert same_bits(weights(shop.bench.model), before)
 
 
 @pytest.mark.parametrize(
