@@ -169,7 +169,7 @@ class HybridEngine:
         waits = self._policy.awaits_skill
         step.phase = phase(self.schedule, at, step.predicted, waiting=waits, plain=state.over)
         step.opened_at = perf_counter()
-        self.ledger.predict_seconds += step.opened_at - started
+        step.predict_seconds = step.opened_at - started
         if self._watching:
             self._operations.start(self._model, state.kinds.follower)
 
@@ -227,7 +227,7 @@ class HybridEngine:
             if index not in step.skipped and not (self._state.futile or groups.dormant):
                 correct = groups.period is not None and not cooling(self.schedule, self.position)
                 step.open_updates(groups.of(index), options, correct=correct)
-        self._count_seconds(step, started)
+        step.hook_seconds += perf_counter() - started
 
     def after_update(self, index: int) -> None:
         """Handle the hook right after optimizer number ``index`` has updated its parameters."""
@@ -243,12 +243,7 @@ class HybridEngine:
             step.learn(index, self.optimizer.options())  # some set their rate in a step
             self.mapper.written()
             step.close_update(index)
-        self._count_seconds(step, started)
-
-    def _count_seconds(self, step: Step, started: float) -> None:
-        seconds = perf_counter() - started
-        step.hook_seconds += seconds
-        self.ledger.correct_seconds += seconds
+        step.hook_seconds += perf_counter() - started
 
     def after_step(
         self, loss: Tensor | float | None = None, *, stop: bool | None = None
@@ -282,13 +277,8 @@ class HybridEngine:
             self._open.clear()
         if not self._watching:
             step.observe_plain(loss, stop)
-        ledger = self.ledger
-        seconds = max(0.0, started - step.opened_at - step.hook_seconds)
-        ledger.full_seconds += seconds  # of the user's code
-        if step.number == 1:
-            ledger.startup_seconds = seconds
         record = self._state.advance(step)
-        ledger.predict_seconds += perf_counter() - started
+        step.add_seconds(self.ledger, started, perf_counter())
         return record
 
     def _close(self, step: Step, loss: Tensor | float | None, *, counted: bool, stop: bool) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.groups.group import Group, OpenUpdate
-from hybrid_predict.ledger import GradientInfo
+from hybrid_predict.ledger import GradientInfo, SavingsLedger
 from hybrid_predict.model.buffers import BufferCopies
 from hybrid_predict.model.gradients import dense_gradients, gradient_norms
 from hybrid_predict.model.module_hooks import watch_state_dict
@@ -37,15 +37,10 @@ UNCOUNTED = "a state was saved between an update and after_step(), so it does no
 
 @final
 class Part(NamedTuple):
-    """Numbers of a full step on the device.
+    """Numbers of a full step on the device."""
 
-    Args:
-        norms: Norms of this rank's shards; their squares add up over the ranks.
-        sums: Numbers that add up over the ranks.
-    """
-
-    norms: Tensor
-    sums: Tensor
+    norms: Tensor  # of this rank's shards; their squares add up over the ranks
+    sums: Tensor  # what adds up over the ranks
 
 
 Numbers = tuple[list[float], list[float]]
@@ -99,7 +94,7 @@ class Step:
         self.corrected = False
         self.calls: Counter[int] = Counter()  # updates so far, by number of the optimizer
         self.active: int | None = None  # the optimizer that is updating
-        self.opened_at = self.hook_seconds = 0.0
+        self.hook_seconds = self.predict_seconds = self.opened_at = 0.0
         # What was measured, as far as it is read:
         self.held = ""  # why the predicted steps are undone; empty if they stand
         self.loss: float | None = None  # mean over the ranks
@@ -403,6 +398,15 @@ class Step:
         for key, steps, _ in self.closed:
             self.windows.append((key, Window(steps, *others[:size])))
             others = others[size:]
+
+    def add_seconds(self, ledger: SavingsLedger, closed_at: float, ended_at: float) -> None:
+        """Add the host seconds of user code, corrections, and predictions to the ledger."""
+        seconds = max(0.0, closed_at - self.opened_at - self.hook_seconds)
+        ledger.full_seconds += seconds
+        if self.number == 1:
+            ledger.startup_seconds = seconds
+        ledger.correct_seconds += max(0.0, self.hook_seconds)
+        ledger.predict_seconds += max(0.0, self.predict_seconds + ended_at - closed_at)
 
     def _unread(self) -> list[str]:
         return [name for name in self._gradients if name not in self.norms]

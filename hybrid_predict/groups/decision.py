@@ -76,10 +76,8 @@ class KindDecision:
     ) -> tuple[bool, list[str]]:
         """Decide the kinds of the parameters of optimizers, if a loss was observed or it is late.
 
-        Every rank has to call it; the result of rank 0 counts.
-
-        Returns:
-            Whether a kind has changed, and events for the ledger.
+        Every rank has to call it; the result of rank 0 counts. Return whether a kind has changed,
+        and events for the ledger.
         """
         before = self._mapper.kinds
         events = []
@@ -117,10 +115,7 @@ class KindDecision:
         return "; ".join(parts)
 
     def load(self, kinds: dict[str, str], pending: Sequence[int]) -> None:
-        """Load kinds by name, without overrides, and the numbers of undecided optimizers.
-
-        Parameters that a state does not have keep their kinds.
-        """
+        """Load kinds by name; parameters that a state does not have keep theirs."""
         self._mapper.assign(kinds)
         self.pending = {*pending} & set(range(len(self._optimizer.optimizers)))
 

@@ -36,11 +36,6 @@ class Groups:
     """Groups the trained tensors by kind and optimizer, and forecasts their movement.
 
     The policy, which decides about predicted steps, follows changes of groups and budget.
-
-    Attributes:
-        left_out: Reasons for leaving tensors to the optimizer, as events for the ledger.
-        period: Full steps from one correction of a tensor to the next; None if nothing is
-            corrected, as no period is within the budget.
     """
 
     def __init__(
@@ -60,10 +55,11 @@ class Groups:
         self._updates = {kind: update for kind, update in updates.items() if update.share > 0}
         self._predictors = _predictors(config)
         self._groups: list[Group] = []
-        self.left_out: set[str] = set()
+        self.left_out: set[str] = set()  # why tensors are left to the optimizer, as events
         self._calls: Counter[int] = Counter()
         self._layout: tuple[Any, ...] = ()
         self._budget: float | None = None
+        # Full steps from one correction of a tensor to the next; None if none is in the budget.
         self.period: int | None = 1
         self.refresh()
 
@@ -205,10 +201,9 @@ class Groups:
         return list(parts.values())
 
     def apply_budget(self, budget: float) -> float:
-        """Choose the shortest period with which corrections stay within a budget.
+        """Choose the shortest period for a budget of operations per full step on this rank.
 
-        It is the number of operations that correcting may add to a full step on this rank. Return
-        how many it adds on average.
+        Return how many operations corrections then add on average.
         """
         self._budget = budget
         self.period = shortest_period(self.operations, budget)
@@ -240,10 +235,7 @@ class Groups:
     def forecast(self, options: Mapping[int, Options]) -> tuple[Forecast, bool]:
         """Forecast the movement of one predicted step, for all groups together.
 
-        Advances that were measured at much smaller learning rates begin anew before.
-
-        Returns:
-            The forecast, and whether any advance has begun anew.
+        Return also whether advances that were measured at much smaller learning rates began anew.
 
         Raises:
             PredictorError: If a predictor returns a forecast of the wrong form.
@@ -282,11 +274,8 @@ class Groups:
         They still show skill and length, but are not those after the forecasts of the latest.
         """
         groups = Counter(part.key for part in self._policy.parts)
-        closed = Counter(key for key, _ in windows)
-        return [
-            (key, each if closed[key] == groups[key] else each._replace(steps=0, late=0.0))
-            for key, each in windows
-        ]
+        groups.subtract(key for key, _ in windows)
+        return [(k, w._replace(steps=0, late=0.0) if groups[k] else w) for k, w in windows]
 
     def free(self) -> None:
         """Free all memory for the rest of the run."""

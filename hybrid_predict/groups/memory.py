@@ -37,12 +37,7 @@ class Treatment(NamedTuple):
 class Memory:
     """The arrays of a group, which begin as before its first full step.
 
-    Attributes:
-        owners: The rank that has the arrays of the update, by tensor; None for a single rank.
-        average: Averaged gradients.
-        carries: Rounding errors of weights in 16 bits; empty if there are none.
-        update: State of the corrected update, or None.
-        forecaster: What forecasts the tensors, or None.
+    ``owners`` are the ranks that have the arrays of the update, by tensor; None for a single rank.
     """
 
     def __init__(
@@ -58,8 +53,8 @@ class Memory:
         half = any(x.dtype in lists.HALF for x in values)
         update = treatment.update
         self.owners = owners
-        self.average = lists.zeros(values, history)
-        self.carries = lists.zeros(values) if half else []
+        self.average = lists.zeros(values, history)  # of gradients
+        self.carries = lists.zeros(values) if half else []  # rounding errors of 16-bit weights
         self.update = _update_state(update, tensors, history, owners) if update else None
         self.forecaster: Forecaster | None = None
         if treatment.predictor is not None:
@@ -134,11 +129,7 @@ class Memory:
         return None if collected is None else {**collected, "windows": windows}
 
     def load(self, saved: dict[str, Any], tensors: Sequence[Tensor]) -> None:
-        """Load a state of :meth:`save`, gathered or local.
-
-        Raises:
-            ValueError: If an array has another shape.
-        """
+        """Load a state of :meth:`save`, gathered or local."""
         owned = self.owned()
         parts = {name: value for name, value in saved.items() if name not in owned}
         state = {**saved, **shards.shard_state(parts, tensors)}

@@ -5,13 +5,7 @@ from dataclasses import asdict
 import pytest
 import torch
 from cases import EVERY_KIND
-from loops import (
-    Bench,
-    Run,
-    hurry,
-    make_config,
-    net,
-)
+from loops import Bench, Run, hurry, make_config, net
 
 from hybrid_predict import HybridConfig
 from hybrid_predict.config import MOST_PREDICTED

@@ -11,7 +11,6 @@ from loops import Run, normal, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridConfig, MomentumPredictor
-from hybrid_predict.groups import groups
 from hybrid_predict.ledger import FELL_BACK, Phase
 from hybrid_predict.policy import budget
 
@@ -76,34 +75,6 @@ def test_a_resumed_run_goes_on_within_a_period():
     other.engine.load_state_dict(half.engine.state_dict())
     assert period(other) == period(half) > 1 and 9 % period(half)
     assert same_bits(weights(other.train(9).model), weights(half.train(9).model))
-
-
-class Experts(nn.Module):
-    """Two layers of which each batch takes one, in turn."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.head = nn.Linear(8, 48), nn.Linear(48, 4)
-        self.experts = nn.ModuleList(nn.Linear(48, 48) for _ in range(2))
-
-    def forward(self, x, k):
-        return self.head(self.experts[k % 2](torch.tanh(self.inner(x))))
-
-
-def test_layers_without_a_gradient_in_every_full_step_have_their_turns(monkeypatch):
-    period = 4
-    monkeypatch.setattr(groups, "shortest_period", lambda operations, allowed: period)
-    torch.manual_seed(0)
-    model = Experts()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    config = HybridConfig(speedup=1, total_steps=100, cooldown_steps=0)
-    run = Run(model, optimizer, config, lambda model, k: model(normal(k, 16, 8), k).square().mean())
-    engine = run.train(48).engine
-    (group,) = (g for g in engine._groups if g.treatment.update)
-    for name, count in zip(group.names, group.memory.update.arrays["steps"], strict=True):
-        updates = 24 if "experts" in name else 48
-        assert abs(int(count) - updates / period) <= 1
-    assert engine.ledger.corrected_steps == 48
 
 
 def test_where_nothing_can_be_counted_matrices_are_corrected_in_every_full_step():

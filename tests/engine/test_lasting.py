@@ -6,9 +6,7 @@ from loops import Run, full_step, hurry, net
 
 from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.groups.group import REST_STEPS
-from hybrid_predict.policy.policy import (
-    NOT_UPDATED,
-)
+from hybrid_predict.policy.policy import NOT_UPDATED
 
 SETTINGS = {"total_steps": 300, "max_overhead": 1e9}
 

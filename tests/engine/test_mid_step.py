@@ -7,7 +7,6 @@ import torch
 from loops import Bench, make_config, same_bits, weights
 
 from hybrid_predict import HybridEngine, Verdict
-from hybrid_predict.policy.limits import IDLE
 from hybrid_predict.policy.verdict import READ
 from hybrid_predict.tensors.random_states import random_states, set_random_states
 
@@ -113,16 +112,3 @@ def test_weights_that_are_loaded_inside_a_step_stay():
     assert same_bits(weights(bench.model), wanted)
     bench.finish()
     assert bench.engine.ledger.steps == 30
-
-
-def test_a_loop_that_reads_in_every_step_gets_a_pause():
-    bench = verifying("mlp", total_steps=60)
-    while not bench.engine.done:
-        bench.engine.before_step()
-        bench.loss().backward()
-        bench.model.state_dict()
-        bench.optimizer.step()
-        bench.optimizer.zero_grad()
-        bench.engine.after_step()
-    pauses = bench.engine._policy.limits.pauses
-    assert pauses and bench.engine.ledger.undone_steps == IDLE * pauses

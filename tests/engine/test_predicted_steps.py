@@ -1,14 +1,11 @@
 """A run of N steps takes fewer full steps, and weights move between them as forecast."""
 
 import pytest
-import torch
 from cases import OPTIMIZERS, UNGATED
 from loops import Bench, Run, load, make_config, net, normal, same_bits, save
 from torch.optim.lr_scheduler import LambdaLR
 
-from hybrid_predict import HybridConfig, MomentumPredictor
-
-DECAY, COEFFICIENT = 0.9, 0.5
+from hybrid_predict import HybridConfig
 
 
 class Scheduled(Run):
@@ -48,33 +45,6 @@ def test_a_run_of_300_steps_takes_200_full_steps():
     assert [r.ticks for r in run.records] == [1 + r.predicted for r in run.records]
     assert ledger.saved_steps_fraction == pytest.approx(1 / 3)
     assert ledger.corrected_steps == 200 - 15  # the cooldown is left to the optimizer
-
-
-@pytest.mark.parametrize(
-    ("updates", "optimizer"), [({"hidden": "spectral"}, "adamw"), ({}, "sgd")], ids=str
-)
-def test_weights_move_by_coefficient_times_rate_times_drift(updates, optimizer):
-    predictor = MomentumPredictor(decay=DECAY, coefficient=COEFFICIENT, gated=False)
-    run = Scheduled(
-        60,
-        optimizer,
-        schedule=lambda step: 1.0 - step / 80,
-        speedup=1.5,
-        updates=updates,
-        predictors={"hidden": predictor},
-    ).finish()
-    drift = {name: torch.zeros_like(run.inside[0][name]) for name in ("0.weight", "2.weight")}
-    for t, record in enumerate(run.records):
-        for name, moved in run.between[t].items():
-            wanted = torch.zeros_like(moved)
-            if name in drift:
-                wanted = record.predicted * COEFFICIENT * run.rates[t] * drift[name]
-            torch.testing.assert_close(moved, wanted, rtol=1e-4, atol=1e-6)
-        decay = min(DECAY, 1 - 1 / (t + 1))
-        for name in drift:
-            unit = run.inside[t][name] / run.rates[t]
-            drift[name] = decay * drift[name] + (1 - decay) * unit
-    assert sum(record.predicted for record in run.records) == 20
 
 
 @pytest.mark.parametrize("total", [1, 3])

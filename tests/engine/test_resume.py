@@ -2,16 +2,7 @@
 
 import pytest
 import torch
-from loops import (
-    NAN,
-    Bench,
-    hurry,
-    load,
-    make_config,
-    same_bits,
-    save,
-    spoil_with,
-)
+from loops import NAN, Bench, hurry, load, make_config, same_bits, save, spoil_with
 
 from hybrid_predict import SpectralUpdate
 from hybrid_predict.errors import UsageError

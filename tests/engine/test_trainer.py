@@ -3,7 +3,6 @@
 import pytest
 from loops import NAN, Bench, make_config, same_bits, weights
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
 
 from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel, Verdict
 from hybrid_predict.errors import ConfigError
@@ -12,16 +11,11 @@ from hybrid_predict.errors import ConfigError
 class Workshop:
     """A trainer on the same model, batches and optimizer as a :class:`Bench`."""
 
-    def __init__(self, config, spoiled=None, scheduled=False):
+    def __init__(self, config, spoiled=None):
         self.bench = Bench(None, "conv")
         self.spoiled = spoiled or {}
-        scheduler = LambdaLR(self.bench.optimizer, lambda tick: 0.9**tick) if scheduled else None
-        self.scheduler = scheduler
         self.trainer = HybridTrainer(
-            TorchModel(self.bench.model, self.loss),
-            OptimizerWrapper(self.bench.optimizer),
-            config,
-            scheduler,
+            TorchModel(self.bench.model, self.loss), OptimizerWrapper(self.bench.optimizer), config
         )
 
     def loss(self, model, k):
@@ -42,16 +36,6 @@ def test_trainer_takes_the_same_steps_as_the_loop_by_hand(changes):
     results = shop.steps(12)
     assert same_bits(shop.bench.trace(), expected)
     assert [r.record.ticks for r in results] == [r.ticks for r in records]
-
-
-def test_scheduler_follows_the_clock():
-    shop = Workshop(make_config(speedup=2), scheduled=True)
-    ticks = 0
-    while not shop.trainer.done:
-        ticks += shop.trainer.step(ticks).record.ticks
-        assert shop.scheduler.last_epoch == ticks == shop.trainer.ledger.steps
-    assert ticks == 30
-    assert shop.bench.optimizer.param_groups[0]["lr"] == pytest.approx(0.01 * 0.9**30)
 
 
 VERIFYING = 3

@@ -4,17 +4,7 @@ import copy
 
 import pytest
 import torch
-from loops import (
-    INF,
-    NAN,
-    SPOILERS,
-    Bench,
-    Run,
-    full_step,
-    make_config,
-    net,
-    same_bits,
-)
+from loops import INF, NAN, SPOILERS, Bench, Run, full_step, make_config, net, same_bits
 from verifying import EVERY_OPTIMIZER, kept
 from verifying import run as verifying
 
