@@ -48,7 +48,7 @@ def slopes(
     moved = lists.differences(after, before, factors)
     norms = lists.norms(moved)
     # One buffer at a time: each is as large as all tensors together.
-    along = lists.dots_overwriting(moved, averages)
+    along = lists.dots(moved, averages, overwrite=True)
     del moved
     products = torch.cat([along, lists.dots(directions, averages)])
     if counts is not None:

@@ -129,28 +129,24 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(list(tensors), 2, widest(tensors)))
 
 
-def dots(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-    """Return the inner product of each pair of tensors, shape (K,), at least 32-bit."""
+def dots(left: Sequence[Tensor], right: Sequence[Tensor], *, overwrite: bool = False) -> Tensor:
+    """Return the inner product of each pair of tensors, shape (K,), at least 32-bit.
+
+    With ``overwrite`` the left tensors may be overwritten with products of entries.
+    """
     if not left:
         return torch.zeros(0)
-    return torch.stack([x.sum() for x in torch._foreach_mul(*_alike(left, right))])
-
-
-def dots_overwriting(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-    """Return `dots`; the left tensors may be overwritten with the products of the entries."""
-    if not left:
-        return torch.zeros(0)
-    products, factors = _alike(left, right)
-    torch._foreach_mul_(products, factors)
+    products = list(left)
+    factors = list(right)
+    if {x.dtype for x in (*left, *right)} != {torch.float32}:
+        kind = widest([*left, *right])
+        products = [x.to(kind) for x in left]
+        factors = [y.to(kind) for y in right]
+    if overwrite:
+        torch._foreach_mul_(products, factors)
+    else:
+        products = list(torch._foreach_mul(products, factors))
     return torch.stack([x.sum() for x in products])
-
-
-def _alike(left: Sequence[Tensor], right: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return tensors of the widest of their types; those that have it are not copied."""
-    if {x.dtype for x in (*left, *right)} == {torch.float32}:
-        return list(left), list(right)
-    kind = widest([*left, *right])
-    return [x.to(kind) for x in left], [y.to(kind) for y in right]
 
 
 def size(number: float | Tensor) -> Any:

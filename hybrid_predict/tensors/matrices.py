@@ -53,9 +53,9 @@ def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
     from its columns. Where the shorter side has a root, that is A or B, and O is not multiplied
     with it.
 
-    Tensors of more than two dimensions are read as matrices of shape (first, rest); if there are
-    fewer than two, P is M. Singular values that are not far below the largest become about one (0.6
-    to 1.3), not exactly one. Tensors of one shape are stacked and treated together.
+    Tensors of more than two dimensions are read as matrices of shape (first, rest). Singular values
+    that are not far below the largest become about one (0.6 to 1.3), not exactly one. Tensors of
+    one shape are stacked and treated together.
 
     Args:
         matrices: K tensors of at least 32 bits; the list is overwritten with the results.
@@ -68,21 +68,16 @@ def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
         height, width = as_matrix(shape)
         stack = torch.stack([matrices[k] for k in members])
         stack = stack if len(shape) == 2 else stack.reshape(-1, height, width)
-        if len(shape) > 1:
-            energies = [moments.energies[k] for k in members]
-            levels = [moments.levels[k] for k in members]
-            roots = [moments.roots[k] for k in members] if rooted else []
-            scales = _scales(stack, energies)
-            if rooted:  # in place of the scales of the shorter side
-                scales.pop(int(height > width))
-            for scale in scales:
-                stack.mul_(scale)
-            stack = _levelled(orthogonal(stack, roots), levels)
-            for scale in scales:
-                stack.mul_(scale)
-            stack.div_(lengths(stack))
-        else:
-            stack.div_(lengths(stack).neg_())
+        roots = [moments.roots[k] for k in members] if rooted else []
+        scales = _scales(stack, [moments.energies[k] for k in members])
+        if rooted:  # in place of the scales of the shorter side
+            scales.pop(int(height > width))
+        for scale in scales:
+            stack.mul_(scale)
+        stack = _levelled(orthogonal(stack, roots), [moments.levels[k] for k in members])
+        for scale in scales:
+            stack.mul_(scale)
+        stack.div_(lengths(stack))
         found = stack if len(shape) == 2 else stack.reshape(-1, *shape)
         for k, x in zip(members, found.contiguous().unbind(), strict=True):
             matrices[k] = x

@@ -97,7 +97,7 @@ class SpectralUpdate(AbstractUpdate):
         for x in like:
             rows, columns = as_matrix(x.shape)
             short = min(rows, columns)
-            side = short if x.dim() > 1 and short <= self.longest else 0
+            side = short if short <= self.longest else 0
             about: dict[str, Any] = {"dtype": widest([x]), "device": x.device}
             state["energies"].append(torch.zeros(rows + columns, **about))
             state["levels"].append(torch.zeros(rows, **about))

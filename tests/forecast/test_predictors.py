@@ -100,7 +100,7 @@ def test_an_unknown_predictor_is_refused_with_the_known_names():
 
 WEIGHT = torch.zeros(2, 3)
 ILL_FORMED = {
-    "array": (WeightDelta(("w",), (WEIGHT.numpy(),), (1.0,)), "a tensor for w"),
+    "array": (WeightDelta(("w",), (WEIGHT.numpy(),), (1.0,)), "a tensor of shape"),
     "factor": (WeightDelta(("w",), (WEIGHT,), ("long",)), "a number as factor"),
     "factors": (WeightDelta(("w",), (WEIGHT,), (torch.ones(2),)), "a number as factor"),
 }
