@@ -111,7 +111,10 @@ def moved(predicted_steps, length, full_steps=100, share=1.0):
     """A ledger of predicted steps of this length in drifts, for a share of the weights."""
     total = predicted_steps * length
     return SavingsLedger(
-        full_steps, predicted_steps=predicted_steps, predicted_length=total, advanced=share * total
+        full_steps,
+        predicted_steps=predicted_steps,
+        predicted_length=total,
+        advanced=share * total,
     )
 
 
