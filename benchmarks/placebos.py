@@ -32,7 +32,7 @@ class _Wrapped(AbstractPredictor):
     def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
         self.inner.observe(state, displacement)
 
-    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
+    def forecast(self, state: PredictorState, rates: Sequence[float]) -> WeightDelta:
         delta = self.inner.forecast(state, rates)
         directions = self._changed(delta.directions, state)
         return WeightDelta(delta.names, tuple(directions), delta.factors)

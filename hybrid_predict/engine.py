@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, NoReturn, final
 
@@ -30,100 +30,16 @@ from hybrid_predict.policy.policy import BEGUN_ANEW, Policy
 from hybrid_predict.policy.schedule import Schedule, cooling, phase
 from hybrid_predict.ranks import processes, shards
 from hybrid_predict.state import State
-from hybrid_predict.step import UNCOUNTED, Step, unmeasured
+from hybrid_predict.step import UNCOUNTED, Step
+
+logger = processes.rank_zero_logger(__name__)
 
 _ENGINES = WeakTensorKeyDictionary()
 """Weak reference to the engine of each parameter; two engines would correct an update twice."""
 
 
-class Uncopied:
-    """Base class of objects that are tied to one model by hooks, and so cannot be copied."""
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Refuse to be copied or pickled.
-
-        Raises:
-            UsageError: Always.
-        """
-        raise UsageError(
-            f"{type(self).__name__}: expected its state_dict() to be copied or pickled, got the "
-            "object itself. Make another one for a copy of the model, and load the state."
-        )
-
-
-def claim(engine: object, parameters: Iterable[Tensor]) -> None:
-    """Register an engine as the only one that trains these parameters.
-
-    Raises:
-        UnsupportedSetupError: If another engine that still exists has one of them.
-    """
-    for p in parameters:
-        owner = _ENGINES.get(p)
-        if owner is not None and owner() not in (None, engine):
-            raise UnsupportedSetupError(
-                "model",
-                "parameters that no other engine has",
-                "a model that another HybridEngine trains",
-                "Call detach() on the other engine first.",
-            )
-        _ENGINES[p] = weakref.ref(engine)
-
-
-def unclaim(engine: object, parameters: Iterable[Tensor]) -> None:
-    """Unregister an engine from these parameters, so that another one can train them."""
-    for p in parameters:
-        if (owner := _ENGINES.get(p)) is not None and owner() is engine:
-            del _ENGINES[p]
-
-
-def detach(open_steps: dict[str, Step], handles: list[Any], operations: OperationCounter) -> None:
-    """Undo the predicted steps that are not verified, and remove all hooks.
-
-    Args:
-        open_steps: The open full step, if any; the list is emptied.
-        handles: Handles of the hooks on the optimizers.
-        operations: Counter of operations; stopped.
-    """
-    operations.stop()
-    for step in open_steps.values():
-        step.undo("the engine was detached")
-    open_steps.clear()
-    for handle in handles:
-        handle.remove()
-
-
-@contextmanager
-def contained(
-    undo: Callable[[], None], fall_back: Callable[[str, Exception], None]
-) -> Iterator[None]:
-    """Run code of the plug-in; if it fails, undo the predicted steps and fall back.
-
-    Errors of this package (wrong arguments), those of a signal handler, and exceptions such as
-    ``KeyboardInterrupt`` are raised again after the undo. With several ranks, every error is raised
-    again, because the other ranks cannot know that this rank has fallen back and would wait for it
-    forever.
-
-    Args:
-        undo: Undoes the predicted steps and puts the gradients back, on any exception.
-        fall_back: Continues the run as plain training. It is called with the reason and the error.
-    """
-    try:
-        yield
-    except BaseException as error:
-        undo()
-        if not isinstance(error, Exception) or isinstance(error, HybridPredictError):
-            raise
-        if processes.size() > 1:
-            raise
-        raise_interrupt(error)
-        fall_back(f"the plug-in failed with {processes.summary(error)}", error)
-
-
-logger = processes.rank_zero_logger(__name__)
-
-
 @final
-class HybridEngine(Uncopied):
+class HybridEngine:
     """Corrects the updates of any torch training loop, and takes predicted steps between them.
 
     Between ``after_step`` and the next ``before_step``, all weights are verified by a full step. If
@@ -173,7 +89,6 @@ class HybridEngine(Uncopied):
         self.config = config
         self._model = model
         self._state = State(self.mapper, optimizer, config)
-        self._state.log_shortfall()
         self._open: dict[str, Step] = {}
         self._operations = OperationCounter(self.ledger)
         self._handles: list[Any] = []
@@ -183,7 +98,7 @@ class HybridEngine(Uncopied):
             if not self._groups.idle:
                 self._handles += optimizer.attach(weakref.ref(self))
         attached = self._open, self._handles, self._operations
-        self._finalizer = weakref.finalize(self, detach, *attached)
+        self._finalizer = weakref.finalize(self, _release, *attached)
         self._finalizer.atexit = False
 
     @property
@@ -207,13 +122,13 @@ class HybridEngine(Uncopied):
         return self._step is not None
 
     @property
-    def _watching(self) -> bool:
-        return bool(self._handles) and self._finalizer.alive and not self._state.over
-
-    @property
     def position(self) -> int:
         """Index of the next step, from 0, if the predicted steps of an open full step stand."""
         return self.ledger.steps + (0 if self._step is None else self._step.predicted)
+
+    @property
+    def _watching(self) -> bool:
+        return bool(self._handles) and self._finalizer.alive and not self._state.over
 
     @property
     def _policy(self) -> Policy:
@@ -226,10 +141,6 @@ class HybridEngine(Uncopied):
     @property
     def _step(self) -> Step | None:
         return self._open.get("step")
-
-    def _follow_parameters(self) -> None:
-        claim(self, self.optimizer.parameters())
-        self._state.log_left_out()
 
     def before_step(self, samples: int | None = None) -> None:
         """Open a full step, and take the predicted steps that are due before it.
@@ -251,7 +162,7 @@ class HybridEngine(Uncopied):
                 self.optimizer.forget_calls()
                 if self._groups.refresh():  # parameters were frozen, unfrozen or added
                     self._follow_parameters()
-                    self._state.apply_budget(step.number)
+                    state.apply_budget(step.number)
                 self._predict(step)
                 state.kinds.open()
         at = self.position - step.predicted
@@ -260,27 +171,79 @@ class HybridEngine(Uncopied):
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
         if self._watching:
-            self._operations.start(self._model, self._state.kinds.follower)
+            self._operations.start(self._model, state.kinds.follower)
+
+    def _predict(self, step: Step) -> None:
+        policy = self._policy
+        if self.config.shadow or policy.pausing(step.number):
+            return
+        count = policy.due(self.position)
+        forecast = None
+        anew = False
+        if count:
+            forecast, anew = self._groups.forecast(self.optimizer.options())
+        moves = forecast is not None and bool(forecast.delta.names)
+        shortfall = policy.shortfall(self.position, count, moves=moves)
+        if event := BEGUN_ANEW if anew else shortfall:
+            self._state.record_event(event, logging.INFO, step.number)
+        if forecast is not None and moves:
+            step.predict(self.mapper, forecast, count, self._groups.carries)
 
     def observe_loss(self, loss: Tensor | float) -> None:
         """Pass the loss, which the verdict may need, before an update that is given no closure.
 
-        Args:
-            loss: The training loss, 0-dim tensor or number. A tensor is only read by a verifying
-                step.
+        A 0-dim tensor is only read by a verifying step.
         """
         if self._step is not None:
             self._step.observe_loss(loss)
             self.observe_graph(loss)
 
     def observe_graph(self, loss: Tensor | float) -> None:
-        """Pass a loss that shows the kinds of parameters, before the first update.
-
-        Its backward pass may come before or after.
-        """
+        """Pass a loss that shows the kinds of parameters, before or after its backward pass."""
         if self._step is not None and self._watching:
             with self._contained(self._step):
                 self._state.kinds.observe(loss)
+
+    def before_update(self, index: int, loss: object) -> None:
+        """Handle the hook right before optimizer number ``index`` updates its parameters."""
+        step = self._step
+        started = perf_counter()
+        if step is None or not self._watching or step.active not in (None, index):
+            return
+        if step.active == index:  # its last call has raised
+            self.optimizer.restore_gradients(index)
+            step.reopen(index)
+        step.active = index
+        with self._contained(step, index), self._operations.correcting():
+            options = self.optimizer.options()
+            deciding = step.measure(index, self.mapper.by_id, options, loss)
+            if deciding is not None:
+                step.judge(index, self._state.read(deciding), self._policy)
+            self._state.decide_kinds(step, loss, index)
+            if self._operations.counting and self._operations.report():
+                self._state.apply_budget()  # before the first correction
+            groups = self._groups
+            # A dormant group has no memory.
+            if index not in step.skipped and not (self._state.futile or groups.dormant):
+                correct = groups.period is not None and not cooling(self.schedule, self.position)
+                step.open_updates(groups.of(index), options, correct=correct)
+        step.hook_seconds += perf_counter() - started
+
+    def after_update(self, index: int) -> None:
+        """Handle the hook right after optimizer number ``index`` has updated its parameters."""
+        step = self._step
+        started = perf_counter()
+        watched = step is not None and self._watching and step.active == index
+        if step is not None and watched:
+            step.count_update(index)
+        self.optimizer.restore_gradients(index)
+        if step is None or not watched:
+            return
+        with self._contained(step), self._operations.correcting():
+            step.learn(index, self.optimizer.options())  # some set their rate in a step
+            self.mapper.written()
+            step.close_update(index)
+        step.hook_seconds += perf_counter() - started
 
     def after_step(
         self, loss: Tensor | float | None = None, *, stop: bool | None = None
@@ -306,42 +269,29 @@ class HybridEngine(Uncopied):
         if not (loss is None or isinstance(loss, (Tensor, int, float))):
             raise ConfigError("loss", "a tensor, a number or None", loss)
         counted = self._operations.end_step()
-        last = self.position + 1 >= self.schedule.total
         try:
             if self._watching:
                 with self._contained(step):
-                    step.close(loss)
-                    self._groups.count_updates(step.calls, step.with_gradient)
-                    if counted:
-                        self._state.apply_budget(step.number)
-                    self._state.add(step, stop=bool(stop))
-                    self._state.decide_kinds(step, loss)
+                    self._close(step, loss, counted=counted, stop=bool(stop))
         finally:
             self._open.clear()
-        if self._watching:
-            with self._contained(step):
-                self._state.read_due(last=last)
-                if reason := self._state.futile:
-                    self._fall_back(reason)
+        if not self._watching:
+            step.observe_plain(loss, stop)
         record = self._state.advance(step)
         step.add_seconds(self.ledger, started, perf_counter())
-        return record if self._watching else unmeasured(record, loss, stop)
+        return record
 
-    def detach(self) -> None:
-        """Undo predicted steps that are not verified, and remove all hooks."""
-        if (step := self._step) is not None:
-            self._state.count_left(step)  # before the finalizer, which marks the step as undone
-        self._finalizer()
-        self._open.clear()
-        for group in self._groups:
-            group.release()
-        unclaim(self, self.optimizer.parameters())
-
-    def __enter__(self) -> HybridEngine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.detach()
+    def _close(self, step: Step, loss: Tensor | float | None, *, counted: bool, stop: bool) -> None:
+        state = self._state
+        last = self.position + 1 >= self.schedule.total
+        step.close(loss)
+        self._groups.count_updates(step.calls, step.with_gradient)
+        if counted:
+            state.apply_budget(step.number)
+        state.decide_kinds(step, loss)
+        state.add(step, stop=stop, last=last)
+        if reason := state.futile:
+            self._fall_back(reason)
 
     def abandon(self) -> None:
         """Leave the open full step, if any, before its update, and undo its predicted steps.
@@ -352,89 +302,72 @@ class HybridEngine(Uncopied):
         step = self._step
         if step is None:
             return
-        if step.has_updated:
+        if step.calls:
             text = "The optimizer has updated, but after_step() was not called."
             raise UsageError(f"{text} Call after_step(loss) after every optimizer.step().")
         reason = "a full step was left before its update"
         step.undo(reason)
         self._operations.reset()
         self._open.clear()
-        self._state.count_left(step)
+        self._state.count_undone(step)
         self._state.record_event(reason, logging.INFO, step.number)
 
-    def open_update(self, index: int) -> None:
-        """Handle the start of an update of optimizer ``index``; discard one that raised."""
-        if self._step is not None and self._step.active == index:
-            self.optimizer.restore_gradients(index)
-            self._step.reopen(index)
+    def detach(self) -> None:
+        """Undo predicted steps that are not verified, and remove all hooks."""
+        if (step := self._step) is not None:
+            self._state.count_undone(step)  # before the finalizer, which marks the step as undone
+        self._finalizer()
+        self._open.clear()
+        for group in self._groups:
+            group.release()
+        self._unclaim(self.optimizer.parameters())
 
-    def before_update(self, index: int, loss: object) -> None:
-        """Handle the hook right before optimizer number ``index`` updates its parameters."""
-        step = self._step
-        started = perf_counter()
-        if step is None or not self._watching or step.active is not None:
-            return
-        step.active = index
-        with self._contained(step, index), self._operations.correcting():
-            options = self.optimizer.options()
-            deciding = step.measure(index, self.mapper.by_id, options, loss)
-            if deciding is not None:
-                self._state.read(deciding)
-                step.judge(index, self._policy)
-            self._state.decide_kinds(step, loss, index)
-            if self._operations.counting and self._operations.report():
-                self._state.apply_budget()  # before the first correction
-            groups = self._groups
-            # A dormant group has no memory.
-            if step.updates(index) and not (self._state.futile or groups.dormant):
-                correct = groups.period is not None and not cooling(self.schedule, self.position)
-                step.open_updates(groups.of(index), options, correct=correct)
-        step.hook_seconds += perf_counter() - started
+    def __enter__(self) -> HybridEngine:
+        return self
 
-    def after_update(self, index: int) -> None:
-        """Handle the hook right after optimizer number ``index`` has updated its parameters."""
-        step = self._step
-        started = perf_counter()
-        watched = step is not None and self._watching and step.active == index
-        if step is not None and watched:
-            step.count_update(index)
-        self.optimizer.restore_gradients(index)
-        if step is None or not watched:
-            return
-        with self._contained(step), self._operations.correcting():
-            options = self.optimizer.options()  # some optimizers set their rate in a step
-            step.learn(index, options)
-            self.mapper.written()
-            step.close_update(index)
-            if step.number == 1:
-                self._groups.check(index, options)
-        step.hook_seconds += perf_counter() - started
+    def __exit__(self, *_: object) -> None:
+        self.detach()
 
-    def _predict(self, step: Step) -> None:
-        policy = self._policy
-        if self.config.shadow or policy.pausing(step.number):
-            return
-        count = policy.due(self.position)
-        forecast = None
-        anew = False
-        if count:
-            forecast, anew = self._groups.forecast(self.optimizer.options())
-        moves = forecast is not None and bool(forecast.delta.names)
-        shortfall = policy.shortfall(self.position, count, moves=moves)
-        if event := BEGUN_ANEW if anew else shortfall:
-            self._state.record_event(event, logging.INFO, step.number)
-        if forecast is not None and moves:
-            step.predict(self.mapper, forecast, count, self._groups.carries)
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled, as hooks tie the engine to one model.
 
-    def _between_steps(self, call: str) -> None:
-        if self._step is not None:
-            raise UsageError(f"{call} was called inside a full step. Call after_step() first.")
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            "HybridEngine: expected its state_dict() to be copied or pickled, got the object "
+            "itself. Make another one for a copy of the model, and load the state."
+        )
+
+    @contextmanager
+    def _contained(self, step: Step, coming: int | None = None) -> Iterator[None]:
+        """Run code of the plug-in; if it fails, undo the predicted steps and fall back.
+
+        Errors of this package (wrong arguments), those of a signal handler, and exceptions such as
+        ``KeyboardInterrupt`` are raised again after the undo. With several ranks, every error is
+        raised again, because the other ranks cannot know that this rank has fallen back and would
+        wait for it forever. ``coming`` is the optimizer that is about to update.
+        """
+        try:
+            yield
+        except BaseException as error:
+            step.undo(coming=coming)
+            own = isinstance(error, HybridPredictError) or not isinstance(error, Exception)
+            if own or processes.size() > 1:
+                raise
+            raise_interrupt(error)
+            self._fall_back(f"the plug-in failed with {processes.summary(error)}", error)
+
+    def _fall_back(self, reason: str, error: BaseException | None = None) -> None:
+        """Continue the run as plain training."""
+        self._state.end()
+        number = self._state.next_step
+        event = f"{FELL_BACK}{reason}"
+        self.ledger.record(number, event)
+        logger.warning("Full step %d: %s.", number, event, exc_info=error)
 
     def replace_optimizer(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
-        """Continue with other optimizers; what is known about the parameters is kept.
-
-        Args:
-            optimizer: The new optimizer, or list of optimizers, of the same model.
+        """Continue with other optimizers of the model; what is known about parameters is kept.
 
         Raises:
             UsageError: If a full step is open.
@@ -445,37 +378,45 @@ class HybridEngine(Uncopied):
         listening = bool(self._handles) and self._finalizer.alive
         if listening:
             new.rules()  # refuses an optimizer before anything has changed
-            claim(self, new.parameters())
-        unclaim(self, set(self.optimizer.parameters()) - set(new.parameters()))
+            self._claim(new.parameters())
+        self._unclaim(set(self.optimizer.parameters()) - set(new.parameters()))
         self._state.replace_optimizer(new)
         self.optimizer = new
         if listening:
             for handle in self._handles:
                 handle.remove()
             self._handles[:] = new.attach(weakref.ref(self))
-        if self._watching:
             self._state.log_left_out()
-        if listening:
             self._state.record_event("the optimizer was replaced", logging.INFO)
 
-    def _fall_back(self, reason: str, error: Exception | None = None) -> None:
-        """Continue the run as plain training."""
-        state = self._state
-        state.end()
-        number = state.next_step
-        event = f"{FELL_BACK}{reason}"
-        self.ledger.record(number, event)
-        logger.warning("Full step %d: %s.", number, event, exc_info=error)
+    def _follow_parameters(self) -> None:
+        self._claim(self.optimizer.parameters())
+        self._state.log_left_out()
 
-    def _contained(self, step: Step, coming: int | None = None) -> AbstractContextManager[None]:
-        """Undo the predicted steps and fall back on a failure, right before update ``coming``."""
-        return contained(lambda: step.undo(coming=coming), self._fall_back)
+    def _claim(self, parameters: Iterable[Tensor]) -> None:
+        """Register the engine as the only one that trains these parameters."""
+        for p in parameters:
+            owner = _ENGINES.get(p)
+            if owner is not None and owner() not in (None, self):
+                raise UnsupportedSetupError(
+                    "model",
+                    "parameters that no other engine has",
+                    "a model that another HybridEngine trains",
+                    "Call detach() on the other engine first.",
+                )
+            _ENGINES[p] = weakref.ref(self)
+
+    def _unclaim(self, parameters: Iterable[Tensor]) -> None:
+        for p in parameters:
+            if (owner := _ENGINES.get(p)) is not None and owner() is self:
+                del _ENGINES[p]
+
+    def _between_steps(self, call: str) -> None:
+        if self._step is not None:
+            raise UsageError(f"{call} was called inside a full step. Call after_step() first.")
 
     def set_length(self, steps: int) -> None:
-        """Continue as a run of another length; its schedule is planned anew from there.
-
-        Args:
-            steps: N, the run's length in steps, those that it has taken included; at least 1.
+        """Continue as a run of N steps, those that it has taken included, planned anew from there.
 
         Raises:
             UsageError: If a full step is open.
@@ -487,13 +428,13 @@ class HybridEngine(Uncopied):
         """Return the state to resume from; predicted steps that are not verified are undone."""
         step = self._step
         if step is not None:
-            if step.has_updated:
+            if step.calls:
                 self._state.record_event(UNCOUNTED, logging.WARNING)
             step.withdraw()
         return self._state.state_dict()
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
-        """Load a state of :meth:`state_dict`.
+        """Load a state of :meth:`state_dict` completely or, on an error, not at all.
 
         With the same model, optimizer and configuration the run continues bit for bit. Otherwise,
         parts that do not fit are dropped and logged.
@@ -510,3 +451,13 @@ class HybridEngine(Uncopied):
         """
         self._between_steps("load_state_dict()")
         self._state.load_state_dict(state, steps)
+
+
+def _release(open_steps: dict[str, Step], handles: list[Any], operations: OperationCounter) -> None:
+    """Undo the predicted steps of an engine that goes, and remove all hooks."""
+    operations.stop()
+    for step in open_steps.values():
+        step.undo("the engine was detached")
+    open_steps.clear()
+    for handle in handles:
+        handle.remove()

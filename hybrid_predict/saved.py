@@ -15,11 +15,7 @@ STATE_VERSION = 23
 
 
 def check_state(state: Any) -> None:
-    """Check that a value is the saved state of an engine of this version.
-
-    Raises:
-        CheckpointError: If it is not.
-    """
+    """Raise CheckpointError unless a value is the saved state of an engine of this version."""
     check_entries(state, {"version": int})
     if state["version"] != STATE_VERSION:
         raise CheckpointError(
@@ -29,23 +25,13 @@ def check_state(state: Any) -> None:
 
 
 def check_entries(state: Any, entries: Mapping[str, type]) -> None:
-    """Check that a saved state is a dict with these entries.
-
-    Raises:
-        CheckpointError: If an entry is missing or has another type.
-    """
-    if not isinstance(state, dict):
-        raise damaged("a state that the plug-in has saved", type(state).__name__)
+    """Raise CheckpointError unless a saved state is a dict with entries of these types."""
     for name, kind in entries.items():
-        if not isinstance(state.get(name), kind):
-            got = type(state[name]).__name__ if name in state else "no such entry"
-            raise damaged(f"{name} to be a {kind.__name__}", got)
-
-
-def damaged(expected: str, got: object) -> CheckpointError:
-    """Return the error for a saved state in which something is not as expected."""
-    remedy = "Resume from another checkpoint."
-    return CheckpointError(f"state: expected {expected}, got {reprlib.repr(got)}. {remedy}")
+        if not isinstance(state, dict) or not isinstance(state.get(name), kind):
+            raise CheckpointError(
+                f"state: expected a state that the plug-in has saved, with {name} as a "
+                f"{kind.__name__}, got {reprlib.repr(state)}. Resume from another checkpoint."
+            )
 
 
 @contextmanager
@@ -65,11 +51,7 @@ def reading(what: str = "state") -> Iterator[None]:
 
 @contextmanager
 def all_or_nothing(restore: Callable[[], None]) -> Iterator[None]:
-    """Load a state completely or not at all.
-
-    Raises:
-        CheckpointError: If the block raises any exception.
-    """
+    """Do as `reading`, and restore what was there before if the block raises anything."""
     try:
         with reading():
             yield

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any, final
 
+from torch import Tensor
+
 from hybrid_predict import saved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.groups.decision import KindDecision, listed
+from hybrid_predict.groups.decision import KindDecision
 from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import SavingsLedger, StepRecord
 from hybrid_predict.model.parameters import ParameterMapper
@@ -16,10 +18,10 @@ from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.policy import budget
 from hybrid_predict.policy.limits import EXHAUSTED
 from hybrid_predict.policy.policy import NOTHING, UNPREDICTED, Outcome, Policy
-from hybrid_predict.policy.schedule import OVER, Schedule
+from hybrid_predict.policy.schedule import OVER, Phase, Schedule
 from hybrid_predict.policy.verdict import ENDED, Verdict
 from hybrid_predict.ranks import processes
-from hybrid_predict.step import Measurement, Part, Step, on_host, read
+from hybrid_predict.step import Numbers, Part, Step, read
 
 logger = processes.rank_zero_logger(__name__)
 
@@ -29,28 +31,16 @@ RENEWED = "epochs or limits are not what they were, so the run's length was coun
 PATIENCE = 32
 """Number of full steps in which losses are observed for optimizers that have not updated."""
 
+UNDECIDED = "an optimizer has not updated yet: kinds of its parameters by names and shapes"
+"""Event of the ledger."""
+
 MOST_UNREAD = 20
 """Number of full steps whose measurements may stay on the device, as many as a window has."""
 
 
 @final
 class State:
-    """The state of a run that is saved; see :meth:`state_dict`.
-
-    Args:
-        mapper: The model's parameters.
-        optimizer: The optimizers that update them.
-        config: The configuration, with ``total_steps`` set.
-
-    Attributes:
-        ledger: The costs and savings of the run; it counts the steps.
-        policy: Decides about predicted steps.
-        groups: The tensors that are corrected or predicted.
-        kinds: Decides the kinds of parameters.
-        plain: Whether the rest of the run is plain training.
-        samples: Samples of a batch, for advice; None if the loop has not told.
-        remedies: What makes corrections fit; empty if they do, or if it was not counted.
-    """
+    """The state of a run that is saved; see :meth:`state_dict`."""
 
     def __init__(
         self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
@@ -62,12 +52,13 @@ class State:
         self.kinds = KindDecision(mapper, optimizer)
         self._mapper = mapper
         self._config = config
-        self.plain = not config.enabled
-        self.samples: int | None = None
-        self.remedies = ""
-        self._unread: list[Part] = []
-        self._read_due = False
+        self.plain = not config.enabled  # whether the rest of the run is plain training
+        self.samples: int | None = None  # of a batch, for advice; None if the loop has not told
+        self.remedies = ""  # what makes corrections fit; empty if they do, or are not counted
+        self._unread: list[tuple[Step, Part]] = []
         self._stop = False
+        if self.policy.judged and self.schedule.shortfall:
+            self.record_event(self.schedule.shortfall, logging.WARNING)
 
     @property
     def schedule(self) -> Schedule:
@@ -100,11 +91,6 @@ class State:
         why = self.policy.reason.removeprefix(UNPREDICTED), self.remedies
         return "; set ".join(filter(None, why))
 
-    def set_length(self, steps: int) -> None:
-        """Plan the rest of a run whose length has changed on the way."""
-        if self.policy.set_length(steps):
-            self.record_event(RENEWED, logging.WARNING)
-
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
         """Record what happened in a full step, by default the next one, and log it if it is new."""
         step = self.next_step if step is None else step
@@ -119,16 +105,10 @@ class State:
         for reason in sorted(reasons - {event["reason"] for event in self.ledger.events}):
             self.record_event(reason, logging.WARNING)
 
-    def log_shortfall(self) -> None:
-        """Log that not all predicted steps fit, if there is something to predict."""
-        if self.policy.judged and self.schedule.shortfall:
-            self.record_event(self.schedule.shortfall, logging.WARNING)
-
     def apply_budget(self, step: int | None = None) -> None:
         """Limit the operations of corrections to ``max_overhead``, once a full step was counted.
 
-        Args:
-            step: Number of the full step at which to log the result; None to log nothing.
+        The result is logged if the number of a full ``step`` is given.
         """
         ledger = self.ledger
         groups = self.groups
@@ -136,8 +116,7 @@ class State:
         if limit and not ledger.flops_per_step:
             return
         full_step = (ledger.flops_per_step or 0) / processes.size()
-        allowed = budget.budget(full_step, limit)
-        operations = groups.apply_budget(allowed)
+        operations = groups.apply_budget(budget.budget(full_step, limit))
         period = groups.period
         if operations or period is None:  # else the update does not count them
             ledger.flops_per_correction = round(operations * processes.size())
@@ -153,35 +132,31 @@ class State:
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
         """Decide the kinds of an optimizer's parameters before its first update.
 
-        Args:
-            step: The open full step.
-            loss: Its loss; it is used if it is a tensor with a gradient.
-            index: Number of the optimizer that is about to update. None at the end of the step,
-                when kinds that no loss has shown are decided by names and shapes.
+        ``index`` is the optimizer that is about to update, or None at the end of the step, when
+        kinds that no loss has shown are decided by names and shapes.
         """
-        late = index is None
         kinds = self.kinds
-        if kinds.logged and not kinds.pending:
+        if not kinds.pending:
             return
         kinds.observe(loss)
-        known = "the loss does not tell" if kinds.seen else "no loss was passed to tell"
-        due = sorted(kinds.pending & (set(step.calls) if index is None else {index}))
-        for owner in due:
-            changed, unseen = kinds.decide(owner, step.with_gradient, late=late)
-            if changed:
-                self.groups.regroup(owner)
-                self.log_left_out()
-            if unseen:
-                reason = f"{known} heads from hidden matrices in {listed(unseen)}"
-                text = f"{reason}: decided by names and shapes"
-                self.record_event(text, logging.INFO, step.number)
+        late = index is None
+        due = step.calls.keys() if index is None else {index}
+        changed, events = kinds.decide(due, step.with_gradient, late=late)
+        if changed:
+            self.groups.regroup()
+            self.log_left_out()
         if late and kinds.pending and step.number >= PATIENCE:
-            reason = "an optimizer has not updated yet: kinds of its parameters by names and shapes"
-            self.record_event(reason, logging.INFO, step.number)
             kinds.pending.clear()
-        if not kinds.pending and not kinds.logged:
-            kinds.logged = True
-            logger.info("Full step %d: %s.", step.number, kinds.describe(self._config))
+            events.append(UNDECIDED)
+        for event in events:
+            self.record_event(event, logging.INFO, step.number)
+        if not kinds.pending:
+            logger.info("Full step %d: %s.", step.number, kinds.describe())
+
+    def set_length(self, steps: int) -> None:
+        """Plan the rest of a run whose length has changed on the way."""
+        if self.policy.set_length(steps):
+            self.record_event(RENEWED, logging.WARNING)
 
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Follow other optimizers; the limits of another number of them are learned anew."""
@@ -190,38 +165,49 @@ class State:
         self.kinds.follow(optimizer)
         self.groups.replace_optimizer(optimizer)
 
-    def add(self, step: Step, *, stop: bool) -> None:
-        """Add the measurements of a full step to those that are to be read.
+    def add(self, step: Step, *, stop: bool, last: bool) -> None:
+        """Add the measurements of a closed full step, and read them if it is time.
 
-        Nothing waits for a device, unless a window has closed, predicted steps were undone, or many
-        full steps are unread.
-
-        Args:
-            step: The full step, closed.
-            stop: Whether this rank was asked to stop.
+        Nothing waits for a device, unless a window has closed, predicted steps were undone, many
+        full steps are unread, or the run ends. ``stop`` is whether this rank was asked to.
         """
-        part = step.rest(self._learn, stop=stop)
-        self._unread.append(part)
-        self._read_due = (
-            on_host(part.sums)
-            or step.closes_window
-            or step.verdict is Verdict.UNDONE
-            or len(self._unread) >= MOST_UNREAD
-        )
-
-    def read_due(self, *, last: bool) -> None:
-        """Read measurements after a full step if it is time, and learn from them.
-
-        Args:
-            last: Whether it was the last one of the run.
-        """
-        if self._read_due or last:
+        part = step.rest(stop=stop)
+        self._unread.append((step, part))
+        undone = step.verdict is Verdict.UNDONE
+        many = len(self._unread) >= MOST_UNREAD
+        if on_host(part.sums) or step.closed or undone or many or last:
             self.read()
 
-    def read(self, *parts: Part) -> None:
-        """Read all measurements so far together with more parts, and learn from them."""
+    def read(self, *deciding: Part) -> Numbers:
+        """Read all measurements so far, with those that decide, and return the last numbers."""
         unread, self._unread = self._unread, []
-        read([*unread, *parts])
+        parts = [*(part for _, part in unread), *deciding]
+        numbers = read(parts) if parts else []
+        for (step, _), found in zip(unread, numbers, strict=False):
+            step.take(found)
+            self._learn(step)
+        return numbers[-1] if numbers else ([], [])
+
+    def _learn(self, step: Step) -> None:
+        """Take the measurements of a full step into the policy."""
+        self._stop |= step.stop
+        ends = {name: moved.dot for name, moved in step.moved.items()}
+        seen = Outcome(
+            step.number,
+            [step.norm(k) for k in range(len(self.policy.limits.norms))],
+            loss=step.loss,
+            warmup=step.phase is Phase.WARMUP,
+            predicted=step.predicted,
+            held=step.held,
+            slopes=step.slopes,
+            ends=self.groups.by_key(ends) if step.slopes else {},
+            windows=self.groups.joint(step.windows),
+        )
+        for event in self.policy.learn(seen):
+            level = logging.WARNING if event in (ENDED, EXHAUSTED) else logging.INFO
+            self.record_event(event, level, step.number)
+        if step.windows:
+            self.ledger.skills = self.policy.summary
 
     def end(self) -> None:
         """Free all memory; the rest of the run is plain training."""
@@ -229,44 +215,22 @@ class State:
         self._unread.clear()
         self.groups.free()
 
-    def _learn(self, measured: Measurement) -> None:
-        """Take one measurement into the policy."""
-        self._stop |= measured.stop
-        seen = Outcome(
-            measured.step,
-            [measured.norm(k) for k in range(len(self.policy.limits.norms))],
-            loss=measured.loss,
-            warmup=measured.warmup,
-            predicted=measured.predicted,
-            held=measured.held,
-            slopes=measured.slopes,
-            ends=self.groups.by_key(measured.ends) if measured.slopes else {},
-            windows=self.groups.joint(measured.windows),
-        )
-        for event in self.policy.learn(seen):
-            final = event in (ENDED, EXHAUSTED)
-            self.record_event(event, logging.WARNING if final else logging.INFO, measured.step)
-        if measured.windows:
-            self.ledger.skills = self.policy.summary
-
     def advance(self, step: Step) -> StepRecord:
         """Count a full step and its predicted steps, and return its record."""
         ledger = self.ledger
-        measured = step.measured
         verdict = step.verdict
-        before = ledger.steps
-        standing = 0
-        if verdict is Verdict.UNDONE:
-            ledger.undone_steps += step.predicted
-        elif verdict is Verdict.STANDS:
-            share = self._mapper.share(measured.moved) if self._config.paced else 0.0
-            ledger.count_predicted(step.predicted, measured.length, share)
-            standing = step.predicted
+        left = max(0, self.schedule.total - ledger.steps)
+        ticks = 1
+        self.count_undone(step)
+        if verdict is Verdict.STANDS:
+            share = self._mapper.share(step.moved) if self._config.paced else 0.0
+            ledger.count_predicted(step.predicted, step.length, share)
+            ticks += step.predicted
         self.policy.count_full_step()
         ledger.full_steps += 1
         ledger.steps = ledger.full_steps + ledger.predicted_steps  # also after an interrupt
         ledger.corrected_steps += step.corrected
-        ticks = min(1 + standing, max(0, self.schedule.total - before))
+        ticks = min(ticks, left)
         if not ticks:
             self.record_event(OVER, logging.WARNING, step.number)
         paused = self.plain or self.policy.pausing(step.number)
@@ -274,7 +238,8 @@ class State:
             self.record_event(ledger.rate_hint, logging.WARNING, step.number)
         if self.policy.skill.known:
             ledger.skill = self.policy.skill.mean
-        stop, self._stop = self._stop, False
+        stop = self._stop or step.stop
+        self._stop = False
         return StepRecord(
             step.number,
             step.phase,
@@ -282,30 +247,28 @@ class State:
             step.predicted,
             verdict,
             skill=ledger.skill,
-            loss=measured.loss,
-            gradients=measured.info,
-            length=measured.length,
+            loss=step.loss,
+            gradients=step.info,
+            length=step.length,
             stop=stop,
         )
 
-    def count_left(self, step: Step) -> None:
-        """Count the predicted steps of an abandoned full step: undone, unless they are verified."""
+    def count_undone(self, step: Step) -> None:
+        """Count the predicted steps of a full step that is over, if they do not stand."""
         if step.verdict is Verdict.UNDONE:
             self.ledger.undone_steps += step.predicted
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
         """Return the state to resume from, as primitives and new tensors.
 
-        Args:
-            whole: Whether sharded tensors are gathered, or saved as local shards.
+        Sharded tensors are gathered if ``whole``, and else saved as local shards.
         """
         self.read()
-        kinds, undecided = self.kinds.state_dict()
         state = {
             "version": saved.STATE_VERSION,
             "names": list(self._mapper.names),
-            "kinds": kinds,
-            "undecided": undecided,
+            "kinds": self._mapper.found,
+            "undecided": sorted(self.kinds.pending),
             "ranks": processes.size(),
             "total": self.schedule.total,
             "plain": self.plain,
@@ -316,17 +279,9 @@ class State:
         return saved.cloned(state)
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
-        """Load a state of :meth:`state_dict` completely or, on an error, not at all.
-
-        Args:
-            state: The state.
-            steps: Number of steps taken, if the caller counts them; None for that of the state.
-
-        Raises:
-            CheckpointError: If the state belongs to another model or version, or is damaged.
-        """
-        saved.check_state(state)
+        """Load a state of :meth:`state_dict`; see `HybridEngine.load_state_dict`."""
         with saved.reading():
+            saved.check_state(state)
             names = set(state["names"])
         if names and names.isdisjoint(self._mapper.names):
             text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
@@ -345,14 +300,12 @@ class State:
         before = self._mapper.kinds
         self._unread.clear()
         self._stop = False
-        self.kinds.load_state_dict(state["kinds"], state["undecided"])
+        self.kinds.load(state["kinds"], state["undecided"])
         if self._mapper.kinds != before:
             self.groups.regroup()
         self.ledger.load(state["ledger"])
         self.plain = self.plain or state["plain"]
-        if (
-            state["ranks"] != processes.size()
-        ):  # operations were counted over another number of ranks
+        if state["ranks"] != processes.size():  # over which operations were counted
             self.ledger.flops_per_step = self.ledger.flops_per_correction = None
         self.apply_budget()
         if steps is not None and steps != self.ledger.steps:
@@ -384,3 +337,8 @@ class State:
         ledger.steps = steps
         ledger.full_steps = steps - ledger.predicted_steps
         self.record_event(reason, logging.WARNING)
+
+
+def on_host(numbers: Tensor) -> bool:
+    """Return whether numbers can be read without waiting for a device."""
+    return numbers.device.type == "cpu"

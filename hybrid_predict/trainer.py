@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -23,10 +23,8 @@ from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 class TrainableModel(ABC):
     """Interface of a model that :class:`HybridTrainer` can train."""
 
-    @property
-    @abstractmethod
-    def module(self) -> nn.Module:
-        """The module that holds the parameters."""
+    module: nn.Module
+    """The module that holds the parameters."""
 
     @abstractmethod
     def forward(self, batch: Any) -> Tensor:
@@ -44,11 +42,7 @@ class TrainableModel(ABC):
 
 @final
 class TorchModel(TrainableModel):
-    """A torch module with a loss function.
-
-    Args:
-        module: The network.
-        loss_fn: Function ``loss_fn(module, batch)`` that returns a 0-dim loss tensor.
+    """A torch module with a loss function ``loss_fn(module, batch)``, which returns a 0-dim tensor.
 
     Raises:
         ConfigError: If an argument has the wrong type.
@@ -59,22 +53,17 @@ class TorchModel(TrainableModel):
             raise ConfigError("module", "a torch.nn.Module", type(module).__name__)
         if not callable(loss_fn):
             raise ConfigError("loss_fn", "a function of (module, batch)", loss_fn)
-        self._module = module
+        self.module = module
         self._loss_fn = loss_fn
-
-    @property
-    def module(self) -> nn.Module:
-        """The network."""
-        return self._module
 
     def forward(self, batch: Any) -> Tensor:
         """Return the loss of a batch."""
-        return self._loss_fn(self._module, batch)
+        return self._loss_fn(self.module, batch)
 
     def backward(self, loss: Tensor) -> GradientInfo:
         """Back-propagate the loss, and measure the gradients."""
         loss.backward()
-        named = [(n, p) for n, p in self._module.named_parameters() if p.grad is not None]
+        named = [(n, p) for n, p in self.module.named_parameters() if p.grad is not None]
         norms = {n: torch.linalg.vector_norm(dense_gradient(p).float()) for n, p in named}
         known = list(norms.values()) or [loss.new_zeros(())]
         return GradientInfo(loss.detach(), torch.linalg.vector_norm(torch.stack(known)), norms)
@@ -96,7 +85,7 @@ class StepResult:
 
 @final
 class HybridTrainer:
-    """Trains a :class:`TrainableModel`, one batch per :meth:`step`.
+    """Trains a :class:`TrainableModel`, one batch per :meth:`step`, until it is ``done``.
 
     Args:
         model: The model.
@@ -116,12 +105,8 @@ class HybridTrainer:
         scheduler: LRScheduler | None = None,
     ) -> None:
         if not isinstance(model, TrainableModel):
-            raise ConfigError(
-                "model",
-                "a TrainableModel",
-                type(model).__name__,
-                "Wrap a torch module as TorchModel(module, loss_fn).",
-            )
+            remedy = "Wrap a torch module as TorchModel(module, loss_fn)."
+            raise ConfigError("model", "a TrainableModel", type(model).__name__, remedy)
         self.engine = HybridEngine(model.module, optimizer, config)
         self._model = model
         self._scheduler = scheduler
@@ -137,14 +122,7 @@ class HybridTrainer:
         return self.engine.ledger
 
     def step(self, batch: Any) -> StepResult:
-        """Take the predicted steps that are due and one full step on a batch.
-
-        Args:
-            batch: The argument of the model's ``forward``.
-
-        Returns:
-            Loss and record of the full step.
-        """
+        """Take the predicted steps that are due, and one full step on a batch."""
         engine = self.engine
         engine.before_step(batch_size(batch))
         try:
@@ -163,21 +141,3 @@ class HybridTrainer:
             for _ in range(record.ticks):
                 self._scheduler.step()
         return StepResult(loss.detach(), record)
-
-    def fit(self, batches: Iterable[Any]) -> SavingsLedger:
-        """Train until the run is done, or there are no more batches.
-
-        Args:
-            batches: One batch per full step.
-
-        Returns:
-            The ledger.
-        """
-        remaining = iter(batches)
-        while not self.done:
-            try:
-                batch = next(remaining)
-            except StopIteration:
-                break
-            self.step(batch)
-        return self.ledger

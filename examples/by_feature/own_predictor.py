@@ -33,7 +33,7 @@ class MeanPredictor(AbstractPredictor):
         for mean, x in zip(state.arrays["mean"], displacement, strict=True):
             mean.lerp_(x.to(mean.dtype), 1.0 / state.count)
 
-    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
+    def forecast(self, state: PredictorState, rates: Sequence[float]) -> WeightDelta:
         factors = tuple(self.coefficient * rate for rate in rates)
         return WeightDelta(state.names, tuple(state.arrays["mean"]), factors)
 

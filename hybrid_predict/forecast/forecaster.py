@@ -92,7 +92,7 @@ class Forecaster:
     def learn(
         self,
         moved: Sequence[Tensor],
-        rate: float | Tensor,
+        rate: float,
         still: Sequence[Tensor | None],
         counts: Counts,
     ) -> tuple[int, Tensor] | None:
@@ -177,7 +177,7 @@ class Forecaster:
         movement: WeightDelta,
         average: Sequence[Tensor],
         moved: Sequence[Tensor],
-        rates: Sequence[float | Tensor],
+        rates: Sequence[float],
         counts: Counts,
     ) -> list[Tensor]:
         """Return `policy.verdict.Slopes` over these tensors, if the movement concerns them.
@@ -199,7 +199,7 @@ class Forecaster:
         return [torch.where(numbers[1] > 0, numbers, torch.zeros_like(numbers))]
 
     def forecast(
-        self, rates: Sequence[float | Tensor], like: Sequence[Tensor]
+        self, rates: Sequence[float], like: Sequence[Tensor]
     ) -> tuple[WeightDelta, list[Tensor]] | None:
         """Forecast the movement of one predicted step; None before the first displacement.
 
@@ -221,7 +221,7 @@ class Forecaster:
         if drift is None:
             return delta, list(lists.norms(list(delta.tensors().values())).unbind())
         norms = zip(lists.norms(drift).unbind(), rates, strict=True)
-        return delta, [lists.size(rate) * norm for norm, rate in norms]
+        return delta, [abs(rate) * norm for norm, rate in norms]
 
     def inherit(self, other: Forecaster, pairs: Sequence[tuple[int, int]]) -> None:
         """Go on counting where tensors of another group stand, by positions here and there."""

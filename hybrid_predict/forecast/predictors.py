@@ -84,16 +84,14 @@ class AbstractPredictor(ABC):
         average(state.arrays["drift"], displacement, decay)
 
     @abstractmethod
-    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
+    def forecast(self, state: PredictorState, rates: Sequence[float]) -> WeightDelta:
         """Forecast the movement of one predicted step; neither changes nor copies the history.
 
-        ``rates`` are the current learning rates of the parameters, numbers or 0-dim tensors.
+        ``rates`` are the current learning rates of the parameters.
         """
 
 
-def _along_drift(
-    state: PredictorState, rates: Sequence[float | Tensor], coefficient: float
-) -> WeightDelta:
+def _along_drift(state: PredictorState, rates: Sequence[float], coefficient: float) -> WeightDelta:
     from hybrid_predict.tensors.deltas import WeightDelta
 
     factors = tuple(coefficient * rate for rate in rates)
@@ -120,7 +118,7 @@ class MomentumPredictor(AbstractPredictor):
         if not math.isfinite(self.coefficient):
             raise ConfigError("coefficient", "a finite number", self.coefficient)
 
-    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
+    def forecast(self, state: PredictorState, rates: Sequence[float]) -> WeightDelta:
         """Return the coefficient times learning rate times drift."""
         return _along_drift(state, rates, self.coefficient)
 
@@ -138,7 +136,7 @@ class FittedPredictor(AbstractPredictor):
 
     fitted: ClassVar[bool] = True
 
-    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
+    def forecast(self, state: PredictorState, rates: Sequence[float]) -> WeightDelta:
         """Return the learning rate times the drift."""
         return _along_drift(state, rates, 1.0)
 

@@ -7,8 +7,8 @@ from typing import Any, final
 
 from torch import Tensor
 
-from hybrid_predict.config import KINDS, HybridConfig
-from hybrid_predict.errors import CheckpointError, raise_interrupt
+from hybrid_predict.config import KINDS
+from hybrid_predict.errors import raise_interrupt
 from hybrid_predict.model.cost import Follow
 from hybrid_predict.model.kinds import matrix_index
 from hybrid_predict.model.parameters import ParameterMapper
@@ -33,7 +33,6 @@ class KindDecision:
         self._index: MatrixIndex | None = None
         self._uses: MatrixUses | None = None
         self._seen: Findings | None = None
-        self.logged = False
         self.pending = set(range(len(optimizer.optimizers)))
 
     def follow(self, optimizer: OptimizerWrapper) -> None:
@@ -72,78 +71,63 @@ class KindDecision:
             self._uses.add(loss)
             self._seen = self._uses.findings
 
-    @property
-    def seen(self) -> bool:
-        """Whether a loss was observed, for what is not decided yet."""
-        return self._seen is not None
-
     def decide(
-        self, index: int, with_gradient: Collection[int], *, late: bool
+        self, due: Collection[int], with_gradient: Collection[int], *, late: bool
     ) -> tuple[bool, list[str]]:
-        """Decide the kinds of one optimizer's parameters, if a loss was observed or it is late.
+        """Decide the kinds of the parameters of optimizers, if a loss was observed or it is late.
 
-        Every rank has to call it; the result of rank 0 counts.
-
-        Returns:
-            Whether a kind has changed, and the names of matrices that no loss has placed.
+        Every rank has to call it; the result of rank 0 counts. Return whether a kind has changed,
+        and events for the ledger.
         """
+        before = self._mapper.kinds
+        events = []
+        told = "no loss was passed to tell" if self._seen is None else "the loss does not tell"
+        for owner in sorted(self.pending.intersection(due)):
+            if unseen := self._decide(owner, with_gradient, late=late):
+                reason = f"{told} heads from hidden matrices in {_listed(unseen)}"
+                events.append(f"{reason}: decided by names and shapes")
+        return self._mapper.kinds != before, events
+
+    def _decide(self, owner: int, with_gradient: Collection[int], *, late: bool) -> list[str]:
+        """Decide for one optimizer, and return the names of matrices that no loss has placed."""
         if self._index is None or (processes.size() == 1 and self._seen is None and not late):
-            return False, []
-        keys = {id(p) for p in self._optimizer.parameters(index)}
-        seen = self._seen or Findings()
-        answer = self._mapper.resolve(keys, seen, self._index, with_gradient)
+            return []
+        keys = {id(p) for p in self._optimizer.parameters(owner)}
+        answer = self._mapper.resolve(keys, self._seen or Findings(), self._index, with_gradient)
         known, (kinds, unseen) = processes.gather((self._seen is not None, answer))[0]
         if not known and not late:
-            return False, []
-        self.pending.discard(index)
+            return []
+        self.pending.discard(owner)
         if not self.pending:
             self._index = self._uses = self._seen = None
-        before = self._mapper.kinds
         if known:
             self._mapper.assign(kinds)
-        return self._mapper.kinds != before, list(unseen)
+        return list(unseen)
 
-    def describe(self, config: HybridConfig) -> str:
-        """Describe how many parameters of each kind there are, and how they are treated."""
+    def describe(self) -> str:
+        """Return how many trained parameters of each kind there are, and the names of some."""
         mapper = self._mapper
-        names = {kind: list[str]() for kind in KINDS}
-        for name, p, kind in zip(mapper.names, mapper.parameters, mapper.kinds, strict=True):
-            if p.requires_grad:
-                names[kind].append(name)
-        predicted = config.active_predictors if config.compression > 1 else {}
-        done = ["corrected"] if "hidden" in config.active_updates else []
-        done += ["predicted"] if "hidden" in predicted else []
-        treated = " and ".join(done) or "left to the optimizer"
-        parts = [f"{len(names['hidden'])} hidden matrices are {treated}"]
-        parts += [f"{kind}: {listed(names[kind])}" for kind in ("head", "embedding") if names[kind]]
-        parts.append(f"{len(names['vector'])} vectors")
-        if lasting := [kind for kind in predicted if kind not in config.always_predicted]:
-            parts.append(f"predicted while forecasts last: {', '.join(lasting)}")
+        rows = list(zip(mapper.names, mapper.parameters, mapper.kinds, strict=True))
+        parts = []
+        for kind in KINDS:
+            if names := [name for name, p, own in rows if own == kind and p.requires_grad]:
+                parts.append(f"{kind}: {_listed(names)}")
         return "; ".join(parts)
 
-    def state_dict(self) -> tuple[dict[str, str], list[int]]:
-        """Return the kinds by name, without overrides, and the numbers of undecided optimizers."""
-        return self._mapper.found, sorted(self.pending)
-
-    def load_state_dict(self, kinds: dict[str, str], pending: Sequence[int]) -> None:
-        """Load a state of :meth:`state_dict`; parameters that it does not have keep their kinds."""
-        if odd := sorted({str(kind) for kind in kinds.values()} - set(KINDS)):
-            raise CheckpointError(
-                f"state: expected kinds out of {', '.join(KINDS)}, got {odd[0]!r}. "
-                "Resume from another checkpoint."
-            )
+    def load(self, kinds: dict[str, str], pending: Sequence[int]) -> None:
+        """Load kinds by name; parameters that a state does not have keep theirs."""
         self._mapper.assign(kinds)
-        self.pending = {int(k) for k in pending} & set(range(len(self._optimizer.optimizers)))
+        self.pending = {*pending} & set(range(len(self._optimizer.optimizers)))
 
 
-def listed(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     """Join the first few names, and count the others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 
 
 def _has_compiled(loss: Tensor) -> bool:
-    """Return whether a part of a loss was compiled, whose operations are not all seen."""
+    """Whether a part of a loss was compiled, whose operations are not all seen."""
     found = set()
     queue = [loss.grad_fn]
     for node in queue:

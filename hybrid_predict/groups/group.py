@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from hybrid_predict.groups.memory import Memory, Treatment, allocate
+from hybrid_predict.groups.memory import Memory, Treatment
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.confidence import window_length
 from hybrid_predict.policy.policy import Key, Part
@@ -36,52 +37,22 @@ REST_STEPS = 64
 @final
 @dataclass
 class OpenUpdate:
-    """Values that a group stores right before an update.
+    """Values that a group stores right before an update."""
 
-    Args:
-        members: Positions of the tensors that have a gradient.
-        before: Weights before the update.
-        usable: Which gradients are usable; None if all are.
-        still: Mask of the entries whose own gradient is exactly zero, by position.
-        correction: The corrected updates of the tensors whose turn it is, or None.
-        corrects: Whether tensors of the group are corrected now, in this full step or another.
-    """
-
-    members: list[int]
-    before: list[Tensor]
-    usable: Tensor | None
-    still: dict[int, Tensor | None]
-    correction: Correction | None
-    corrects: bool
-
-
-@final
-@dataclass
-class Learned:
-    """Results of updates.
-
-    Args:
-        windows: Steps and numbers of closed windows, see `Window.close`, by kind and optimizer.
-        slopes: Slopes of verified steps.
-    """
-
-    windows: list[tuple[Key, int, Tensor]] = field(default_factory=list)
-    slopes: list[Tensor] = field(default_factory=list)
+    members: list[int]  # positions of the tensors that have a gradient
+    before: list[Tensor]  # weights before the update
+    usable: Tensor | None  # which gradients are usable; None if all are
+    still: dict[int, Tensor | None]  # masks of entries whose own gradient is exactly zero
+    correction: Correction | None  # of the tensors whose turn it is
+    corrects: bool  # whether tensors are corrected now, in this full step or another
 
 
 @final
 class Group:
     """Tensors of one kind and one optimizer that are corrected, predicted, or both.
 
-    Memory between full steps, allocated by the first update: averaged gradients, rounding errors of
-    16-bit weights, and the states of update and forecaster.
-
-    Args:
-        treatment: How the tensors are treated.
-        names: Names of the K parameters.
-        parameters: The K parameters.
-        history: Type in which averages are stored.
-        momentum: Momentum coefficient of the optimizer, in [0, 1).
+    Averages are stored in the type ``history``, and ``momentum`` is that of the optimizer, in
+    [0, 1).
     """
 
     def __init__(
@@ -99,9 +70,27 @@ class Group:
         self._period: int | None = 1
         self._turns = [0] * len(names)
         self._seen = [0] * len(names)  # updates of each tensor in which it had a gradient
-        self._peaks: list[float | Tensor] = [0.0] * len(names)  # largest rates in these
+        self._peaks = [0.0] * len(names)  # largest rates in these
         self._rest = 1  # full steps that have to update the group before it is predicted
         self.follow(parameters)
+
+    def holds(
+        self, treatment: Treatment, names: Sequence[str], parameters: Sequence[Tensor]
+    ) -> bool:
+        """Return whether these are names, shapes and treatment of the group."""
+        shapes = [p.shape for p in parameters] == [p.shape for p in self.parameters]
+        return shapes and self.names == tuple(names) and self.treatment == treatment
+
+    def follow(self, parameters: Sequence[Tensor]) -> None:
+        """Take other tensors in place of the parameters, and keep everything known about them."""
+        self.parameters = list(parameters)
+        self._sharded = shards.any_sharded(self.parameters)
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the weights' memory."""
+        self._places: list[int] = []
+        self._local: list[Tensor] = []
 
     @cached_property
     def memory(self) -> Memory:
@@ -109,23 +98,13 @@ class Group:
         owned_by = self._owners
         if owned_by is not None:
             owners.check_equal(self.parameters)
-        memory = allocate(
-            self.treatment, self.names, self.parameters, self._type, self._momentum, owned_by
-        )
-        if memory.update is not None:
-            memory.update.period = self._period or 1
-        return memory
+        about = self.treatment, self.names, self.parameters, self._type, self._momentum
+        return Memory(*about, owned_by)
 
     @property
-    def _allocated(self) -> bool:
-        return "memory" in self.__dict__
-
-    def follow(self, parameters: Sequence[Tensor]) -> None:
-        """Take other tensors in place of the parameters, and keep everything known about them."""
-        self.parameters = list(parameters)
-        self._sharded = shards.any_sharded(self.parameters)
-        self._places: list[int] = []
-        self._local: list[Tensor] = []
+    def allocated(self) -> Memory | None:
+        """The memory; None before it is needed."""
+        return self.__dict__.get("memory")
 
     @property
     def _owners(self) -> list[int] | None:
@@ -137,66 +116,27 @@ class Group:
         work = [update.operations([x], 1) + x.numel() for x in forms]
         return owners.owners(self.parameters, work, self.treatment.optimizer)
 
-    @property
-    def size(self) -> int:
-        """Number of weights."""
-        return sum(shards.form(p).numel() for p in self.parameters)
-
-    @property
-    def decay(self) -> float:
-        """Decay of the average that moves the weights, in [0, 1)."""
-        return moving_decay(self.treatment.update, self._period, self._momentum)
-
     def part(self) -> Part:
         """Return what the policy has to know, as it is now."""
         predictor = self.treatment.predictor
         assert predictor is not None
         return Part(
             *self.treatment[:2],
-            size=self.size,
+            size=sum(shards.form(p).numel() for p in self.parameters),
             window=window_length(self._momentum),
-            decay=self.decay,
+            decay=moving_decay(self.treatment.update, self._period, self._momentum),
             gated=predictor.gated,
             fits=predictor.fitted,
             resting=self.resting,
         )
 
-    def has_shapes_of(self, parameters: Sequence[Tensor]) -> bool:
-        """Return whether parameters have the shapes of those of the group."""
-        shapes = [p.shape for p in parameters]
-        return shapes == [p.shape for p in self.parameters]
-
-    def release(self) -> None:
-        """Let go of the weights' memory."""
-        self._places = []
-        self._local = []
-
-    @property
-    def carries(self) -> list[Tensor]:
-        """Rounding errors of weights in 16 bits; empty if there are none."""
-        return self.memory.carries if self._allocated else []
-
-    @property
-    def held_bytes(self) -> int:
-        """Most memory in bytes that is kept between full steps: that while a window is open."""
-        return self.memory.held_bytes if self._allocated else 0
-
     def open(
-        self,
-        optimizer: OptimizerWrapper,
-        options: Mapping[int, Options],
-        *,
-        correct: bool,
+        self, optimizer: OptimizerWrapper, options: Mapping[int, Options], *, correct: bool
     ) -> OpenUpdate | None:
         """Average the gradients and find the corrected directions, right before an update.
 
-        Args:
-            optimizer: The optimizers.
-            options: How each parameter is updated, by ``id``.
-            correct: Whether the tensors whose turn it is are corrected.
-
-        Returns:
-            What :meth:`close` needs; None if no tensor has a gradient.
+        ``options`` are by ``id``, and ``correct`` is whether the tensors whose turn it is are
+        corrected. Return what :meth:`close` needs; None if no tensor has a gradient.
         """
         held = {*map(id, shards.having_gradients(self.parameters))} & options.keys()
         members = [k for k, key in enumerate(map(id, self.parameters)) if key in held]
@@ -210,8 +150,8 @@ class Group:
         own = [settings[k] for k in members]
         gradients = optimizer.gradients(self.treatment.optimizer, chosen, own)
         if self._sharded:  # FSDP1 flattens gradients
-            shapes = [values[k].shape for k in members]
-            gradients = [g.reshape(shape) for g, shape in zip(gradients, shapes, strict=True)]
+            pairs = zip(gradients, members, strict=True)
+            gradients = [g.reshape(values[k].shape) for g, k in pairs]
         still: dict[int, Tensor | None] = {}
         if self.treatment.kind != "embedding":  # many rows of a table have no gradient in any batch
             still = dict(zip(members, without_gradient(chosen, gradients, own), strict=True))
@@ -228,16 +168,19 @@ class Group:
         lists.average(average, gradients, AVERAGE if update is None else update.decay)
         corrected = None
         if turn and update is not None and memory.update is not None:
+            memory.update.period = self._period or 1
             due = [members[at] for at in turn]
+            if len(turn) < len(members):
+                cosines = torch.stack([cosines[at] for at in turn])
             corrected = correction(
                 update,
                 memory.update,
                 due,
                 [average[at] for at in turn],
                 [gradients[at] for at in turn],
-                cosines if len(turn) == len(members) else torch.stack([cosines[at] for at in turn]),
+                cosines,
                 {self.names[k]: self.parameters[k] for k in due},
-                [lists.ratio(self._peaks[k], settings[k].rate) for k in due],
+                [self._peaks[k] / (abs(settings[k].rate) or math.inf) for k in due],
                 None if memory.owners is None else [memory.owners[k] for k in due],
             )
         return OpenUpdate(members, lists.clones(values), usable, still, corrected, corrects)
@@ -246,12 +189,7 @@ class Group:
         """Count an update of these tensors, and note the learning rate if it is the largest."""
         for k in members:
             self._seen[k] += 1
-            rate = options[k].rate
-            peak = self._peaks[k]
-            if type(rate) is float and type(peak) is float:
-                self._peaks[k] = max(peak, rate, -rate)
-            else:
-                self._peaks[k] = lists.largest([peak, rate])
+            self._peaks[k] = max(self._peaks[k], abs(options[k].rate))
 
     def _due(self, k: int) -> bool:
         """Return whether it is a tensor's turn to be corrected, by its updates so far.
@@ -261,75 +199,55 @@ class Group:
         return self._period is not None and self._seen[k] % self._period == self._turns[k]
 
     def close(
-        self,
-        update: OpenUpdate,
-        options: Mapping[int, Options],
-        movement: WeightDelta | None,
-        learned: Learned,
-    ) -> None:
+        self, update: OpenUpdate, options: Mapping[int, Options], movement: WeightDelta | None
+    ) -> tuple[list[Tensor], list[tuple[Key, int, Tensor]]]:
         """Correct the update that was just made, and learn its displacement.
 
-        ``movement`` is the predicted movement that the update verifies, and ``learned`` receives
-        what was measured.
+        Return the slopes of the predicted ``movement`` that it verifies, if any; and kind and
+        optimizer, steps and numbers of a window that has closed, see `Window.close`.
         """
         with torch.no_grad():
             values = self._values()
             own = [options[key] for key in map(id, self.parameters)]
-            average = self.memory.average
-            only = optimizer_only(average, update.members, update.usable, update.still)
+            memory = self.memory
+            only = optimizer_only(memory.average, update.members, update.usable, update.still)
             still: list[Tensor | None] = [None] * len(values)
             for k, zero in update.still.items():
                 if zero is not None:
                     still[k] = unmoved(values[k], update.before[k], own[k], zero, only[k])
             masks = list(map(either, only, still))
-            if update.correction is not None:
-                self._correct(update, own, values, masks)
-            if self.treatment.predictor is not None:
-                self._learn(update, own, values, masks, still, movement, learned)
-
-    def _correct(
-        self,
-        update: OpenUpdate,
-        own: Sequence[Options],
-        values: Sequence[Tensor],
-        masks: Sequence[Tensor | None],
-    ) -> None:
-        assert update.correction is not None
-        members = update.correction.members
-        update.correction.write(
-            [values[k] for k in members],
-            [update.before[k] for k in members],
-            [own[k] for k in members],
-            [masks[k] for k in members],
-            [self.memory.carries[k] for k in members] if self.memory.carries else [],
-            self._counts([self.parameters[k] for k in members]),
-        )
+            if (corrected := update.correction) is not None:
+                counts = self._counts([self.parameters[k] for k in corrected.members])
+                corrected.write(values, update.before, own, masks, memory.carries, counts)
+            return self._learn(update.before, values, own, masks, still, movement)
 
     def _learn(
         self,
-        update: OpenUpdate,
-        own: Sequence[Options],
+        before: Sequence[Tensor],
         values: Sequence[Tensor],
+        own: Sequence[Options],
         masks: Sequence[Tensor | None],
         still: Sequence[Tensor | None],
         movement: WeightDelta | None,
-        learned: Learned,
-    ) -> None:
+    ) -> tuple[list[Tensor], list[tuple[Key, int, Tensor]]]:
         forecaster = self.memory.forecaster
-        assert forecaster is not None
+        if forecaster is None:
+            return [], []
         rates = [each.rate for each in own]
-        rate = lists.largest(rates)
-        if not (isinstance(rate, Tensor) or rate > 0):
-            return
-        moved = lists.per_rate([upcast(x) for x in update.before], values, rates)
+        rate = max(map(abs, rates))
+        if not rate > 0:
+            return [], []
+        moved = [upcast(x) for x in before]
+        torch._foreach_sub_(moved, list(values))
+        torch._foreach_mul_(moved, [-1.0 / rate if abs(rate) > 0 else 0.0 for rate in rates])
         # A displacement by a gradient that is not finite would stay in the drift.
         lists.clear(moved, masks)
         counts = shards.norm_factors(self.parameters)
+        slopes = []
         if movement is not None:
-            average = self.memory.average
-            learned.slopes += forecaster.slopes(movement, average, moved, rates, counts)
-        if closed := forecaster.learn(moved, rate, still, counts):
-            learned.windows.append((self.treatment[:2], *closed))
+            slopes = forecaster.slopes(movement, self.memory.average, moved, rates, counts)
+        closed = forecaster.learn(moved, rate, still, counts)
+        return slopes, [] if closed is None else [(self.treatment[:2], *closed)]
 
     def count_full_step(self, updated: Collection[int]) -> None:
         """Note whether a full step has updated the group, by ``id`` of all that it has updated."""
@@ -343,20 +261,13 @@ class Group:
 
     @property
     def _moved(self) -> bool:
-        forecaster = self.memory.forecaster if self._allocated else None
+        forecaster = getattr(self.allocated, "forecaster", None)
         return forecaster is not None and forecaster.moved
 
     def forecast(self, options: Mapping[int, Options]) -> tuple[WeightDelta, list[Tensor]] | None:
         """Forecast the movement of one predicted step; None before the first displacement.
 
-        Args:
-            options: How each parameter is updated, by ``id``.
-
-        Returns:
-            The forecast, and how far the drift of each tensor moves at the same learning rate.
-
-        Raises:
-            PredictorError: If the predictor returns a forecast of the wrong form.
+        With it comes how far the drift of each tensor moves at the same learning rate.
         """
         if not self._moved:
             return None
@@ -365,16 +276,12 @@ class Group:
         rates = [options[id(p)].rate for p in self.parameters]
         return self.memory.forecaster.forecast(rates, like)
 
-    def rate(self, options: Mapping[int, Options]) -> float | Tensor:
-        """Return the largest learning rate of its tensors; a tensor if reading one would wait."""
-        return lists.largest([options[id(p)].rate for p in self.parameters])
+    def rate(self, options: Mapping[int, Options]) -> float:
+        """Return the largest learning rate of its tensors."""
+        return max(abs(options[id(p)].rate) for p in self.parameters)
 
     def work(self, period: int) -> list[tuple[int, int]]:
-        """Return for each tensor the rank that finds its direction, and the operations of that.
-
-        Args:
-            period: Full steps from one correction of a tensor to the next.
-        """
+        """Return for each tensor the rank that finds its direction, and the operations of that."""
         update = self.treatment.update
         forms = map(shards.form, self.parameters)
         ranks_of = self._owners or [0] * len(self.names)
@@ -382,27 +289,21 @@ class Group:
         return list(zip(ranks_of, operations, strict=True))
 
     def set_period(self, period: int | None, turns: Sequence[int]) -> None:
-        """Correct each tensor in one of so many full steps from now on; None for no correction.
-
-        Args:
-            period: Full steps from one correction of a tensor to the next.
-            turns: Which full step of a period this is, by tensor.
-        """
+        """Correct each tensor in its turn of so many full steps; None for no correction."""
         self._period = period
         self._turns = list(turns)
-        if self._allocated and self.memory.update is not None:
-            self.memory.update.period = period or 1
 
     def inherit(self, other: Group) -> None:
         """Copy the state of tensors that were in another group with the same treatment."""
-        if other.treatment == self.treatment and other._allocated:
-            self._rest = max(other._rest, int(not set(self.names) <= set(other.names)))
-            self.memory.inherit(other.memory, self.names, other.names, self.parameters)
-            places = {name: k for k, name in enumerate(other.names)}
-            for k, name in enumerate(self.names):
-                if name in places:
-                    self._seen[k] = other._seen[places[name]]
-                    self._peaks[k] = other._peaks[places[name]]
+        if other.treatment != self.treatment or other.allocated is None:
+            return
+        places = {name: k for k, name in enumerate(other.names)}
+        pairs = [(k, places[name]) for k, name in enumerate(self.names) if name in places]
+        self._rest = max(other._rest, int(len(pairs) < len(self.names)))
+        self.memory.inherit(other.memory, pairs, self.parameters)
+        for k, source in pairs:
+            self._seen[k] = other._seen[source]
+            self._peaks[k] = other._peaks[source]
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
         """Return the state of the group; see `Memory.save`."""
@@ -412,22 +313,16 @@ class Group:
             "names": list(self.names),
             "rest": self._rest,
             "seen": list(self._seen),
-            "peaks": [float(rate) for rate in self._peaks],
+            "peaks": list(self._peaks),
         }
         return None if saved is None else {**entries, **saved}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Load a state of :meth:`state_dict`, gathered or local.
-
-        Raises:
-            ValueError: If an array has another shape, or a number is missing.
-        """
+        """Load a state of :meth:`state_dict`, gathered or local."""
         self.memory.load(saved, self.parameters)
         self._rest = saved["rest"]
-        pairs = zip(self.names, saved["seen"], saved["peaks"], strict=True)
-        known = [(int(seen), float(peak)) for _, seen, peak in pairs]
-        self._seen = [seen for seen, _ in known]
-        self._peaks = [peak for _, peak in known]
+        self._seen = list(saved["seen"])
+        self._peaks = list(saved["peaks"])
 
     def _values(self) -> list[Tensor]:
         """Local shards of the tensors, found anew where one has moved to other memory."""

@@ -12,7 +12,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.groups.group import Group
 from hybrid_predict.groups.memory import Treatment
-from hybrid_predict.model.parameters import ParameterMapper, overlapping
+from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.budget import shortest_period, turns
 from hybrid_predict.policy.confidence import Window
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 LEFT = "matrices are left to an optimizer"
 RELATIVE = f"{LEFT} whose updates grow with the weights"
-SHARED = "parameters that share memory with others are left to the optimizer"
 COMPLEX = "complex parameters are left to the optimizer"
 """Events of the ledger: why tensors are not corrected."""
 
@@ -36,16 +35,7 @@ COMPLEX = "complex parameters are left to the optimizer"
 class Groups:
     """Groups the trained tensors by kind and optimizer, and forecasts their movement.
 
-    Args:
-        mapper: The model's parameters.
-        optimizer: The optimizers that update them.
-        config: The configuration; it names updates and predictors by kind.
-        policy: Decides about predicted steps; it follows changes of groups and budget.
-
-    Attributes:
-        left_out: Reasons for leaving tensors to the optimizer, as events for the ledger.
-        period: Full steps from one correction of a tensor to the next; None if nothing is
-            corrected, as no period is within the budget.
+    The policy, which decides about predicted steps, follows changes of groups and budget.
     """
 
     def __init__(
@@ -65,11 +55,11 @@ class Groups:
         self._updates = {kind: update for kind, update in updates.items() if update.share > 0}
         self._predictors = _predictors(config)
         self._groups: list[Group] = []
-        self.left_out: set[str] = set()
+        self.left_out: set[str] = set()  # why tensors are left to the optimizer, as events
         self._calls: Counter[int] = Counter()
-        self._layout: tuple[Any, Any] = (), ()
-        self._shared: set[int] = set()
+        self._layout: tuple[Any, ...] = ()
         self._budget: float | None = None
+        # Full steps from one correction of a tensor to the next; None if none is in the budget.
         self.period: int | None = 1
         self.refresh()
 
@@ -95,27 +85,27 @@ class Groups:
     @property
     def held_bytes(self) -> int:
         """Most memory in bytes that is kept between full steps."""
-        return sum(group.held_bytes for group in self._groups)
+        held = [group.allocated for group in self._groups]
+        return sum(memory.held_bytes for memory in held if memory is not None)
 
     @property
     def carries(self) -> dict[str, Tensor]:
         """Kahan compensation of the half-precision weights, by parameter name."""
-        pairs = (zip(g.names, g.carries, strict=False) for g in self._groups)
-        return {name: carry for each in pairs for name, carry in each}
+        found: dict[str, Tensor] = {}
+        for group in self._groups:
+            if group.allocated is not None:
+                found.update(zip(group.names, group.allocated.carries, strict=False))
+        return found
 
     def of(self, index: int) -> list[Group]:
         """Return the groups of one optimizer."""
         return [group for group in self._groups if group.treatment.optimizer == index]
 
     def count_updates(self, calls: Counter[int], updated: Collection[int]) -> None:
-        """Note what a full step has updated.
+        """Note the updates of a full step by optimizer, and what had a gradient, by ``id``.
 
         A group without an update is not predicted in the next 64 full steps, and does not count as
         ready. Predicted steps would repeat its old movement, and they might not be verified.
-
-        Args:
-            calls: Number of updates by number of the optimizer.
-            updated: The parameters that had a gradient, by ``id``.
         """
         if not calls:
             return
@@ -130,6 +120,7 @@ class Groups:
         return list(zip(self.predicted, self._policy.parts, strict=True))
 
     def _follow(self) -> None:
+        """Tell the policy what the groups are now."""
         parts = [group.part() for group in self.predicted]
         affordable = self.period is not None
         self._policy.follow(parts, self._mapper.count_trained(), affordable=affordable)
@@ -137,20 +128,16 @@ class Groups:
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Group the tensors of other optimizers from now on."""
         self._optimizer = optimizer
-        self._layout = ((), ())
+        self._layout = ()
         self._calls.clear()
         self.refresh()
 
     def refresh(self) -> bool:
-        """Regroup if parameters were frozen, unfrozen or added, or share other memory than before.
-
-        What is known about unchanged tensors is kept. Return whether anything has changed.
-        """
+        """Regroup if parameters were frozen, unfrozen or added, and return whether any were."""
         if self.idle:
             return False
-        now = self._optimizer.layout(), self._optimizer.places()
-        before, self._layout = self._layout, now
-        if now == before or (now[0] == before[0] and self._overlapping() == self._shared):
+        before, self._layout = self._layout, self._optimizer.layout()
+        if self._layout == before:
             return False
         self._mapper.follow(self._optimizer.parameters(), self._optimizer.numbers())
         self.regroup()
@@ -161,52 +148,43 @@ class Groups:
         self._groups = []
         self.regroup()
 
-    def regroup(self, index: int | None = None) -> None:
-        """Group the tensors of one optimizer, or of all, by their current kinds.
-
-        What is known about tensors whose kind is unchanged is kept.
-
-        Args:
-            index: Number of the optimizer, or None for all.
-        """
+    def regroup(self) -> None:
+        """Group the tensors by their current kinds; what is known about unchanged ones is kept."""
         if self.idle:
             return
-        before = {(g.treatment.kind, g.treatment.optimizer, g.names): g for g in self._groups}
-        self._groups = [g for g in self._groups if index not in (None, g.treatment.optimizer)]
+        before = self._groups
+        self._groups = []
         for treatment, names, parameters in self._partition():
-            if index not in (None, treatment.optimizer):
-                continue
-            group = before.get((treatment.kind, treatment.optimizer, tuple(names)))
-            known = group is not None and group.treatment == treatment
-            if group is None or not known or not group.has_shapes_of(parameters):
+            group = next((g for g in before if g.holds(treatment, names, parameters)), None)
+            if group is None:
                 momentum = self._optimizer.momentum(treatment.optimizer)
                 group = Group(treatment, names, parameters, self._history, momentum)
-                for old in before.values():
+                for old in before:
                     group.inherit(old)
             group.follow(parameters)
             self._groups.append(group)
         places = {name: k for k, name in enumerate(self._mapper.names)}
         self._groups.sort(key=lambda group: places.get(group.names[0], 0))  # as after a resume
-        if self._budget is not None:
+        if self._budget is None:
+            self._follow()
+        else:
             self.apply_budget(self._budget)
-        self._follow()
 
     def _partition(self) -> list[tuple[Treatment, list[str], list[Tensor]]]:
         """Divide the tensors that are corrected or predicted by kind, optimizer and treatment."""
         mapper = self._mapper
         owners = self._optimizer.numbers()
         rules = self._optimizer.rules()
-        shared = self._shared = self._overlapping()
         parts: dict[Any, tuple[Treatment, list[str], list[Tensor]]] = {}
         columns = zip(mapper.names, mapper.parameters, mapper.kinds, strict=True)
-        for position, (name, p, kind) in enumerate(columns):
+        for name, p, kind in columns:
             wanted = id(p) in owners and p.requires_grad and shards.form(p).numel()
             update = self._updates.get(kind)
             predictor = self._predictors.get(kind)
             if not wanted or (update is None and predictor is None):
                 continue
-            if position in shared or p.is_complex():
-                self.left_out.add(SHARED if position in shared else COMPLEX)
+            if p.is_complex():
+                self.left_out.add(COMPLEX)
                 continue
             rule = rules[id(p)]
             if update is not None and (rule.relative or rule.unknown):
@@ -222,17 +200,10 @@ class Groups:
             members.append(p)
         return list(parts.values())
 
-    def _overlapping(self) -> set[int]:
-        return overlapping([shards.local(p) for p in self._mapper.parameters])
-
     def apply_budget(self, budget: float) -> float:
-        """Choose the shortest period with which corrections stay within a budget.
+        """Choose the shortest period for a budget of operations per full step on this rank.
 
-        Args:
-            budget: Number of operations that correcting may add to a full step on this rank.
-
-        Returns:
-            The number of operations that correcting adds to an average full step.
+        Return how many operations corrections then add on average.
         """
         self._budget = budget
         self.period = shortest_period(self.operations, budget)
@@ -247,11 +218,7 @@ class Groups:
             group.set_period(period, [next(dealt) for _ in group.names])
 
     def operations(self, period: int) -> float:
-        """Return what correcting adds to an average full step of the rank that has most.
-
-        Args:
-            period: Full steps from one correction of a tensor to the next.
-        """
+        """Return what correcting adds to an average full step of the rank that has most."""
         loads = Counter[int]()
         for rank, operations in self._work(period):
             loads[rank] += operations
@@ -259,20 +226,16 @@ class Groups:
 
     def _work(self, period: int) -> list[tuple[int, int]]:
         """Return for each tensor of all groups the rank of its direction, and the operations."""
-        calls = [max(1, self._calls[group.treatment.optimizer]) for group in self]
-        pairs = zip(calls, self, strict=True)
-        return [(rank, n * work) for n, group in pairs for rank, work in group.work(period)]
+        found = []
+        for group in self._groups:
+            calls = max(1, self._calls[group.treatment.optimizer])
+            found += [(rank, calls * work) for rank, work in group.work(period)]
+        return found
 
     def forecast(self, options: Mapping[int, Options]) -> tuple[Forecast, bool]:
         """Forecast the movement of one predicted step, for all groups together.
 
-        Advances that were measured at much smaller learning rates begin anew before.
-
-        Args:
-            options: How each parameter is updated, by ``id``. A learning rate on a device is read.
-
-        Returns:
-            The forecast, and whether any advance has begun anew.
+        Return also whether advances that were measured at much smaller learning rates began anew.
 
         Raises:
             PredictorError: If a predictor returns a forecast of the wrong form.
@@ -285,7 +248,7 @@ class Groups:
         rates: dict[Key, float] = defaultdict(float)
         for group, part in self._parts():
             if not part.resting:
-                rates[part.key] = max(rates[part.key], float(group.rate(options)))
+                rates[part.key] = max(rates[part.key], group.rate(options))
         anew = self._policy.renew(rates)
         for group, part in self._parts():
             times = self._calls[part.optimizer]
@@ -311,20 +274,8 @@ class Groups:
         They still show skill and length, but are not those after the forecasts of the latest.
         """
         groups = Counter(part.key for part in self._policy.parts)
-        closed = Counter(key for key, _ in windows)
-        return [
-            (key, each if closed[key] == groups[key] else each._replace(steps=0, late=0.0))
-            for key, each in windows
-        ]
-
-    def check(self, index: int, options: Mapping[int, Options]) -> None:
-        """Check the form of one optimizer's forecasts before the first predicted step.
-
-        Raises:
-            PredictorError: If a predictor returns a forecast of the wrong form.
-        """
-        for group in self.of(index):
-            group.forecast(options)
+        groups.subtract(key for key, _ in windows)
+        return [(k, w._replace(steps=0, late=0.0) if groups[k] else w) for k, w in windows]
 
     def free(self) -> None:
         """Free all memory for the rest of the run."""
@@ -334,25 +285,17 @@ class Groups:
         self._follow()
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
-        """Return the state of all groups, and which optimizers updated last.
-
-        Args:
-            whole: Whether sharded tensors are gathered, see `Memory.save`.
-        """
+        """Return the state of all groups, see `Memory.save`, and which optimizers updated last."""
         return {
             "groups": [group.state_dict(whole=whole) for group in self._groups],
             "calls": [[k, n] for k, n in self._calls.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
-        """Load a state of :meth:`state_dict`.
-
-        Returns:
-            Kinds whose saved state does not fit and was dropped.
+        """Load a state of :meth:`state_dict`; return kinds that do not fit it and were dropped.
 
         Raises:
             CheckpointError: If the state is that of another rank.
-            ValueError: If an array has another shape.
         """
         saved = state["groups"]
         if None in saved:  # another rank than the first one has no whole arrays

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from torch import Tensor
 
 from hybrid_predict.policy.confidence import window_length
-from hybrid_predict.ranks import owners, processes, shards
+from hybrid_predict.ranks import processes, shards
+from hybrid_predict.ranks.owners import fetch, stays
 from hybrid_predict.tensors import lists
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 
@@ -20,21 +20,13 @@ if TYPE_CHECKING:
 
 @final
 class Treatment(NamedTuple):
-    """How a group of tensors is treated.
-
-    Args:
-        kind: Kind of the parameters.
-        optimizer: Number of their optimizer.
-        update: Corrected update, or None.
-        predictor: Predictor, or None.
-        short: Whether the first windows of displacements are short.
-    """
+    """How a group of tensors is treated."""
 
     kind: str
-    optimizer: int
+    optimizer: int  # its number
     update: AbstractUpdate | None
     predictor: AbstractPredictor | None
-    short: bool = False
+    short: bool = False  # whether the first windows of displacements are short
 
     def key(self) -> list[Any]:
         """Return the values in which a saved group and the group that loads it must agree."""
@@ -42,23 +34,35 @@ class Treatment(NamedTuple):
 
 
 @final
-@dataclass
 class Memory:
-    """The arrays of a group.
+    """The arrays of a group, which begin as before its first full step.
 
-    Args:
-        average: Averaged gradients.
-        carries: Rounding errors of weights in 16 bits; empty if there are none.
-        update: State of the corrected update, or None.
-        forecaster: What forecasts the tensors, or None.
-        owners: The rank that has the arrays of the update, by tensor; None for a single rank.
+    ``owners`` are the ranks that have the arrays of the update, by tensor; None for a single rank.
     """
 
-    average: list[Tensor]
-    carries: list[Tensor]
-    update: UpdateState | None
-    forecaster: Forecaster | None
-    owners: list[int] | None = None
+    def __init__(
+        self,
+        treatment: Treatment,
+        names: Sequence[str],
+        tensors: Sequence[Tensor],
+        history: str,
+        momentum: float,
+        owners: list[int] | None,
+    ) -> None:
+        values = [shards.local(p) for p in tensors]
+        half = any(x.dtype in lists.HALF for x in values)
+        update = treatment.update
+        self.owners = owners
+        self.average = lists.zeros(values, history)  # of gradients
+        self.carries = lists.zeros(values) if half else []  # rounding errors of 16-bit weights
+        self.update = _update_state(update, tensors, history, owners) if update else None
+        self.forecaster: Forecaster | None = None
+        if treatment.predictor is not None:
+            # Runs without predicted steps import nothing about forecasts.
+            from hybrid_predict.forecast.forecaster import Forecaster
+
+            about = treatment.predictor, names, tensors, history, window_length(momentum)
+            self.forecaster = Forecaster(*about, short=treatment.short)
 
     def arrays(self) -> dict[str, list[Tensor]]:
         """Return lists of local shards by name, as in a saved state."""
@@ -73,9 +77,9 @@ class Memory:
     def fetch(self, name: str, k: int, tensor: Tensor) -> Tensor:
         """Return a tensor of :meth:`owned` on every rank; all of them have to call it."""
         value = self.owned()[name][k]
-        if self.owners is None or not owners.stays(value, tensor):
+        if self.owners is None or not stays(value, tensor):
             return value
-        return owners.fetch(value, self.owners[k], tensor)
+        return fetch(value, self.owners[k], tensor)
 
     @property
     def held_bytes(self) -> int:
@@ -85,61 +89,51 @@ class Memory:
         return kept + (0 if self.forecaster is None else self.forecaster.held_bytes)
 
     def inherit(
-        self, other: Memory, names: Sequence[str], others: Sequence[str], tensors: Sequence[Tensor]
+        self, other: Memory, pairs: Sequence[tuple[int, int]], tensors: Sequence[Tensor]
     ) -> None:
         """Copy the state of tensors that another group with the same treatment has.
 
-        Every rank has to call it, because owners may change.
+        ``pairs`` are positions here and there. Every rank has to call it, as owners may change.
         """
-        places = {name: k for k, name in enumerate(others)}
-        pairs = [(k, places[name]) for k, name in enumerate(names) if name in places]
-        known = other.arrays()
-        for name, arrays in self.arrays().items():
-            for k, source in pairs if known[name] else ():
-                if arrays and arrays[k].shape == known[name][source].shape:
-                    arrays[k].copy_(known[name][source])
-        before = other.owned()
-        for name, arrays in self.owned().items():
-            for k, source in pairs:
-                if arrays[k].shape == before[name][source].shape:
-                    arrays[k].copy_(other.fetch(name, source, tensors[k]))
+        known = {**other.arrays(), **other.owned()}
+        owned = self.owned()
+        for name, arrays in {**self.arrays(), **owned}.items():
+            for k, source in pairs if arrays and known[name] else ():
+                if arrays[k].shape == known[name][source].shape:
+                    value = known[name][source]
+                    if name in owned:
+                        value = other.fetch(name, source, tensors[k])
+                    arrays[k].copy_(value)
         if self.forecaster is not None and other.forecaster is not None:
             self.forecaster.inherit(other.forecaster, pairs)
 
     def save(self, tensors: Sequence[Tensor], *, whole: bool) -> dict[str, Any] | None:
-        """Return counts, numbers and arrays.
+        """Return counts, numbers and arrays about the parameters ``tensors``.
 
-        Args:
-            tensors: The parameters.
-            whole: Whether to get full tensors, and arrays of other owners; every rank has to call
-                it. If parameters are sharded, rank 0 gets them on its host, and all other ranks get
-                None. Otherwise each rank gets what it has.
+        With ``whole`` these are full tensors, and arrays of other owners; every rank has to call
+        it. If parameters are sharded, rank 0 gets them on its host, and all other ranks get None.
+        Otherwise each rank gets what it has.
         """
         own = self.forecaster.state_dict() if self.forecaster is not None else {}
+        window = own.get("window")
         state = {"count": own.get("count", 0), **self.arrays()}
         owned = self.owned()
-        if whole:
-            owned = {
-                name: [self.fetch(name, k, tensor) for k, tensor in enumerate(tensors)]
-                for name in owned
-            }
+        if not whole:
+            return {**state, **owned, "windows": [window]}
+        for name in owned:
+            owned[name] = [self.fetch(name, k, tensor) for k, tensor in enumerate(tensors)]
         # The samples of local shards differ between ranks.
-        sharded = whole and shards.any_sharded(tensors)
-        window = own.get("window")
+        sharded = shards.any_sharded(tensors)
         windows = processes.gather(_on_host(window)) if sharded else [window]
-        collected = shards.gather_state(state, owned, tensors) if whole else {**state, **owned}
+        collected = shards.gather_state(state, owned, tensors)
         return None if collected is None else {**collected, "windows": windows}
 
     def load(self, saved: dict[str, Any], tensors: Sequence[Tensor]) -> None:
-        """Load a state of :meth:`save`, gathered or local.
-
-        Raises:
-            ValueError: If an array has another shape.
-        """
+        """Load a state of :meth:`save`, gathered or local."""
         owned = self.owned()
         parts = {name: value for name, value in saved.items() if name not in owned}
         state = {**saved, **shards.shard_state(parts, tensors)}
-        for name, arrays in [*self.arrays().items(), *owned.items()]:
+        for name, arrays in {**self.arrays(), **owned}.items():
             for target, source in zip(arrays, state[name], strict=True):
                 if target.shape != source.shape:
                     raise ValueError(f"{name} has shape {tuple(source.shape)}")
@@ -154,34 +148,7 @@ def _on_host(window: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     names = "moved", "forecast", "before", "drift"
     held = {name: [x.cpu() for x in window[name]] for name in names}
-    return {**window, **held, "rates": float(window["rates"])}
-
-
-def allocate(
-    treatment: Treatment,
-    names: Sequence[str],
-    tensors: Sequence[Tensor],
-    history: str,
-    momentum: float,
-    owned_by: list[int] | None,
-) -> Memory:
-    """Return the memory of a group that has seen no full step."""
-    values = [shards.local(p) for p in tensors]
-    update = treatment.update
-    forecaster = None
-    if treatment.predictor is not None:
-        # Runs without predicted steps import nothing about forecasts.
-        from hybrid_predict.forecast.forecaster import Forecaster
-
-        about = treatment.predictor, names, tensors, history, window_length(momentum)
-        forecaster = Forecaster(*about, short=treatment.short)
-    return Memory(
-        average=lists.zeros(values, history),
-        carries=lists.zeros(values) if any(map(lists.is_half, values)) else [],
-        update=_update_state(update, tensors, history, owned_by) if update else None,
-        forecaster=forecaster,
-        owners=owned_by if update else None,
-    )
+    return {**window, **held}
 
 
 def _update_state(
@@ -192,15 +159,9 @@ def _update_state(
     if owned_by is None:
         return update.init(like, history)
     # One by one, so that a rank does not hold what others own, not even for a moment.
-    states = []
+    together: dict[str, list[Tensor]] = {}
     for p, x, owner in zip(tensors, like, owned_by, strict=True):
-        states.append(update.init([x], history))
-        if owner != processes.rank():
-            held = states[-1].arrays
-            states[-1].arrays = {
-                n: [a.to("meta") if owners.stays(a, p) else a for a in each]
-                for n, each in held.items()
-            }
-    return UpdateState(
-        {name: [x for s in states for x in s.arrays[name]] for name in states[0].arrays}
-    )
+        for name, (array,) in update.init([x], history).arrays.items():
+            elsewhere = owner != processes.rank() and stays(array, p)
+            together.setdefault(name, []).append(array.to("meta") if elsewhere else array)
+    return UpdateState(together)

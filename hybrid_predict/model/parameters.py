@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import final
 
@@ -167,24 +167,6 @@ class ParameterMapper:
                 expected = "patterns that match at least one trained parameter"
                 remedy = f"Names look like {self.names[0]!r}."
                 raise ConfigError("kinds", expected, pattern, remedy)
-
-
-def overlapping(tensors: Sequence[Tensor]) -> set[int]:
-    """Return the positions of tensors that share memory with another tensor in the list."""
-    spans = []
-    for k, x in enumerate(tensors):
-        if x.numel():
-            reach = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
-            spans.append((str(x.device), x.data_ptr(), x.data_ptr() + reach * x.element_size(), k))
-    spans.sort()
-    found: set[int] = set()
-    furthest = ("", 0, 0, 0)
-    for span in spans:
-        if span[0] == furthest[0] and span[1] < furthest[2]:
-            found |= {span[3], furthest[3]}
-        if span[0] != furthest[0] or span[2] > furthest[2]:
-            furthest = span
-    return found
 
 
 def _check_initialised(model: nn.Module) -> None:

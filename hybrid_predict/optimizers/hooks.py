@@ -62,7 +62,6 @@ class StepHooks:
         receiver = None if nested else self._listener()
         if receiver is None:
             return None
-        receiver.open_update(self._index)
         call = _Call(kwargs)
         self._outermost = weakref.ref(call)
         self._handled = handled

@@ -26,8 +26,8 @@ from hybrid_predict.tensors.lists import upcast
 class Options(NamedTuple):
     """How a parameter is updated."""
 
-    rate: float | Tensor  # learning rate; a tensor if reading it would wait for the device
-    shrink: float | Tensor  # fraction of the weights that decoupled decay removes in one update
+    rate: float  # learning rate; one in a tensor on a device is read, which waits
+    shrink: float  # fraction of the weights that decoupled decay removes in one update
     coupled: float  # multiple of the weights that coupled decay adds to sign times the gradient
     sign: float  # -1 along the gradient, as with maximize or a negative rate, else 1
 
@@ -36,8 +36,8 @@ class Options(NamedTuple):
 class OptimizerWrapper:
     """Reports the updates of torch optimizers, and skips single updates.
 
-    They go against the gradient, unless ``maximize`` is set or the learning rate is a negative
-    number on the host. Weight decay may change during a run if its option is ``weight_decay``.
+    They go against the gradient, unless ``maximize`` is set or the learning rate is negative.
+    Weight decay may change during a run if its option is ``weight_decay``.
 
     Args:
         optimizers: One torch optimizer or several; they are not modified.
@@ -80,13 +80,6 @@ class OptimizerWrapper:
             content += [p.is_meta for p in listed]
         return tuple(content)
 
-    def places(self) -> tuple[int, ...]:
-        """Return a value that changes if parameters move to other memory."""
-        tensors = self.parameters()
-        if shards.any_sharded(tensors):
-            tensors = [shards.local(p) for p in tensors]
-        return tuple(map(Tensor.data_ptr, tensors))
-
     def momentum(self, index: int) -> float:
         """Return ``betas[0]`` or ``momentum`` of an optimizer, the largest of a cycle, or 0."""
         group = self.optimizers[index].param_groups[0]
@@ -102,10 +95,8 @@ class OptimizerWrapper:
         # A parameter that has left the optimizer inside a step stays in place.
         by_id = defaultdict[int, Options](partial(Options, 0.0, 0.0, 0.0, 1.0))
         for group, rule in self._ruled(index):
-            rate = group["lr"]
-            on_device = isinstance(rate, Tensor) and rate.device.type != "cpu"
-            rate = rate if on_device else float(rate)
-            turn = -1.0 if not on_device and rate < 0 else 1.0
+            rate = float(group["lr"])
+            turn = -1.0 if rate < 0 else 1.0
             sign = -turn if group.get("maximize") else turn
             shrink = rule.decay * rate if rule.by_rate and rule.decay else rule.decay
             options = Options(rate, shrink, turn * rule.coupled, sign)

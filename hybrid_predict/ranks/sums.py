@@ -27,7 +27,7 @@ def norms(tensors: Sequence[Tensor], counts: Counts) -> Tensor:
 
 
 def slopes(
-    updates: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[float | Tensor]],
+    updates: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[float]],
     averages: Sequence[Tensor],
     directions: Sequence[Tensor],
     counts: Counts = None,
@@ -43,7 +43,7 @@ def slopes(
     moved = lists.differences(after, before, factors)
     norms = lists.norms(moved)
     # One buffer at a time: each is as large as all tensors together.
-    along = lists.dots_overwriting(moved, averages)
+    along = lists.dots(moved, averages, overwrite=True)
     del moved
     products = torch.cat([along, lists.dots(directions, averages)])
     if counts is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.tensors.lists import add_scaled, clones, is_half, upcast
+from hybrid_predict.tensors.lists import HALF, add_scaled, clones, upcast
 
 
 @final
@@ -23,12 +23,12 @@ class WeightDelta:
     Args:
         names: Names of the K parameters, such as ``"encoder.0.weight"``.
         directions: Tensors d_k, shaped like the parameters, in units of the parameters.
-        factors: f_k, dimensionless: numbers, or 0-dim tensors on the parameters' device.
+        factors: f_k, dimensionless numbers.
     """
 
     names: tuple[str, ...]
     directions: tuple[Tensor, ...]
-    factors: tuple[float | Tensor, ...]
+    factors: tuple[float, ...]
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.directions) == len(self.factors):
@@ -67,12 +67,10 @@ class WeightDelta:
 class Movement:
     """Copies weights, moves them in place by a :class:`WeightDelta`, and undoes the movement.
 
-    Members are positions of weights in the delta.
-
     Args:
         delta: The movement.
         parameters: The parameters, one per name.
-        local: Returns the weights of a parameter: its local shard, wherever it is now.
+        local: Returns the local shard of a parameter, wherever it is now.
         written: Called after every write.
         carries: Kahan compensation of half-precision weights by name, in 32 bits; updated in place.
     """
@@ -89,9 +87,9 @@ class Movement:
         self._parameters = list(parameters)
         self._local = local
         self._written = written
-        held = [(carries or {}).get(name) for name in delta.names]
         values = [local(p) for p in parameters]
-        self._carries = [c if is_half(v) else None for c, v in zip(held, values, strict=True)]
+        pairs = zip(delta.names, values, strict=True)
+        self._carries = [(carries or {}).get(n) if v.dtype in HALF else None for n, v in pairs]
         self._copies = clones(values)
         self._kept = [None if c is None else c.clone() for c in self._carries]
 
@@ -105,8 +103,6 @@ class Movement:
             for value, direction, factor, carry in columns:
                 if carry is not None:
                     write_rounded(value, value.float() + factor * upcast(direction), carry)
-                elif isinstance(factor, Tensor) or is_half(value):
-                    value.add_((factor * upcast(direction)).to(value.dtype))
                 else:
                     plain.append((value, direction, factor))
             if plain:
@@ -114,7 +110,7 @@ class Movement:
         self._written()
 
     def undo(self, members: Sequence[int]) -> None:
-        """Undo the movement of members, bit for bit.
+        """Undo the movement of weights, by position in the delta, bit for bit.
 
         It may come between a forward and a backward pass, so tensors keep their versions.
         """
@@ -153,7 +149,7 @@ def write(values: list[Tensor], wanted: list[Tensor], carries: Sequence[Tensor])
         torch._foreach_copy_(values, wanted)
         return
     for value, new, carry in zip(values, wanted, carries, strict=True):
-        if is_half(value):
+        if value.dtype in HALF:
             write_rounded(value, new, carry)
         else:
             value.copy_(new)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,11 +14,6 @@ HALF = {torch.float16, torch.bfloat16}
 """Types of 16 bits."""
 
 
-def is_half(tensor: Tensor) -> bool:
-    """Return whether a tensor has a 16-bit type."""
-    return tensor.dtype in HALF
-
-
 def upcast(tensor: Tensor) -> Tensor:
     """Convert a 16-bit tensor to 32 bits; other tensors are returned as is."""
     return tensor.float() if tensor.dtype in HALF else tensor
@@ -28,26 +22,6 @@ def upcast(tensor: Tensor) -> Tensor:
 def cast(tensor: Tensor, kind: torch.dtype) -> Tensor:
     """Convert a tensor; it takes less time than ``Tensor.to`` if there is nothing to do."""
     return tensor if tensor.dtype == kind else tensor.to(kind)
-
-
-def finite_on_host(*numbers: Tensor) -> bool:
-    """Return whether all numbers are known to be finite without waiting for a device."""
-    return all(x.device.type == "cpu" and all(map(math.isfinite, x.tolist())) for x in numbers)
-
-
-def scaled(values: Tensor, factors: Sequence[float | Tensor]) -> Tensor:
-    """Multiply one value per tensor, shape (K,), by numbers or 0-dim tensors.
-
-    Numbers are not copied to a device, because this would wait for it.
-    """
-    numbers = _numbers(factors)
-    if numbers is None:
-        return torch.stack([value * factor for value, factor in zip(values, factors, strict=True)])
-    if len(set(numbers)) < 2:
-        return values * numbers[0] if numbers and numbers[0] != 1.0 else values
-    if values.device.type == "cpu":
-        return values * values.new_tensor(numbers)
-    return torch.stack(torch._foreach_mul(list(values), numbers))
 
 
 def widest(tensors: Sequence[Tensor]) -> torch.dtype:
@@ -65,6 +39,13 @@ def zeros(like: Sequence[Tensor], history: str = "float32") -> list[Tensor]:
     return [torch.zeros_like(x, dtype=stored_as(history, x)) for x in like]
 
 
+def clones(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies of tensors."""
+    if hasattr(torch, "_foreach_clone"):  # not in earlier versions
+        return list(torch._foreach_clone(list(tensors)))
+    return [x.clone() for x in tensors]
+
+
 def check_forms(subject: str, like: Mapping[str, Tensor], tensors: Sequence[Any]) -> None:
     """Check the shapes and devices of tensors by others of theirs; their numbers are not read.
 
@@ -72,29 +53,43 @@ def check_forms(subject: str, like: Mapping[str, Tensor], tensors: Sequence[Any]
         PredictorError: If one is no tensor, or differs.
     """
     for (name, wanted), tensor in zip(like.items(), tensors, strict=True):
+        expected = f"a tensor of shape {tuple(wanted.shape)} on device {wanted.device} for {name}"
         if not isinstance(tensor, Tensor):
-            raise PredictorError(subject, f"a tensor for {name}", type(tensor).__name__)
-        if tensor.shape != wanted.shape:
-            got = tuple(tensor.shape)
-            raise PredictorError(subject, f"shape {tuple(wanted.shape)} for {name}", got)
-        if tensor.device != wanted.device:
-            raise PredictorError(subject, f"device {wanted.device} for {name}", str(tensor.device))
+            raise PredictorError(subject, expected, type(tensor).__name__)
+        if (tensor.shape, tensor.device) != (wanted.shape, wanted.device):
+            raise PredictorError(subject, expected, (tuple(tensor.shape), str(tensor.device)))
 
 
-def add_scaled(
-    target: Sequence[Tensor], other: Sequence[Tensor], factors: Sequence[float | Tensor]
-) -> None:
+def scaled(values: Tensor, factors: Sequence[float]) -> Tensor:
+    """Multiply one value per tensor, shape (K,), by a number each.
+
+    Numbers are not copied to a device, because this would wait for it.
+    """
+    if len(set(factors)) < 2:
+        return values * factors[0] if factors and factors[0] != 1.0 else values
+    if values.device.type == "cpu":
+        return values * values.new_tensor(factors)
+    return torch.stack(torch._foreach_mul(list(values), list(factors)))
+
+
+def add_scaled(target: Sequence[Tensor], other: Sequence[Tensor], factors: Sequence[float]) -> None:
     """Add factors[k] * other[k] to each target[k], in place."""
-    numbers = _numbers(factors)
     # In half precision the product would be rounded before the addition.
-    if numbers and len(set(numbers)) == 1 and not is_half(target[0]):
-        torch._foreach_add_(list(target), list(other), alpha=numbers[0])
+    if len(set(factors)) == 1 and target[0].dtype not in HALF:
+        torch._foreach_add_(list(target), list(other), alpha=factors[0])
         return
     for x, y, factor in zip(target, other, factors, strict=True):
-        if isinstance(factor, Tensor):
-            x.add_(upcast(y) * factor)
-        else:
-            x.add_(y, alpha=factor)
+        x.add_(y, alpha=factor)
+
+
+def differences(
+    left: Sequence[Tensor], right: Sequence[Tensor], factors: Sequence[float]
+) -> list[Tensor]:
+    """Return left[k] - factors[k] * right[k] in at least 32 bits, as new tensors."""
+    if len(set(factors)) == 1 and not {x.dtype for x in left} & HALF:
+        return list(torch._foreach_sub(list(left), list(right), alpha=factors[0]))
+    triples = zip(map(upcast, left), map(upcast, right), factors, strict=True)
+    return [torch.sub(x, y, alpha=factor) for x, y, factor in triples]
 
 
 def average(means: Sequence[Tensor], values: Sequence[Tensor], decay: float) -> None:
@@ -112,8 +107,8 @@ def average(means: Sequence[Tensor], values: Sequence[Tensor], decay: float) -> 
 def lerp(mean: Tensor, value: Tensor, share: float | Tensor) -> Tensor:
     """Return (1 - share) * mean + share * value in at least 32 bits, as a new tensor."""
     mean = upcast(mean)
-    share = cast(share, mean.dtype) if isinstance(share, Tensor) else share
-    return torch.lerp(mean, cast(value, mean.dtype), share)
+    share = share.to(mean.dtype) if isinstance(share, Tensor) else share
+    return torch.lerp(mean, value.to(mean.dtype), share)
 
 
 def lerps(
@@ -121,7 +116,7 @@ def lerps(
 ) -> list[Tensor]:
     """Return `lerp` of each pair, by a 0-dim share each."""
     kinds = {x.dtype for x in (*means, *values, *shares)}
-    if len(kinds) == 1 and not is_half(means[0]):
+    if len(kinds) == 1 and not kinds & HALF:
         return list(torch._foreach_lerp(list(means), list(values), list(shares)))
     return [lerp(*each) for each in zip(means, values, shares, strict=True)]
 
@@ -134,39 +129,24 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(list(tensors), 2, widest(tensors)))
 
 
-def dots(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-    """Return the inner product of each pair of tensors, shape (K,), at least 32-bit."""
+def dots(left: Sequence[Tensor], right: Sequence[Tensor], *, overwrite: bool = False) -> Tensor:
+    """Return the inner product of each pair of tensors, shape (K,), at least 32-bit.
+
+    With ``overwrite`` the left tensors may be overwritten with products of entries.
+    """
     if not left:
         return torch.zeros(0)
-    return _sums(torch._foreach_mul(*_alike(left, right)))
-
-
-def dots_overwriting(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-    """Return `dots`; the left tensors may be overwritten with the products of the entries."""
-    if not left:
-        return torch.zeros(0)
-    products, factors = _alike(left, right)
-    torch._foreach_mul_(products, factors)
-    return _sums(products)
-
-
-def _alike(left: Sequence[Tensor], right: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return tensors of the widest of their types; those that have it are not copied."""
-    if {x.dtype for x in (*left, *right)} == {torch.float32}:
-        return list(left), list(right)
-    kind = widest([*left, *right])
-    return [cast(x, kind) for x in left], [cast(y, kind) for y in right]
-
-
-def _sums(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.stack([x.sum() for x in tensors])
-
-
-def clones(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies of tensors."""
-    if hasattr(torch, "_foreach_clone"):  # not in earlier versions
-        return list(torch._foreach_clone(list(tensors)))
-    return [x.clone() for x in tensors]
+    products = list(left)
+    factors = list(right)
+    if {x.dtype for x in (*left, *right)} != {torch.float32}:
+        kind = widest([*left, *right])
+        products = [x.to(kind) for x in left]
+        factors = [y.to(kind) for y in right]
+    if overwrite:
+        torch._foreach_mul_(products, factors)
+    else:
+        products = list(torch._foreach_mul(products, factors))
+    return torch.stack([x.sum() for x in products])
 
 
 def size(number: float | Tensor) -> Any:
@@ -174,62 +154,8 @@ def size(number: float | Tensor) -> Any:
     return abs(number)
 
 
-def largest(numbers: Sequence[float | Tensor]) -> float | Tensor:
-    """Return the largest size of numbers, a tensor if one of them is a tensor."""
-    if {*map(type, numbers)} <= {float}:
-        return max(map(abs, numbers), default=0.0)  # type: ignore[type-var, return-value]
-    tensors = [abs(number) for number in numbers if isinstance(number, Tensor)]
-    known = max((abs(number) for number in numbers if not isinstance(number, Tensor)), default=0.0)
-    return torch.stack(tensors).amax().clamp_min(known) if tensors else known
-
-
-def ratio(number: float | Tensor, divisor: float | Tensor) -> float | Tensor:
-    """Return a number over the size of another; 0 if that is the number 0."""
-    return number / size(divisor) if isinstance(divisor, Tensor) or divisor else 0.0
-
-
-def minus(left: Tensor, right: Tensor, factor: float | Tensor) -> Tensor:
-    """Return left - factor * right in at least 32 bits, as a new tensor."""
-    if isinstance(factor, Tensor):
-        return upcast(left) - factor * upcast(right)
-    return torch.sub(upcast(left), upcast(right), alpha=factor)
-
-
-def differences(
-    left: Sequence[Tensor], right: Sequence[Tensor], factors: Sequence[float | Tensor]
-) -> list[Tensor]:
-    """Return left[k] - factors[k] * right[k] in at least 32 bits, as new tensors."""
-    numbers = _numbers(factors)
-    if numbers is None or len(set(numbers)) > 1 or any(map(is_half, left)):
-        return [minus(*each) for each in zip(left, right, factors, strict=True)]
-    return list(torch._foreach_sub(list(left), list(right), alpha=numbers[0]))
-
-
-def per_rate(
-    before: list[Tensor], after: Sequence[Tensor], rates: Sequence[float | Tensor]
-) -> list[Tensor]:
-    """Return displacements (after - before) / rate, written to ``before``; 0 for a rate of 0."""
-    torch._foreach_sub_(before, list(after))
-    numbers = _numbers(rates)
-    if numbers is not None:
-        torch._foreach_mul_(before, [-1.0 / rate if abs(rate) > 0 else 0.0 for rate in numbers])
-        return before
-    for x, rate in zip(before, rates, strict=True):
-        known = rate if isinstance(rate, Tensor) else torch.tensor(rate)
-        x.div_(torch.where(known.abs() > 0, -known, -torch.inf))
-    return before
-
-
 def clear(tensors: Sequence[Tensor], masks: Sequence[Tensor | None]) -> None:
     """Set the masked entries of tensors to zero."""
     for x, mask in zip(tensors, masks, strict=True):
         if mask is not None:
             x.masked_fill_(mask, 0.0)
-
-
-def _numbers(factors: Sequence[float | Tensor]) -> list[float] | None:
-    """Return the factors, or None if one is a tensor."""
-    if {*map(type, factors)} <= {float}:
-        return list(factors)  # type: ignore[arg-type]
-    numbers = [factor for factor in factors if not isinstance(factor, Tensor)]
-    return numbers if len(numbers) == len(factors) else None

@@ -53,9 +53,9 @@ def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
     from its columns. Where the shorter side has a root, that is A or B, and O is not multiplied
     with it.
 
-    Tensors of more than two dimensions are read as matrices of shape (first, rest); if there are
-    fewer than two, P is M. Singular values that are not far below the largest become about one (0.6
-    to 1.3), not exactly one. Tensors of one shape are stacked and treated together.
+    Tensors of more than two dimensions are read as matrices of shape (first, rest). Singular values
+    that are not far below the largest become about one (0.6 to 1.3), not exactly one. Tensors of
+    one shape are stacked and treated together.
 
     Args:
         matrices: K tensors of at least 32 bits; the list is overwritten with the results.
@@ -68,18 +68,16 @@ def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
         height, width = as_matrix(shape)
         stack = torch.stack([matrices[k] for k in members])
         stack = stack if len(shape) == 2 else stack.reshape(-1, height, width)
-        if len(shape) > 1:
-            energies = [moments.energies[k] for k in members]
-            levels = [moments.levels[k] for k in members]
-            roots = [moments.roots[k] for k in members] if rooted else []
-            scales = _scales(stack, energies)
-            if rooted:  # in place of the scales of the shorter side
-                scales.pop(int(height > width))
-            _multiply(stack, scales)
-            stack = _levelled(orthogonal(stack, roots), levels)
-            _multiply(stack, scales).div_(lengths(stack))
-        else:
-            stack.div_(lengths(stack).neg_())
+        roots = [moments.roots[k] for k in members] if rooted else []
+        scales = _scales(stack, [moments.energies[k] for k in members])
+        if rooted:  # in place of the scales of the shorter side
+            scales.pop(int(height > width))
+        for scale in scales:
+            stack.mul_(scale)
+        stack = _levelled(orthogonal(stack, roots), [moments.levels[k] for k in members])
+        for scale in scales:
+            stack.mul_(scale)
+        stack.div_(lengths(stack))
         found = stack if len(shape) == 2 else stack.reshape(-1, *shape)
         for k, x in zip(members, found.contiguous().unbind(), strict=True):
             matrices[k] = x
@@ -104,12 +102,6 @@ def _scales(stack: Tensor, energies: Sequence[Tensor]) -> list[Tensor]:
     return [rows.unsqueeze(-1), columns.unsqueeze(-2)]
 
 
-def _multiply(stack: Tensor, scales: Sequence[Tensor]) -> Tensor:
-    for scale in scales:
-        stack.mul_(scale)
-    return stack
-
-
 def _levelled(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
     """Update the second moments of rows, and divide the rows by their negated roots."""
     squares = stack.square().mean(-1).to(moments[0])
@@ -132,19 +124,15 @@ def orthogonal(stack: Tensor, roots: Sequence[Tensor] = ()) -> Tensor:
     x = stack.mT if tall else stack
     if roots:
         x = torch.bmm(roots_of(torch.stack(list(roots))).to(x), x)
-    # Without a root singular values differ more, which takes a third polynomial.
-    x = _polar(x, 2 if roots else 3)
-    return (x.mT if tall else x).to(stack.dtype)
-
-
-def _polar(x: Tensor, iterations: int) -> Tensor:
-    """Return the orthogonal factor of every wide matrix of a stack."""
     x, gram, norms = _with_gram(x)
     inverse = norms.rsqrt().mul_(1.0 / CUSHION)
     gram.mul_(inverse.square())
     if _inverts(x):
-        return torch.bmm(_inverse_root(gram, FACTOR).mul_(inverse), x)
-    return _iterated(x * inverse, gram, iterations)
+        x = torch.bmm(_inverse_root(gram, FACTOR).mul_(inverse), x)
+    else:
+        # Without a root singular values differ more, which takes a third polynomial.
+        x = _iterated(x * inverse, gram, 2 if roots else 3)
+    return (x.mT if tall else x).to(stack.dtype)
 
 
 def _iterated(x: Tensor, gram: Tensor, iterations: int) -> Tensor:
@@ -201,21 +189,18 @@ def pack(covariances: Tensor, roots: Tensor) -> Tensor:
 
 def covariances_of(packed: Tensor) -> Tensor:
     """Return the covariances (K, s, s) from what :func:`pack` has returned."""
-    lower = _rows(packed)[..., :-1].tril()
+    side = math.isqrt(packed.shape[-1])
+    lower = packed.view(-1, side, side + 1)[..., :-1].tril()
     lower += lower.tril(-1).mT
     return lower
 
 
 def roots_of(packed: Tensor) -> Tensor:
     """Return the roots (K, s, s) from what :func:`pack` has returned."""
-    upper = _rows(packed)[..., 1:].triu()
+    side = math.isqrt(packed.shape[-1])
+    upper = packed.view(-1, side, side + 1)[..., 1:].triu()
     upper += upper.triu(1).mT
     return upper
-
-
-def _rows(packed: Tensor) -> Tensor:
-    side = math.isqrt(packed.shape[-1])
-    return packed.view(-1, side, side + 1)
 
 
 def observe(packed: Sequence[Tensor], matrices: Sequence[Tensor], decay: float) -> None:

@@ -25,11 +25,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Set the generators to states from :func:`random_states`, all of them or none.
-
-    Raises:
-        CheckpointError: If a state is missing or damaged.
-    """
+    """Set the generators to states from :func:`random_states`, all or, on CheckpointError, none."""
     current = random_states()
     with all_or_nothing(lambda: _set(current)):
         _set(states)

@@ -21,13 +21,8 @@ def direction_operations(
     """Return the operations of the directions of matrices; vectors take none.
 
     For m rows and n columns, with m up to n, these are 2 m² n for each product with the matrix: its
-    Gram matrix, root and factor, and every so many corrections a covariance. An inverse takes m³.
-
-    Args:
-        shapes: Those of the tensors.
-        longest: Longest side that has a covariance.
-        every: Corrections of a matrix from one that updates its covariance to the next.
-        products: Whether inverses are replaced by matrix products, as on accelerators.
+    Gram matrix, root and factor, and in one of ``every`` corrections a covariance, if m is at most
+    ``longest``. An inverse takes m³; on accelerators ``products`` of matrices replace it.
     """
     total = 0.0
     for shape in shapes:

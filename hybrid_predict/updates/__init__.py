@@ -1,7 +1,4 @@
-"""The corrected updates, one class per file; :data:`UPDATES` lists all of them by name.
-
-Their classes can be imported without torch; their methods need it.
-"""
+"""The corrected updates, one class per file; their classes can be imported without torch."""
 
 from typing import Any
 
@@ -14,18 +11,8 @@ UPDATES: dict[str, type[AbstractUpdate]] = {"spectral": SpectralUpdate}
 
 
 def make_update(choice: Any) -> AbstractUpdate:
-    """Return an update by its registered name; an update object is returned as is.
-
-    Raises:
-        ConfigError: If ``choice`` is neither.
-    """
+    """Return an update by its registered name; an object is returned as is, else ConfigError."""
     return registered("updates", choice, UPDATES, AbstractUpdate)  # type: ignore[type-abstract]
 
 
-__all__ = [
-    "UPDATES",
-    "AbstractUpdate",
-    "SpectralUpdate",
-    "UpdateState",
-    "make_update",
-]
+__all__ = ["UPDATES", "AbstractUpdate", "SpectralUpdate", "UpdateState", "make_update"]

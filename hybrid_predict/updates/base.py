@@ -18,10 +18,7 @@ COASTING = 0.5  # share of the usual movement below which an entry without a gra
 def moving_decay(update: AbstractUpdate | None, period: int | None, momentum: float) -> float:
     """Return the decay of the average that moves weights, in [0, 1).
 
-    Args:
-        update: The corrected update, or None.
-        period: Full steps from one correction of a tensor to the next; None for no correction.
-        momentum: That of the optimizer, which moves the weights in all other full steps.
+    This is that of the update, or the momentum of the optimizer where that moves them too.
     """
     if update is None or period is None:
         return momentum
@@ -37,7 +34,7 @@ class UpdateState:
     Args:
         arrays: Lists of tensors by name, one per parameter; on several ranks, others than the
             owner of a parameter may have a tensor on the meta device, see `ranks.owners.stays`.
-        period: Full steps from one correction of a tensor to the next; not saved.
+        period: Full steps from one correction of a tensor to the next; set before each.
     """
 
     arrays: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -80,18 +77,14 @@ class AbstractUpdate(ABC):
         """Return the state before the first full step; an empty one by default.
 
         Args:
-            like: The parameters, which may be sharded; their shapes are those of full tensors. On
-                several ranks it is called for one parameter at a time.
+            like: Tensors in the form of the full parameters; on several ranks one at a time.
             history: Type in which averages are stored, ``float32`` or ``bfloat16``.
         """
         return UpdateState()
 
     @abstractmethod
     def direction(
-        self,
-        state: UpdateState,
-        members: Sequence[int],
-        matrices: list[Tensor],
+        self, state: UpdateState, members: Sequence[int], matrices: list[Tensor]
     ) -> list[Tensor]:
         r"""Return the directions D: new tensors of unit Euclidean length that go downhill.
 
@@ -105,10 +98,5 @@ class AbstractUpdate(ABC):
         """
 
     def operations(self, like: Sequence[Tensor], period: int) -> int:
-        """Return the operations of :meth:`direction` for full tensors; 0 if not counted.
-
-        Args:
-            like: The parameters, as in :meth:`init`.
-            period: As in :class:`UpdateState`.
-        """
+        """Return the operations of :meth:`direction` for full tensors; 0 if not counted."""
         return 0

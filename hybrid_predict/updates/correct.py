@@ -33,18 +33,17 @@ class Correction:
     update: AbstractUpdate
     period: int  # full steps from one correction of a tensor to the next
     members: list[int]  # positions of the K tensors that are corrected
-    rows: list[int]  # of each, as a matrix
-    falls: list[float | Tensor]  # largest learning rate so far over the present one
+    usual: list[float]  # inverse lengths up to which they are longer
     averages: list[Tensor]  # of their gradients, as local shards
     directions: list[Tensor]  # of their corrected updates, as local shards
 
     def write(
         self,
-        values: Sequence[Tensor],
-        before: Sequence[Tensor],
-        options: Sequence[Options],
-        masks: Sequence[Tensor | None],
-        carries: Sequence[Tensor],
+        tensors: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        own: Sequence[Options],
+        masked: Sequence[Tensor | None],
+        rounded: Sequence[Tensor],
         counts: Counts,
     ) -> None:
         r"""Put the corrected updates in place of those that the optimizer has made.
@@ -55,15 +54,18 @@ class Correction:
         with the names of `AbstractUpdate`, and :math:`\theta_0` the weights before the update.
 
         Args:
-            values: The K tensors after the update, as local shards.
-            before: Their values before the update.
-            options: How the optimizer updates each.
-            masks: Entries that stay as the optimizer has left them, or None.
-            carries: Rounding errors of 16-bit weights; empty if there are none.
-            counts: See `ranks.sums.Counts`.
+            tensors: All tensors of the group after the update, as local shards.
+            weights: Their values before the update.
+            own: How the optimizer updates each.
+            masked: Entries that stay as the optimizer has left them, or None.
+            rounded: Rounding errors of 16-bit weights; empty if there are none.
+            counts: See `ranks.sums.Counts`; of the K tensors that are corrected.
         """
         update = self.update
-        kept = [1.0 - option.shrink for option in options]
+        values = [tensors[k] for k in self.members]
+        before = [weights[k] for k in self.members]
+        masks = [masked[k] for k in self.members]
+        kept = [1.0 - own[k].shrink for k in self.members]
         lengths, lost = self._lengths(values, before, kept, counts)
         pairs = zip(self.directions, values, strict=True)
         new = [lists.cast(d, lists.widest([d, v])) for d, v in pairs]
@@ -75,19 +77,18 @@ class Correction:
             still = either(mask, unusable)
             if still is not None:
                 new[k] = torch.where(still, upcast(value).to(new[k].dtype), new[k])
-        write(list(values), new, carries)
+        write(values, new, [rounded[k] for k in self.members] if rounded else [])
 
     def _lengths(
         self,
         values: Sequence[Tensor],
         before: Sequence[Tensor],
-        kept: Sequence[float | Tensor],
+        kept: Sequence[float],
         counts: Counts,
     ) -> tuple[list[Any], Sequence[Tensor | None]]:
         """Return the lengths of the corrected updates times the share, and which have no length.
 
-        Whether there are any is only tested on the CPU, where NumPy takes less time for so few
-        numbers.
+        Whether there are any is only tested on the CPU, where NumPy is faster for so few numbers.
         """
         xp: Any = torch
         numbers: Sequence[Any] = sums.slopes(
@@ -101,9 +102,7 @@ class Correction:
         # An optimizer that goes along its gradients as a whole is left to itself.
         usable = xp.isfinite(own) & xp.isfinite(slopes) & ~(along.sum() > 0)
         own = xp.where(usable, own, 0.0)
-        falls = zip(self.falls, self.rows, strict=True)
-        usual = [fall / length.usual_length(rows) for fall, rows in falls]
-        relative = own * xp.asarray(usual) if on_host else lists.scaled(own, usual)
+        relative = own * xp.asarray(self.usual) if on_host else lists.scaled(own, self.usual)
         with np.errstate(all="ignore"):  # what is not finite counts as no ratio
             found = length.lengths(xp, own, relative, along, slopes, self.update.bound, self.period)
         found = self.update.share * found
@@ -120,7 +119,7 @@ def correction(
     gradients: Sequence[Tensor],
     cosines: Tensor,
     parameters: Mapping[str, Tensor],
-    falls: list[float | Tensor],
+    falls: list[float],
     owned_by: Sequence[int] | None = None,
 ) -> Correction:
     """Find the directions of corrected updates, right before the optimizer updates.
@@ -138,6 +137,7 @@ def correction(
     shares = torch.rsub(torch.rsub(update.newest * (1.0 + cosines), 1.0), 1.0).unbind()
     named = list(parameters.items())
     rows = [as_matrix(form(p).shape)[0] for p in parameters.values()]
+    usual = [fall / length.usual_length(n) for fall, n in zip(falls, rows, strict=True)]
 
     def blend(k: int) -> Tensor:
         return lists.lerp(average[k], gradients[k], shares[k])
@@ -146,28 +146,25 @@ def correction(
         found = update.direction(state, [members[k] for k in own], matrices)
         return _checked(update, found, {named[k][0]: form(named[k][1]) for k in own})
 
+    def shared(k: int) -> list[Tensor]:
+        arrays = (values[members[k]] for values in state.arrays.values())
+        return [x for x in arrays if not stays(x, named[k][1])]  # which all ranks have
+
     if owned_by is None:
         mixed = lists.lerps(average, gradients, shares)
         found = directions(list(range(len(members))), mixed)
-        return Correction(update, state.period, members, rows, falls, list(average), found)
-    parts: dict[int, Tensor] = {}
-    for each in exchanges(list(parameters.values()), owned_by, average):
-        matrices = each.whole(blend)
-        found = directions(each.own, matrices) if each.own else []
-        parts.update(zip(each.positions, each.parts(found), strict=True))
-        each.spread([_shared(state, members[k], named[k][1]) for k in each.positions])
-    found = [parts[k] for k in range(len(members))]
-    return Correction(update, state.period, members, rows, falls, list(average), found)
-
-
-def _shared(state: UpdateState, member: int, parameter: Tensor) -> list[Tensor]:
-    """Return the arrays about a parameter that all ranks have."""
-    arrays = (values[member] for values in state.arrays.values())
-    return [x for x in arrays if not stays(x, parameter)]
+    else:
+        parts: dict[int, Tensor] = {}
+        for each in exchanges(list(parameters.values()), owned_by, average):
+            matrices = each.whole(blend)
+            own = directions(each.own, matrices) if each.own else []
+            parts.update(zip(each.positions, each.parts(own), strict=True))
+            each.spread([shared(k) for k in each.positions])
+        found = [parts[k] for k in range(len(members))]
+    return Correction(update, state.period, members, usual, list(average), found)
 
 
 def _checked(update: object, directions: Any, like: Mapping[str, Tensor]) -> list[Tensor]:
-    """Check the form of directions, by tensors of that form by name."""
     subject = f"{type(update).__name__}.direction"
     if not isinstance(directions, (list, tuple)) or len(directions) != len(like):
         raise PredictorError(subject, f"a list of {len(like)} directions", directions)

@@ -16,27 +16,20 @@ https://arxiv.org/abs/2605.19811"""
 
 
 def usual_length(rows: int) -> float:
-    """Return the length up to which updates of a matrix of so many rows are made longer.
-
-    This holds at the largest learning rate so far; at smaller ones it is shorter in proportion.
-    """
+    """Return the length up to which updates of so many rows are longer, at the largest rate."""
     return USUAL * math.sqrt(rows)
 
 
 def lengths(
     xp: Any, own: Any, usual: Any, along: Any, slopes: Any, bound: float, period: int
 ) -> Any:
-    r"""Return the lengths of corrected updates, shape (K,).
+    r"""Return the lengths of corrected updates, shape (K,): :math:`\ell` of `AbstractUpdate`.
 
-    .. math:: \ell = P^{.66} \, \|u\| \, \max \Bigl( 1, \min \Bigl(
-        \frac{\langle m, u \rangle}{\|u\| \, \langle m, D \rangle}, \,
-        \frac{\ell_0}{\|u\|}, \, B \Bigr) \Bigr), \qquad
-        \ell_0 = 0.02 \, \sqrt{r} \, \frac{\eta}{\eta_{\max}}
+    .. math:: \ell_0 = 0.02 \, \sqrt{r} \, \frac{\eta}{\eta_{\max}}
 
     for r rows, the learning rate :math:`\eta` and the largest one so far. A limit that did not fall
-    with the rate would keep updates long to the end of a schedule.
-
-    Where a direction goes uphill, or a product is not finite, the first ratio counts as 1.
+    with the rate would keep updates long to the end of a schedule. Where a direction goes uphill,
+    or a product is not finite, the first ratio counts as 1.
 
     Args:
         xp: The library of the arrays: torch, NumPy or ``jax.numpy``.

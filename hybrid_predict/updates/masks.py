@@ -5,6 +5,7 @@ A mask is None if it is known to be empty without waiting for a device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from hybrid_predict.model.gradients import dense_gradients
 from hybrid_predict.optimizers.wrapper import Options
-from hybrid_predict.tensors.lists import finite_on_host, size, upcast
+from hybrid_predict.tensors.lists import upcast
 from hybrid_predict.updates.base import COASTING, ROUNDING
 
 
@@ -21,10 +22,9 @@ def usable_gradients(
 ) -> tuple[list[Tensor], Tensor | None]:
     """Replace gradients by their average where they are not finite.
 
-    Returns:
-        The gradients, and whether each was usable, bools of shape (K,); None if all are.
+    With them comes whether each was usable, bools of shape (K,); None if all are.
     """
-    if finite_on_host(norms):
+    if norms.device.type == "cpu" and all(map(math.isfinite, norms.tolist())):
         return gradients, None
     usable = norms.isfinite()
     triples = zip(gradients, average, usable, strict=True)
@@ -40,8 +40,8 @@ def optimizer_only(
     """Return a mask per tensor of the entries that only the optimizer may move.
 
     These are entries that never had a gradient, and all entries of tensors whose gradient is not
-    usable. An average is not searched for zeros if the tensor's
-    gradient has none (``still``). ``members`` are the tensors that have a gradient now.
+    usable. An average is not searched for zeros if the tensor's gradient has none (``still``).
+    ``members`` are the tensors that have a gradient now.
     """
     masks: list[Tensor | None] = [None] * len(averages)
     searched = [k for k in range(len(averages)) if k not in still or still[k] is not None]
@@ -49,22 +49,18 @@ def optimizer_only(
         masks[k] = mask
     for k, lost in zip(members, [] if usable is None else ~usable, strict=usable is not None):
         known = masks[k]
-        masks[k] = (is_zero(averages[k]) if known is None else known) | lost
+        masks[k] = (_is_zero(averages[k]) if known is None else known) | lost
     return masks
 
 
 def zeros(tensors: Sequence[Tensor]) -> list[Tensor | None]:
     """Return masks of exact zeros; whether there are any is only tested on the CPU."""
-    return [None if _is_known_full(x) else is_zero(x) for x in tensors]
+    full = [x.device.type == "cpu" and int(torch.count_nonzero(x)) == x.numel() for x in tensors]
+    return [None if none else _is_zero(x) for x, none in zip(tensors, full, strict=True)]
 
 
-def _is_known_full(x: Tensor) -> bool:
-    return x.device.type == "cpu" and int(torch.count_nonzero(x)) == x.numel()
-
-
-def is_zero(tensor: Tensor) -> Tensor:
-    """Return the mask of exact zeros, in a third of the time of a comparison on the CPU."""
-    return ~tensor.bool()
+def _is_zero(tensor: Tensor) -> Tensor:
+    return ~tensor.bool()  # in a third of the time of a comparison on the CPU
 
 
 def _unless_empty(mask: Tensor) -> Tensor | None:
@@ -85,11 +81,7 @@ def without_gradient(
 
 
 def unmoved(
-    value: Tensor,
-    before: Tensor,
-    own: Options,
-    still: Tensor,
-    only: Tensor | None,
+    value: Tensor, before: Tensor, own: Options, still: Tensor, only: Tensor | None
 ) -> Tensor | None:
     """Return the mask of the entries that are frozen now, such as rows that a hook has frozen.
 
@@ -100,8 +92,8 @@ def unmoved(
     """
     if only is not None and _unless_empty(still & ~only) is None:
         return None
-    if isinstance(own.shrink, Tensor) or own.shrink or own.coupled:
-        rest = upcast(before) * (1.0 - own.shrink - size(own.rate) * own.coupled)
+    if own.shrink or own.coupled:
+        rest = upcast(before) * (1.0 - own.shrink - abs(own.rate) * own.coupled)
         rest = rest.to(value.dtype)
         off = (value - rest).abs_().sub_(rest.abs().mul_(ROUNDING)).relu_()
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.config import check_history
 from hybrid_predict.errors import ConfigError
@@ -97,22 +97,18 @@ class SpectralUpdate(AbstractUpdate):
         for x in like:
             rows, columns = as_matrix(x.shape)
             short = min(rows, columns)
-            side = short if x.dim() > 1 and short <= self.longest else 0
-            kind = widest([x])
-            device = x.device
-            state["energies"].append(torch.zeros(rows + columns, dtype=kind, device=device))
-            state["levels"].append(torch.zeros(rows, dtype=kind, device=device))
-            roots = torch.zeros(side * (side + 1), dtype=stored_as(history, x), device=device)
-            state["roots"].append(roots)
+            side = short if short <= self.longest else 0
+            about: dict[str, Any] = {"dtype": widest([x]), "device": x.device}
+            state["energies"].append(torch.zeros(rows + columns, **about))
+            state["levels"].append(torch.zeros(rows, **about))
+            about["dtype"] = stored_as(history, x)
+            state["roots"].append(torch.zeros(side * (side + 1), **about))
             # On the host, so that reading them does not wait.
             state["steps"].append(torch.zeros((), dtype=torch.int64, device="cpu"))
         return UpdateState(state)
 
     def direction(
-        self,
-        state: UpdateState,
-        members: Sequence[int],
-        matrices: list[Tensor],
+        self, state: UpdateState, members: Sequence[int], matrices: list[Tensor]
     ) -> list[Tensor]:
         """Return the negated, scaled orthogonal factor of average and newest gradient."""
         import torch

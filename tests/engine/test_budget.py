@@ -10,8 +10,7 @@ import torch
 from loops import Run, normal, same_bits, weights
 from torch import nn
 
-from hybrid_predict import HybridConfig, MomentumPredictor, SpectralUpdate
-from hybrid_predict.groups import groups
+from hybrid_predict import HybridConfig, MomentumPredictor
 from hybrid_predict.ledger import FELL_BACK, Phase
 from hybrid_predict.policy import budget
 
@@ -47,16 +46,6 @@ def corrected(run, plain):
     return [not torch.equal(x[name], y[name]) for x, y in pairs]
 
 
-@pytest.mark.parametrize(("limit", "longest"), [(0.9, 8192), (1.5, 0)])
-def test_matrices_are_corrected_as_often_as_the_budget_allows(limit, longest):
-    updates = {"hidden": SpectralUpdate(longest=longest)}
-    run = budgeted(max_overhead=limit, updates=updates).train(3)
-    ledger, groups, often = run.engine.ledger, run.engine._groups, period(run)
-    assert ledger.flops_per_correction == round(groups.operations(often))
-    assert ledger.correction_share <= limit
-    assert often == 1 or groups.operations(often - 1) / ledger.flops_per_step > limit
-
-
 def test_each_matrix_is_corrected_in_one_full_step_of_a_period():
     run, never = budgeted(max_overhead=0.9), budgeted(max_overhead=0.0)
     for _ in range(20):
@@ -88,43 +77,6 @@ def test_a_resumed_run_goes_on_within_a_period():
     assert same_bits(weights(other.train(9).model), weights(half.train(9).model))
 
 
-class Experts(nn.Module):
-    """Two layers of which each batch takes one, in turn."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.head = nn.Linear(8, 48), nn.Linear(48, 4)
-        self.experts = nn.ModuleList(nn.Linear(48, 48) for _ in range(2))
-
-    def forward(self, x, k):
-        return self.head(self.experts[k % 2](torch.tanh(self.inner(x))))
-
-
-def test_layers_without_a_gradient_in_every_full_step_have_their_turns(monkeypatch):
-    period = 4
-    monkeypatch.setattr(groups, "shortest_period", lambda operations, allowed: period)
-    torch.manual_seed(0)
-    model = Experts()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    config = HybridConfig(speedup=1, total_steps=100, cooldown_steps=0)
-    run = Run(model, optimizer, config, lambda model, k: model(normal(k, 16, 8), k).square().mean())
-    engine = run.train(48).engine
-    (group,) = (g for g in engine._groups if g.treatment.update)
-    for name, count in zip(group.names, group.memory.update.arrays["steps"], strict=True):
-        updates = 24 if "experts" in name else 48
-        assert abs(int(count) - updates / period) <= 1
-    assert engine.ledger.corrected_steps == 48
-
-
-def test_matrices_that_are_thawed_share_the_budget():
-    run = budgeted(freeze=True, max_overhead=1.5).train(3)
-    alone = period(run)
-    assert run.engine.ledger.correction_share <= 1.5
-    run.model[2].weight.requires_grad_(True)
-    assert run.train(2).engine.ledger.correction_share <= 1.5
-    assert period(run) > alone
-
-
 def test_where_nothing_can_be_counted_matrices_are_corrected_in_every_full_step():
     run = budgeted(max_overhead=0.0)
     run.model.compile(backend="eager")
@@ -141,19 +93,6 @@ def test_without_corrections_no_predicted_step_is_made_that_needs_skill(gated):
     assert bool(run.engine.ledger.predicted_steps) is not gated
     assert run.engine.ledger.corrected_steps == 0
     assert any(why.startswith(FELL_BACK) for why in run.reasons) is gated
-
-
-def test_several_updates_in_one_full_step_share_the_budget():
-    run = budgeted(max_overhead=0.9)
-    for _ in range(3):
-        run.engine.before_step()
-        for k in range(4):
-            loss = squared(run.model, k)
-            loss.backward()
-            run.optimizer.step()
-            run.optimizer.zero_grad()
-        run.engine.after_step(loss)
-    assert 0 < run.engine.ledger.correction_share <= 0.9
 
 
 def test_a_run_that_may_correct_nothing_is_plain_from_its_first_step():
@@ -174,13 +113,3 @@ def test_what_would_allow_corrections_is_told_once(caplog):
     match = re.search(remedies, event["reason"])
     assert period(run) is None
     assert period(budgeted(max_overhead=float(match[1])).train(3)) is not None
-
-
-def test_after_a_step_that_was_abandoned_the_next_one_is_counted():
-    run = budgeted()
-    run.engine.before_step()
-    squared(run.model, 0)
-    run.engine.abandon()
-    run.train(2)
-    counted = budgeted().train(2).engine.ledger.flops_per_step
-    assert run.engine.ledger.flops_per_step == counted

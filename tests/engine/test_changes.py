@@ -1,12 +1,14 @@
 """What changes in mid-run is followed from the next full step on, and no update is lost."""
 
+import math
+
 import pytest
 import torch
 from cases import UNGATED
-from loops import Run, full_step, make_config, net, normal, same_bits, weights
+from loops import Bench, Run, make_config, net, normal, same_bits, weights
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict import HybridConfig, HybridEngine, Verdict
 from hybrid_predict.errors import UnsupportedSetupError, UsageError
 
 WIDTHS = 6, 16, 16, 16, 1
@@ -153,24 +155,6 @@ def test_weights_in_new_memory_after_each_step_train_as_those_in_place():
     assert runs[0][1] > 0
 
 
-def test_memory_that_parameters_come_to_share_is_left_to_the_optimizer():
-    def grouped():
-        return {name for group in run.engine._state.groups for name in group.names}
-
-    run, pair = run_of(), {"2.weight", "4.weight"}
-    for _ in range(6):
-        run.step()
-        clamped(run.model, in_place=False)
-    assert pair <= grouped()
-    run.model[4].weight.data = run.model[2].weight.data
-    run.step()
-    assert not pair & grouped()
-    assert any("share memory" in reason for reason in run.reasons)
-    run.model[4].weight.data = run.model[2].weight.data.clone()
-    run.step()
-    assert pair <= grouped()
-
-
 def left(run):
     (group,) = run.optimizer.param_groups
     group["params"] = [p for p in group["params"] if p is not run.model[2].weight]
@@ -229,14 +213,75 @@ def test_what_changes_inside_a_step_is_followed(steps, change, place):
     assert not run.engine.ledger.fell_back
 
 
-def test_tensors_without_values_and_buffers_that_cannot_change_are_left_out():
-    model = net(*WIDTHS)
-    model.register_parameter("later", nn.Parameter(torch.empty(4, 4, device="meta")))
-    with torch.inference_mode():
-        model.register_buffer("table", torch.ones(4))
-    optimizer = adamw(model.parameters())
-    engine = HybridEngine(model, optimizer, make_config())
-    while not engine.done:
-        full_step(engine, [optimizer], lambda: loss(model, engine.ledger.full_steps))
-    assert engine.ledger.predicted_steps > 10
-    assert not engine.ledger.events
+def predicted(bench):
+    """Open a verifying step, and return the weights before its predicted steps."""
+    while True:
+        before = weights(bench.model)
+        bench.engine.before_step()
+        if bench.engine._step.predicted:
+            return before
+        bench.engine.abandon()
+        bench.step()
+
+
+def test_an_undo_reaches_weights_that_were_given_other_memory_inside_the_step():
+    bench = Bench(make_config())
+    before = predicted(bench)
+    for p in bench.model.parameters():
+        p.data = p.data.clone()
+    assert not same_bits(weights(bench.model), before)
+    bench.engine.abandon()
+    assert same_bits(weights(bench.model), before)
+
+
+def test_a_learning_rate_in_a_tensor_stays_the_same_tensor_after_an_undone_verdict():
+    rate = torch.tensor(1e-3)
+    model = net(6, 8, 8, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, foreach=False)
+
+    def loss(model, k):
+        found = model(torch.ones(4, 6)).square().mean()
+        return found * math.nan if k % 4 == 3 else found
+
+    run = Run(model, optimizer, make_config(), loss)
+    records = run.train(24).records
+    assert any(record.verdict is Verdict.UNDONE for record in records)
+    assert optimizer.param_groups[0]["lr"] is rate
+
+
+class Ascending(torch.optim.Optimizer):
+    """Goes along the gradient without saying so."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 1e-3})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad, alpha=group["lr"])
+
+
+def test_an_optimizer_that_goes_uphill_is_left_to_itself():
+    def trained(updates):
+        model = net(6, 8, 8, 3)
+        config = HybridConfig(total_steps=20, speedup=1, updates=updates, max_overhead=1e9)
+        batch = torch.randn(16, 6, generator=torch.Generator().manual_seed(0))
+        optimizer = Ascending(model.parameters())
+        run = Run(model, optimizer, config, lambda model, k: model(batch).sin().mean())
+        return weights(run.finish().model)
+
+    assert same_bits(trained({"hidden": "spectral"}), trained({}))
+
+
+def test_windows_of_one_kind_that_close_apart_do_not_measure_persistence():
+    config = make_config(total_steps=200, speedup="auto", kinds={"0.bias": "hidden"})
+    bench = Bench(config)
+    bench.model[0].bias.requires_grad_(False)
+    bench.train(33)
+    bench.model[0].bias.requires_grad_(True)
+    before = bench.engine._policy.confidences["hidden", 0]
+    measured, windows = before.measured, before.skill.windows
+    bench.train(60)
+    after = bench.engine._policy.confidences["hidden", 0]
+    assert after.measured == measured and after.skill.windows > windows

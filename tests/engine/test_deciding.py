@@ -1,7 +1,6 @@
 """When the kinds of parameters are decided, and by which losses."""
 
 import copy
-import weakref
 
 import pytest
 import torch
@@ -82,20 +81,6 @@ def test_without_a_loss_names_and_shapes_decide_and_the_run_says_so(tell):
     (event,) = loop.engine.ledger.events
     assert "px_decoder.2.weight and 1 more: decided by names and shapes" in event["reason"]
     assert event["count"] == 1
-
-
-def test_overrides_win():
-    kinds = {"px_scale*.weight": "hidden", "px_decoder.0.weight": "head"}
-    loop = Loop(make_config(total_steps=9, kinds=kinds))
-    loop.step()
-    assert heads(loop.engine) == {"px_r", "px_decoder.0.weight"} | NAMED
-
-
-def test_nothing_of_a_loss_is_kept():
-    loop, seen = Loop(make_config(total_steps=9)), []
-    for _ in range(2):
-        loop.step(lambda engine, loss: (engine.observe_graph(loss), seen.append(weakref.ref(loss))))
-    assert [ref() for ref in seen] == [None, None]
 
 
 def test_kinds_are_kept_when_a_run_resumes_and_not_decided_again():

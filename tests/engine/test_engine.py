@@ -6,13 +6,11 @@ import pickle
 
 import pytest
 import torch
-from loops import Bench, Run, make_config, net, normal, same_bits, weights
+from loops import Bench, Run, make_config, same_bits, weights
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine, Verdict
+from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.errors import ConfigError, UsageError
-from hybrid_predict.ledger import Phase
-from hybrid_predict.runs.overview import overview
 
 PREDICTING = 7
 """Full steps after which the next one verifies a predicted step."""
@@ -67,24 +65,6 @@ def test_a_detached_engine_leaves_the_loop_plain():
         traces.append(bench.trace())
     assert same_bits(*traces)
     assert {record.ticks for record in records} == {1}
-
-
-def test_a_record_is_about_its_own_step():
-    bench, losses = Bench(make_config(total_steps=60)), {}
-    for k in range(1, 13):
-        bench.engine.before_step()
-        loss = bench.loss()
-        losses[k] = loss.item()
-        loss.backward()
-        bench.optimizer.step()
-        bench.optimizer.zero_grad()
-        bench.taken += 1
-        record = bench.engine.after_step(loss)
-        assert record.step == k
-        assert (record.predicted > 0) == (record.phase is Phase.PREDICT) == (k > 3)
-        assert record.loss == pytest.approx(losses[k])
-        assert (record.verdict is Verdict.STANDS) == (k > 3)
-        assert record.skill is None
 
 
 def test_a_loss_may_be_a_tensor_a_number_or_missing():
@@ -147,18 +127,3 @@ def test_a_model_without_hidden_matrices_trains_plainly_and_says_so(caplog):
     assert run.engine.ledger.full_steps == run.engine.ledger.steps == 12
     (event,) = run.engine.ledger.events
     assert event["count"] > 1  # also where predicted steps were due
-
-
-def test_a_run_whose_hidden_matrices_are_frozen_costs_nothing_until_they_train():
-    model = net(8, 24, 24, 1)
-    model[:4].requires_grad_(False)
-    config = HybridConfig(total_steps=100)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    run = Run(model, optimizer, config, lambda m, k: m(normal(k, 16, 8)).square().mean()).train(5)
-    groups = run.engine._groups
-    assert groups.dormant and groups.held_bytes == 0
-    assert not any(part.predicted for part in overview(run.engine).parts)
-    model.requires_grad_(True)
-    run.train(60)
-    assert not groups.dormant and groups.held_bytes
-    assert run.engine.ledger.predicted_steps > 0

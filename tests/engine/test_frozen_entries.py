@@ -1,7 +1,5 @@
 """Entries that a gradient hook freezes on the way stand still, in full and in predicted steps."""
 
-import copy
-
 import pytest
 import torch
 from cases import UNGATED
@@ -64,41 +62,6 @@ def test_entries_frozen_on_the_way_move_by_nothing_but_weight_decay(name, mask):
 
 def adamw(ps):
     return torch.optim.AdamW(ps, lr=3e-3)
-
-
-def test_entries_frozen_on_the_way_hardly_move_further_than_by_momentum():
-    run, kept = run_of(adamw).train(24), ENTRIES
-    twin, before = torch.nn.Parameter(run.weight.detach().clone()), run.weight.detach().clone()
-    optimizer = adamw([twin])
-    optimizer.state[twin] = copy.deepcopy(run.optimizer.state[run.weight])
-    run.frozen = kept
-    for _ in range(30):
-        run.step()
-        twin.grad = torch.zeros_like(twin)
-        optimizer.step()
-    assert sum(record.predicted for record in run.records[-30:]) > 6
-    moved, own = ((w.detach() - before)[kept == 0].norm() for w in (run.weight, twin))
-    assert moved < 4 * own  # corrected updates are longer than the optimizer's
-
-
-def test_entries_in_16_bits_stand_still_only_without_a_gradient():
-    """Most updates are rounded away in 16 bits, and corrected updates are made all the same."""
-    run = run_of(lambda ps: torch.optim.SGD(ps, lr=1e-3), torch.bfloat16).train(24)
-    run.frozen = ROWS.to(torch.bfloat16)
-    run.step()
-    before, ledger = run.weight.detach().clone(), run.engine.ledger
-    corrected = ledger.corrected_steps
-    run.train(10)
-    assert torch.equal(run.weight[12:], before[12:])
-    assert not torch.equal(run.weight[:12], before[:12])
-    assert ledger.corrected_steps == corrected + 10
-
-
-def test_a_row_without_gradient_in_one_batch_goes_on_by_the_momentum_of_its_optimizer():
-    run = run_of(adamw).train(10)
-    run.frozen = ROWS
-    run.step()
-    assert (run.inside[-1]["2.weight"][12:] != 0).float().mean() > 0.9
 
 
 def test_a_layer_that_is_left_out_of_some_batches_is_predicted():

@@ -67,12 +67,3 @@ def test_forecasts_along_the_drift_do_not_end(predictor, settings):
     run = task(predictor, **settings).finish()
     assert ENDED not in run.reasons
     assert run.engine.ledger.predicted_steps == 30
-
-
-def test_every_optimizer_adds_what_its_predicted_steps_were():
-    model = net(8, 16, 16, 2)
-    first, *others = model.parameters()
-    optimizers = [torch.optim.AdamW(own, lr=3e-3) for own in ([first], others)]
-    config = HybridConfig(total_steps=60, max_overhead=1e9, predictors={"hidden": momentum(-1.0)})
-    run = Run(model, optimizers, config, lambda model, _: model(torch.randn(16, 8)).square().mean())
-    assert run.finish().engine.ledger.predicted_steps == 6

@@ -1,24 +1,17 @@
 """How much memory an engine holds beside model and optimizer, in buffers over hidden matrices.
 
 Counted are the tensors that can be reached from the engine, at three moments: between full steps,
-while a verdict is open, and while the optimizer updates. What kernels need for a moment is counted
-apart, as the peak of allocations while the engine works.
+while a verdict is open, and while the optimizer updates.
 """
-
-import weakref
 
 import pytest
 import torch
 from cases import UNGATED
 from held import held
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from hybrid_predict import HybridConfig, HybridEngine, SpectralUpdate
 from hybrid_predict.forecast import window
-from hybrid_predict.ledger import Phase
-from hybrid_predict.runs.overview import overview
 
 SIDE, LAYERS = 64, 6
 HIDDEN = (LAYERS - 1) * SIDE**2
@@ -116,72 +109,5 @@ def test_an_engine_holds_the_documented_buffers(name):
     check(moments.found, buffers)
 
 
-def test_a_run_that_falls_back_in_its_first_step_allocates_nothing_before():
-    too_dear = {"max_overhead": 0.0, "predictors": {"hidden": "fitted"}, "speedup": 1.5}
-    moments = Moments(steps=1, **too_dear)
-    assert moments.record.phase is Phase.WARMUP and moments.step().phase is Phase.PLAIN
-    check(moments.found, {"open": 0, "updating": 0, "between": 0})
-
-
 def test_buffers_are_copied_while_a_verdict_is_open():
     check(Moments(extra=torch.zeros(2 * HIDDEN)).found, {"between": 3, "open": 6})
-
-
-class Peak(TorchDispatchMode):
-    """The most bytes of new tensors that were alive at once."""
-
-    def __init__(self):
-        super().__init__()
-        self.live, self.bytes = {}, 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        given = {x.untyped_storage().data_ptr() for x in tensors}
-        out = func(*args, **(kwargs or {}))
-        for x in tree_leaves(out):
-            place = x.untyped_storage().data_ptr() if isinstance(x, torch.Tensor) else 0
-            if place and (place in self.live or place not in given):
-                size, count = self.live.get(place, (x.untyped_storage().nbytes(), 0))
-                self.live[place] = size, count + 1
-                weakref.finalize(x, self.forget, place)
-        self.bytes = max(self.bytes, sum(size for size, _ in self.live.values()))
-        return out
-
-    def forget(self, place):
-        size, count = self.live.pop(place)
-        if count > 1:
-            self.live[place] = size, count - 1
-
-
-def test_kernels_need_no_more_than_documented_for_a_moment():
-    """Moving and learning a buffer; directions a few of all matrices that have one shape."""
-    moments = Moments(steps=5)
-    engine, model = moments.engine, moments.model
-    peaks = {}
-    with Peak() as peaks["before_step"]:
-        engine.before_step()
-    model(torch.ones(4, SIDE)).square().mean().backward()
-    with Peak() as peaks["before the update"]:
-        engine.before_update(0, None)
-    with Peak() as peaks["after the update"]:
-        engine.after_update(0)
-    most = {"before_step": 1, "before the update": 7, "after the update": 1}
-    for moment, count in most.items():
-        assert peaks[moment].bytes <= 4 * HIDDEN * count + FEW, moment
-
-
-def test_the_memory_that_a_run_is_told_is_the_most_that_it_keeps():
-    moments = Moments(steps=0, speedup=1.5, predictors=None)
-    told, kept = set(), []
-    for _ in range(50):
-        moments.step()
-        told.add(overview(moments.engine).held_bytes)
-        kept.append(sum(_kept(group.memory) for group in moments.engine._state.groups))
-    assert told == {max(kept)}  # also at the start, when no window of forecasts is open
-    assert len(set(kept)) > 1
-
-
-def _kept(memory):
-    saved = memory.forecaster.state_dict() if memory.forecaster is not None else {}
-    samples = [saved.get("window", {}).get(name, []) for name in ("moved", "forecast", "before")]
-    return sum(x.nbytes for x in tree_leaves([memory.arrays(), memory.owned(), samples]))

@@ -7,7 +7,6 @@ import torch
 from loops import Bench, make_config, same_bits, weights
 
 from hybrid_predict import HybridEngine, Verdict
-from hybrid_predict.policy.limits import IDLE
 from hybrid_predict.policy.verdict import READ
 from hybrid_predict.tensors.random_states import random_states, set_random_states
 
@@ -90,22 +89,6 @@ def test_a_run_saved_inside_a_verifying_step_resumes_as_if_before_it(place, mode
     assert same_bits(again.trace(), whole.trace())
 
 
-@pytest.mark.parametrize("read", ["the parameters themselves", "the engine's state"])
-def test_what_an_undone_step_leaves_is_what_was_read_in_it(read):
-    bench = verifying("half")
-    before, state = weights(bench.model), bench.engine.state_dict()
-    at(bench, PLACES[2])
-    if read == "the engine's state":
-        assert same_bits(bench.engine.state_dict(), state)
-    else:
-        found = bench.model.state_dict(keep_vars=True)
-        assert same_bits({name: found[name].detach() for name in before}, before)
-    assert same_bits(weights(bench.model), before)
-    bench.engine.abandon()
-    assert same_bits(weights(bench.model), before)
-    assert same_bits(bench.engine.state_dict()["tensors"], state["tensors"])
-
-
 def test_after_the_update_the_new_weights_are_read_and_a_saved_state_tells_what_it_lacks():
     bench = verifying()
     bench.engine.before_step()
@@ -119,18 +102,6 @@ def test_after_the_update_the_new_weights_are_read_and_a_saved_state_tells_what_
     assert bench.engine.after_step().verdict is Verdict.STANDS
 
 
-def test_a_copy_of_the_model_is_its_own():
-    bench = verifying()
-    finish = at(bench, PLACES[2])
-    twin = copy.deepcopy(bench.model)
-    with torch.no_grad():
-        for p in twin.parameters():
-            p.fill_(3.0)
-    twin.load_state_dict(twin.state_dict())
-    assert all((p == 3.0).all() for p in twin.parameters())
-    assert finish().verdict is Verdict.STANDS
-
-
 def test_weights_that_are_loaded_inside_a_step_stay():
     bench = verifying("mlp")
     wanted = {name: p + 1.0 for name, p in weights(bench.model).items()}
@@ -141,32 +112,3 @@ def test_weights_that_are_loaded_inside_a_step_stay():
     assert same_bits(weights(bench.model), wanted)
     bench.finish()
     assert bench.engine.ledger.steps == 30
-
-
-def test_a_loop_that_reads_in_every_step_gets_a_pause():
-    bench = verifying("mlp", total_steps=60)
-    while not bench.engine.done:
-        bench.engine.before_step()
-        bench.loss().backward()
-        bench.model.state_dict()
-        bench.optimizer.step()
-        bench.optimizer.zero_grad()
-        bench.engine.after_step()
-    pauses = bench.engine._policy.limits.pauses
-    assert pauses and bench.engine.ledger.undone_steps == IDLE * pauses
-
-
-def test_a_full_step_without_predicted_steps_is_not_changed_by_reading():
-    bench, whole = verifying("tied"), verifying("tied")
-    for run in (bench, whole):
-        run.step()
-        run.engine.set_length(run.engine.ledger.steps + 1)  # in the cooldown nothing is predicted
-        run.engine.before_step()
-        assert not run.engine._step.predicted
-        loss = run.loss()
-        loss.backward()
-        if run is bench:
-            run.model.state_dict()
-        run.optimizer.step()
-        run.engine.after_step(loss)
-    assert same_bits(weights(bench.model), weights(whole.model))

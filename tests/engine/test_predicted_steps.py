@@ -1,14 +1,11 @@
 """A run of N steps takes fewer full steps, and weights move between them as forecast."""
 
 import pytest
-import torch
 from cases import OPTIMIZERS, UNGATED
-from loops import Bench, Run, full_step, load, make_config, net, normal, same_bits, save
+from loops import Bench, Run, load, make_config, net, normal, same_bits, save
 from torch.optim.lr_scheduler import LambdaLR
 
-from hybrid_predict import HybridConfig, MomentumPredictor
-
-DECAY, COEFFICIENT = 0.9, 0.5
+from hybrid_predict import HybridConfig
 
 
 class Scheduled(Run):
@@ -50,57 +47,12 @@ def test_a_run_of_300_steps_takes_200_full_steps():
     assert ledger.corrected_steps == 200 - 15  # the cooldown is left to the optimizer
 
 
-@pytest.mark.parametrize(
-    ("updates", "optimizer"), [({"hidden": "spectral"}, "adamw"), ({}, "sgd")], ids=str
-)
-def test_weights_move_by_coefficient_times_rate_times_drift(updates, optimizer):
-    predictor = MomentumPredictor(decay=DECAY, coefficient=COEFFICIENT, gated=False)
-    run = Scheduled(
-        60,
-        optimizer,
-        schedule=lambda step: 1.0 - step / 80,
-        speedup=1.5,
-        updates=updates,
-        predictors={"hidden": predictor},
-    ).finish()
-    drift = {name: torch.zeros_like(run.inside[0][name]) for name in ("0.weight", "2.weight")}
-    for t, record in enumerate(run.records):
-        for name, moved in run.between[t].items():
-            wanted = torch.zeros_like(moved)
-            if name in drift:
-                wanted = record.predicted * COEFFICIENT * run.rates[t] * drift[name]
-            torch.testing.assert_close(moved, wanted, rtol=1e-4, atol=1e-6)
-        decay = min(DECAY, 1 - 1 / (t + 1))
-        for name in drift:
-            unit = run.inside[t][name] / run.rates[t]
-            drift[name] = decay * drift[name] + (1 - decay) * unit
-    assert sum(record.predicted for record in run.records) == 20
-
-
 @pytest.mark.parametrize("total", [1, 3])
 def test_the_first_step_is_a_full_one_in_the_shortest_runs(total):
     bench = Bench(make_config(total_steps=total, warmup_steps=0, cooldown_steps=0))
     records = bench.finish()
     assert records[0].predicted == 0
     assert sum(record.ticks for record in records) == total
-
-
-def test_predicted_steps_of_unknown_length_do_not_change_the_mean_length():
-    """Their lengths are measured with the gradients of the verifying step, which may have none."""
-    bench, lengths = Bench(make_config(predictors=UNGATED, total_steps=200)), []
-
-    def drop_gradients():
-        if 3 <= bench.taken < 6:
-            bench.model[0].weight.grad = bench.model[3].weight.grad = None
-
-    while not bench.engine.done:
-        record = full_step(bench.engine, [bench.optimizer], bench.loss, drop_gradients)
-        bench.taken += 1
-        lengths += [record.length] if record.predicted else []
-    known = [length for length in lengths if length is not None]
-    assert lengths[0] is None
-    assert 2 < len(known) < len(lengths) == bench.engine.ledger.predicted_steps
-    assert 0 < min(known) <= bench.engine.ledger.mean_length <= max(known)
 
 
 def test_full_steps_after_the_last_step_are_plain_training_and_tick_nothing():

@@ -3,7 +3,6 @@
 import pytest
 from loops import NAN, Bench, make_config, same_bits, weights
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
 
 from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel, Verdict
 from hybrid_predict.errors import ConfigError
@@ -12,16 +11,11 @@ from hybrid_predict.errors import ConfigError
 class Workshop:
     """A trainer on the same model, batches and optimizer as a :class:`Bench`."""
 
-    def __init__(self, config, spoiled=None, scheduled=False):
+    def __init__(self, config, spoiled=None):
         self.bench = Bench(None, "conv")
         self.spoiled = spoiled or {}
-        scheduler = LambdaLR(self.bench.optimizer, lambda tick: 0.9**tick) if scheduled else None
-        self.scheduler = scheduler
         self.trainer = HybridTrainer(
-            TorchModel(self.bench.model, self.loss),
-            OptimizerWrapper(self.bench.optimizer),
-            config,
-            scheduler,
+            TorchModel(self.bench.model, self.loss), OptimizerWrapper(self.bench.optimizer), config
         )
 
     def loss(self, model, k):
@@ -44,16 +38,6 @@ def test_trainer_takes_the_same_steps_as_the_loop_by_hand(changes):
     assert [r.record.ticks for r in results] == [r.ticks for r in records]
 
 
-def test_scheduler_follows_the_clock():
-    shop = Workshop(make_config(speedup=2), scheduled=True)
-    ticks = 0
-    while not shop.trainer.done:
-        ticks += shop.trainer.step(ticks).record.ticks
-        assert shop.scheduler.last_epoch == ticks == shop.trainer.ledger.steps
-    assert ticks == 30
-    assert shop.bench.optimizer.param_groups[0]["lr"] == pytest.approx(0.01 * 0.9**30)
-
-
 VERIFYING = 3
 """The number of the first full step that verifies predicted steps."""
 
@@ -71,26 +55,19 @@ def test_a_bad_loss_is_known_before_the_update_and_undoes_predicted_steps():
 
 
 def test_a_batch_that_raises_undoes_the_predicted_steps_before_it():
-    bench, seen = Bench(None, "conv"), {}
+    shop = Workshop(make_config())
+    shop.steps(VERIFYING)
+    before, moved = weights(shop.bench.model), []
 
-    class Failing(TorchModel):
-        def forward(self, batch):
-            seen["moved"] = weights(self.module)
-            if batch == VERIFYING:
-                raise KeyboardInterrupt
-            return super().forward(batch)
+    def fail(*_):
+        moved.append(weights(shop.bench.model))
+        raise KeyboardInterrupt
 
-    def batches():
-        for k in range(20):
-            seen["verified"] = weights(bench.model)
-            yield k
-
-    model = Failing(bench.model, lambda model, k: bench.case.loss(model, bench.case.batch(k)))
-    trainer = HybridTrainer(model, OptimizerWrapper(bench.optimizer), make_config())
+    shop.bench.model.register_forward_pre_hook(fail)
     with pytest.raises(KeyboardInterrupt):
-        trainer.fit(batches())
-    assert not same_bits(seen["moved"], seen["verified"])
-    assert same_bits(weights(bench.model), seen["verified"])
+        shop.trainer.step(VERIFYING)
+    assert not same_bits(moved[0], before)
+    assert same_bits(weights(shop.bench.model), before)
 
 
 @pytest.mark.parametrize(

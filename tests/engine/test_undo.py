@@ -4,19 +4,7 @@ import copy
 
 import pytest
 import torch
-from loops import (
-    INF,
-    NAN,
-    SPOILERS,
-    Bench,
-    Run,
-    full_step,
-    make_config,
-    net,
-    same_bits,
-    weights,
-)
-from torch import nn
+from loops import INF, NAN, SPOILERS, Bench, Run, full_step, make_config, net, same_bits
 from verifying import EVERY_OPTIMIZER, kept
 from verifying import run as verifying
 
@@ -77,32 +65,6 @@ def test_a_step_left_between_two_updates_undoes_what_is_not_verified():
     assert same == [False, True] * 2
 
 
-class LateBranch(nn.Module):
-    """A branch that takes part from a later step on."""
-
-    def __init__(self):
-        super().__init__()
-        self.trunk, self.branch, self.open = net(4, 6, 6, 1), nn.Linear(4, 1), False
-
-    def forward(self, x):
-        return self.trunk(x) + (self.branch(x) if self.open else 0.0)
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw, fused", "sgd"])
-def test_a_first_gradient_in_an_undone_step_leaves_no_state_behind(optimizer):
-    model = LateBranch()
-    optimizer = EVERY_OPTIMIZER[optimizer](list(model.parameters()))
-
-    def loss(model, k):
-        return model(torch.ones(2, 4)).square().mean() * (NAN if model.open else 1.0)
-
-    run = Run(model, optimizer, make_config(), loss).train(6)
-    before = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
-    model.open = True
-    assert run.step().verdict is Verdict.UNDONE
-    assert same_bits(before, [model.state_dict(), optimizer.state_dict()])
-
-
 def test_gradients_that_were_held_back_are_given_back():
     bench = verifying(model="mlp")
     bench.engine.before_step()
@@ -155,23 +117,6 @@ def test_an_update_that_raises_leaves_weights_and_gradients_as_they_were(factor,
     assert not any("undone" in reason for reason in bench.reasons)
 
 
-@pytest.mark.parametrize(
-    ("factor", "undone"),
-    [(None, True), (1.0, False), (NAN, True)],
-    ids=["before the update", "after it", "after one that was held back"],
-)
-def test_an_engine_that_goes_undoes_and_counts_predicted_steps_that_do_not_stand(factor, undone):
-    bench = verifying(model="mlp")
-    before = weights(bench.model)
-    bench.engine.before_step()
-    if factor is not None:
-        (bench.loss() * factor).backward()
-        bench.optimizer.step()
-    bench.engine.detach()
-    assert bench.engine.ledger.undone_steps == undone
-    assert same_bits(weights(bench.model), before) is undone
-
-
 def test_a_step_is_not_left_after_its_update():
     bench = verifying(model="mlp")
     bench.engine.before_step()
@@ -181,19 +126,3 @@ def test_a_step_is_not_left_after_its_update():
         with pytest.raises(UsageError, match="after_step"):
             leave()
     assert bench.engine.after_step().verdict is Verdict.STANDS
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_other_precisions_train_and_undo_alike(dtype):
-    model = net(4, 6, 6, 1).to(dtype)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-4)
-
-    def loss(model, k):
-        return model(torch.ones(3, 4, dtype=dtype)).square().mean() * (NAN if k == 8 else 1.0)
-
-    run = Run(model, optimizer, make_config(total_steps=60), loss).train(8)
-    base = [weights(model), run.engine.state_dict()["tensors"]["groups"]]
-    assert run.step().verdict is Verdict.UNDONE
-    assert same_bits([weights(model), run.engine.state_dict()["tensors"]["groups"]], base)
-    assert run.train(3).engine.ledger.undone_steps == 1
-    assert all(p.dtype == dtype and torch.isfinite(p).all() for p in model.parameters())

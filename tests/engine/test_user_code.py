@@ -150,29 +150,6 @@ def test_gradients_are_read_as_the_optimizer_sees_them(place):
     assert (model[2].weight[MASK == 1] != 0).any()
 
 
-class Freeing(torch.optim.Optimizer):
-    """Plain gradient descent that takes the gradients away in its update."""
-
-    def __init__(self, params, lr):
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.add_(p.grad, alpha=-group["lr"])
-                p.grad = None
-
-
-def test_an_optimizer_that_frees_its_gradients_trains_alike():
-    runs = [
-        run_of(autoencoder(), lambda ps, cls=cls: cls(ps, lr=0.01)).train(STEPS)
-        for cls in (torch.optim.SGD, Freeing)
-    ]
-    assert all(same_bits(run.inside, runs[0].inside) for run in runs)
-    assert all(moved["2.weight"].any() for moved in runs[0].inside)
-
-
 def test_a_model_has_one_engine_at_a_time():
     model = autoencoder()
     optimizer, config = adamw(model.parameters()), HybridConfig(total_steps=9)

@@ -10,12 +10,6 @@ from hybrid_predict.ledger import Phase
 from hybrid_predict.policy.limits import IDLE
 
 
-def test_gradients_of_thirty_times_their_usual_length_stand():
-    bench = run(model="mlp", total_steps=60, steps=20)
-    record = bench.step(lambda model, loss: 30.0 * loss - 29.0 * loss.detach())
-    assert (record.predicted, record.verdict) == (1, Verdict.STANDS)
-
-
 def scaled_step(bench, scaler, factor=1.0):
     bench.engine.before_step()
     loss = bench.loss() * factor
@@ -114,12 +108,3 @@ def test_every_update_of_a_full_step_is_corrected():
         moved = bench.model[0].weight.detach() - before["0.weight"]
         values = torch.linalg.svdvals(moved)  # an orthogonal factor, not Adam's constant entries
         assert float(values.min() / values.max()) > 0.3
-
-
-def test_a_bad_later_update_of_a_full_step_is_the_user_s_own():
-    bench = run(model="mlp")
-    bench.engine.before_step()
-    for factor in (1.0, NAN):
-        update(bench, factor)
-    assert bench.engine.after_step().verdict is Verdict.STANDS
-    assert not all(torch.isfinite(p).all() for p in bench.model.parameters())

@@ -85,8 +85,8 @@ def wrong_form(change, words):
     def prove(tmp_path, monkeypatch):
         bench = with_predictor(Reshaped(change=change))
         with pytest.raises(PredictorError, match=words):
-            bench.step()
-        assert bench.engine.ledger.full_steps == 0
+            bench.finish()
+        assert bench.engine.ledger.predicted_steps == 0
         bench.engine.detach()
         bench.step()
         assert all(torch.isfinite(p).all() for p in bench.model.parameters())

@@ -12,62 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from loops import Bench, make_config, same_bits, weights
+from loops import Bench, make_config, same_bits
 from run_logs import ROWS, written
 
 from benchmarks.plan import Cell
 from benchmarks.run import stored
 from faulty import check_consistent, check_goes_on, state
-from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel
 from hybrid_predict.audit.file import read_audit
 from hybrid_predict.errors import CheckpointError, ConfigError
 from hybrid_predict.runs.log import find_log, read_log
 from hybrid_predict.runs.runtime import writable_folder, write_json
-
-
-class Workshop:
-    """A trainer over batches by number."""
-
-    def __init__(self):
-        self.bench = Bench(None)
-        self.trainer = HybridTrainer(
-            TorchModel(self.bench.model, lambda m, k: self.bench.case.loss(m, self.batch(k))),
-            OptimizerWrapper(self.bench.optimizer),
-            make_config(),
-        )
-        self.bench.engine = self.trainer.engine
-
-    def batch(self, k):
-        return self.bench.case.batch(k)
-
-
-def loader_raises(tmp_path, monkeypatch):
-    shop, kept = Workshop(), {}
-
-    def batches():
-        yield from range(8)
-        kept.update(weights(shop.bench.model))
-        raise OSError("the share is gone")
-
-    with pytest.raises(OSError, match="share"):
-        shop.trainer.fit(batches())
-    assert same_bits(weights(shop.bench.model), kept)
-    check_goes_on(shop.bench)
-
-
-def loader_ends(tmp_path, monkeypatch):
-    shop = Workshop()
-    assert shop.trainer.fit(range(8)).full_steps == 8
-    assert not shop.trainer.done
-    check_consistent(shop.bench)
-    assert shop.trainer.fit(range(8, 100)).steps == 30
-
-
-def loader_repeats(tmp_path, monkeypatch):
-    shop = Workshop()
-    ledger = shop.trainer.fit(0 for _ in range(100))
-    assert (ledger.full_steps, ledger.steps, ledger.undone_steps) == (17, 30, 0)
-    check_consistent(shop.bench)
 
 
 def scheduler_used_up(tmp_path, monkeypatch):
@@ -253,9 +207,6 @@ AROUND = {
     "SIGTERM in a Trainer, in any hook": asked_to_end,
     "SLURM's signal to requeue a job, between full steps": asked_to_requeue,
     "One of several ranks fails": one_rank_fails,
-    "A data loader raises": loader_raises,
-    "A data loader ends early": loader_ends,
-    "A data loader repeats one batch forever": loader_repeats,
     "A scheduler's `total_steps` are nearly used up": scheduler_used_up,
     "The output folder is read-only": no_folder,
     "The output folder is full": full_folder,

@@ -180,7 +180,7 @@ class Interrupt:
     def _trace(self, frame, event, arg):
         # An interrupt inside the handling of an interrupt is not what is asked for here.
         inside = frame.f_code.co_filename.startswith(ROOT)
-        if inside and frame.f_code.co_name not in ("undo", "contained", "__exit__"):
+        if inside and frame.f_code.co_name not in ("undo", "_contained", "__exit__"):
             if event == "line" and not self._leaves_a_block(frame):
                 self.lines += 1
                 if self.lines - 1 == self.at:

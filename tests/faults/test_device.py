@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from faulty import state
 from hybrid_predict import HybridEngine
-from hybrid_predict.groups import groups
 from hybrid_predict.state import MOST_UNREAD
 from hybrid_predict.step import read
 
@@ -78,7 +77,6 @@ def test_a_step_that_verifies_nothing_neither_reads_the_device_nor_copies_to_it(
     model, changes, monkeypatch
 ):
     """On the meta device, which has nothing to be read: whatever waits for it raises."""
-    monkeypatch.setattr(groups, "overlapping", lambda *_: set())  # all have the same address
     net = MODELS[model].build().to("meta").requires_grad_(True)
     inputs, targets = (x.to("meta") for x in MODELS[model].batch(0))
     optimizer = Descent(p for p in net.parameters() if p.requires_grad)
@@ -110,7 +108,7 @@ def reads(monkeypatch):
 
     def noting(parts):
         found.append(len(parts))
-        read(parts)
+        return read(parts)
 
     monkeypatch.setattr("hybrid_predict.state.read", noting)
     monkeypatch.setattr("hybrid_predict.state.on_host", lambda _: False)

@@ -71,7 +71,7 @@ class History:
         """Observe a displacement per unit of the learning rate."""
         self.predictor.observe(self.state, [x.clone() for x in displacement])
 
-    def forecast(self, rates: float | Sequence[float | Tensor] = 1.0) -> list[Tensor]:
+    def forecast(self, rates: float | Sequence[float] = 1.0) -> list[Tensor]:
         """The forecast, of which the form is checked; ``rates`` is one number, or one each."""
         each = [rates] * len(self._like) if isinstance(rates, float) else list(rates)
         delta = self.predictor.forecast(self.state, each)
@@ -106,9 +106,8 @@ def check_forecasts(observed: History) -> None:
     assert same(first, observed.forecast(0.5)), "a forecast cannot be repeated"
     assert all(x.isfinite().all() for x in first), "a forecast is not finite"
     rates = [float(k % 2) for k in range(len(PREDICTED))]
-    for each in (rates, [torch.tensor(rate) for rate in rates]):
-        still = observed.forecast(each)[::2]
-        assert not any(x.any() for x in still), "moves tensors whose learning rate is 0"
+    still = observed.forecast(rates)[::2]
+    assert not any(x.any() for x in still), "moves tensors whose learning rate is 0"
 
 
 def check_saved_history(original: History, restored: History) -> None:
@@ -142,7 +141,7 @@ class Corrected:
         named = {f"tensor {k}": self._like[k] for k in members}
         _, cosines = sums.angles(new, average, None)
         lists.average(average, new, self.update.decay)
-        falls: list[float | Tensor] = [1.0] * len(named)
+        falls = [1.0] * len(named)
         members = list(members)
         result = correction(self.update, self.state, members, average, new, cosines, named, falls)
         return result.directions

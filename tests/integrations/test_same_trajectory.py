@@ -7,7 +7,6 @@ Each way trains the run of `wrapped_loops`; docs/loops.md has the table. For Hug
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
 from typing import Any
 
 import lightning as L
@@ -35,7 +34,9 @@ def in_the_trainer_of_the_package() -> Trained:
     net, optimizer, scheduler = parts()
     model, wrapper = TorchModel(net, loss_of), OptimizerWrapper(optimizer)
     trainer = HybridTrainer(model, wrapper, config(), scheduler=scheduler)
-    return net, trainer.fit(batch(k) for k in count()), scheduler.last_epoch
+    while not trainer.done:
+        trainer.step(batch(trainer.ledger.full_steps))
+    return net, trainer.ledger, scheduler.last_epoch
 
 
 def in_fabric() -> Trained:

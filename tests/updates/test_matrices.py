@@ -54,15 +54,14 @@ SCALED = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ("shape", "kind", "rooted"),
     [
-        ((), torch.float32, False),
-        ((4,), torch.float32, False),
+        ((3, 4), torch.float32, False),
         ((5, 1), torch.bfloat16, True),
         ((2, 2, 3, 3), torch.float32, True),
     ],
 )
 def test_zero_stays_zero(shape, kind, rooted):
     zeros = torch.zeros(shape)
-    known = moments(shape, rooted and zeros.dim() > 1, kind)
+    known = moments(shape, rooted, kind)
     assert torch.equal(flattened(zeros, known), zeros)
     assert all(x.isfinite().all() for (x,) in known)
 
