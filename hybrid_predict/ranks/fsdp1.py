@@ -20,6 +20,7 @@ from torch import distributed as dist
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.ranks import processes
 
 _INNER = "_fsdp_wrapped_module"
 
@@ -33,8 +34,8 @@ class Range:
     """What is known of a parameter of which each rank holds a range of the flat entries."""
 
     form: Tensor  # of the whole parameter's shape, type and device, without memory
-    members: tuple[int, ...]  # the ranks among which it is divided; other ranks hold copies
-    sizes: tuple[int, ...]  # number of entries that each of them holds
+    sizes: tuple[int, ...]  # number of entries in each range
+    places: tuple[int, ...]  # number of the range that each rank holds
     has_gradient: Callable[[], bool]  # the same on all ranks, also on one with an empty range
 
 
@@ -63,22 +64,22 @@ def check_supported(model: nn.Module) -> None:
 
 
 def note_ranges(model: nn.Module) -> None:
-    """Note which range of each parameter every rank holds."""
-    for module, flat in _flat_parameters(model):
-        if not module._handle.uses_sharded_strategy:
-            continue
-        members = tuple(dist.get_process_group_ranks(module.process_group))
+    """Note which range of each parameter every rank holds; every rank has to call it."""
+    held = _flat_parameters(model)
+    divided = [(m, flat) for m, flat in held if m._handle.uses_sharded_strategy]
+    numbers = processes.gather([dist.get_rank(m.process_group) for m, _ in divided])
+    for (module, flat), places in zip(divided, zip(*numbers, strict=True), strict=True):
         each = flat._sharded_size.numel()
-        cuts = [each * k for k in range(len(members) + 1)]
+        cuts = [each * k for k in range(max(places) + 2)]
         padded = zip(accumulate(flat._numels_with_padding), flat._is_padding_mask, strict=True)
         ends = [end for end, padding in padded if not padding]
         for k, (p, shape) in enumerate(zip(flat._params, flat._shapes, strict=True)):
             start = ends[k] - math.prod(shape)
-            places = [min(max(cut, start), ends[k]) for cut in cuts]
-            sizes = tuple(b - a for a, b in pairwise(places))
+            inside = [min(max(cut, start), ends[k]) for cut in cuts]
+            sizes = tuple(b - a for a, b in pairwise(inside))
             form = p.detach().new_empty(()).expand(tuple(shape))
             has_gradient = partial(_has_gradient, weakref.ref(module._handle), k)
-            RANGES[p] = Range(form, members, sizes, has_gradient)
+            RANGES[p] = Range(form, sizes, places, has_gradient)
 
 
 def reshard(module: Any) -> None:

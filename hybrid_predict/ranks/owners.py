@@ -82,29 +82,46 @@ class Exchange:
         return [k for k, owner in zip(self.positions, self.owners, strict=True) if owner == me]
 
     def whole(self, part: Callable[[int], Tensor]) -> list[Tensor]:
-        """Return the tensors that this rank owns from the parts of all ranks, by position.
-
-        Every rank has each whole sharded tensor for a moment, one after the other.
-        """
-        own = self.own
+        """Return the tensors that this rank owns from the parts of all ranks, by position."""
+        if not shards.is_sharded(self.tensors[0]):
+            return [part(k) for k in self.own]
+        team = shards.team(self.tensors[0])
+        me = team.index(processes.rank())
+        sent: list[list[Tensor]] = [[] for _ in team]
+        targets: list[list[Tensor]] = [[] for _ in team]
         wholes = []
-        for k, tensor in zip(self.positions, self.tensors, strict=True):
-            if shards.is_sharded(tensor):
-                whole = shards.full_tensor(lists.cast(part(k), self.like.dtype), tensor)
-                wholes += [whole] if k in own else []
-            elif k in own:
-                wholes.append(part(k))
+        for k, tensor, owner in zip(self.positions, self.tensors, self.owners, strict=True):
+            sends = shards.sends(tensor)
+            if sends[me]:
+                sent[team.index(owner)].append(lists.cast(part(k), self.like.dtype))
+            if owner == processes.rank():
+                wholes.append(self.like.new_empty(shards.form(tensor).shape))
+                for j, target in enumerate(shards.parts(wholes[-1], tensor)):
+                    targets[j] += [target] if sends[j] else []
+        processes.exchange(sent, targets, self.like, processes.group_of(team))
         return wholes
 
     def parts(self, wholes: Sequence[Tensor]) -> list[Tensor]:
         """Return this rank's parts of all tensors, from the whole ones of their owners."""
-        known = dict(zip(self.own, wholes, strict=True))
-        arrays = [
-            [known.get(k, self.like.new_empty(()).expand(shards.form(tensor).shape))]
-            for k, tensor in zip(self.positions, self.tensors, strict=True)
-        ]
-        pairs = zip(self._from_owners(arrays), self.tensors, strict=True)
-        return [shards.local_shard(whole, tensor) for (whole,), tensor in pairs]
+        team = shards.team(self.tensors[0])
+        own = iter(wholes)
+        if not shards.is_sharded(self.tensors[0]):
+            arrays = [
+                [next(own) if owner == processes.rank() else self.like.new_empty(tensor.shape)]
+                for tensor, owner in zip(self.tensors, self.owners, strict=True)
+            ]
+            return [x for (x,) in self._from_owners(arrays)]
+        sent: list[list[Tensor]] = [[] for _ in team]
+        targets: list[list[Tensor]] = [[] for _ in team]
+        for tensor, owner in zip(self.tensors, self.owners, strict=True):
+            targets[team.index(owner)].append(self.like.new_empty(shards.local(tensor).shape))
+            if owner == processes.rank():
+                whole = lists.cast(next(own), self.like.dtype)
+                for j, part in enumerate(shards.parts(whole, tensor)):
+                    sent[j].append(part)
+        processes.exchange(sent, targets, self.like, processes.group_of(team))
+        found = [iter(each) for each in targets]
+        return [next(found[team.index(owner)]) for owner in self.owners]
 
     def spread(self, arrays: Sequence[Sequence[Tensor]]) -> None:
         """Copy arrays about each tensor from its owner to the other ranks."""

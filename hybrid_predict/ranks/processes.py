@@ -80,12 +80,22 @@ def broadcast(value: Tensor, source: int, group: Any) -> Tensor:
     return reducible.to(value.device)
 
 
-def joined(part: Tensor, sizes: Sequence[int], members: tuple[int, ...]) -> Tensor:
-    """Return the parts of some ranks, of these sizes, flat one after the other; all call it."""
-    sent = _reducible(torch.cat([part.reshape(-1), part.new_zeros(max(sizes) - part.numel())]))
-    rows = [torch.empty_like(sent) for _ in sizes]
-    dist.all_gather(rows, sent, group=group_of(members))
-    return torch.cat([row[:n] for row, n in zip(rows, sizes, strict=True)]).to(part.device)
+def exchange(
+    sent: Sequence[Sequence[Tensor]], targets: Sequence[Sequence[Tensor]], like: Tensor, group: Any
+) -> None:
+    """Send tensors to each rank of a group, and fill targets with those that each one sends.
+
+    They have the type of ``like``, and are on its device.
+    """
+    given = [x for each in sent for x in each]
+    packed = _reducible(torch.cat([like.new_empty(0), *(x.reshape(-1) for x in given)]))
+    counts = [[sum(x.numel() for x in each) for each in lists] for lists in (sent, targets)]
+    received = packed.new_empty(sum(counts[1]))
+    dist.all_to_all_single(received, packed, counts[1], counts[0], group=group)
+    filled = [x for each in targets for x in each]
+    values = received.to(like.device).split([x.numel() for x in filled])
+    for target, value in zip(filled, values, strict=True):
+        target.copy_(value.view(target.shape))
 
 
 def summary(error: BaseException) -> str:

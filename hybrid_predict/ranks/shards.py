@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from hybrid_predict.ranks import fsdp1, processes
 from hybrid_predict.ranks.processes import rank, size
 
 _PLAIN = {Tensor, nn.Parameter}
+_Box = tuple[slice, ...]
 
 DEEPSPEED = (
     "DeepSpeed divides weights among ranks or updates copies of them. Use DistributedDataParallel, "
@@ -120,33 +122,66 @@ def local(tensor: Tensor) -> Tensor:
     return detached.to_local() if is_dtensor(detached) else detached
 
 
+def parts(whole: Tensor, tensor: Any) -> list[Tensor]:
+    """Return the part of each rank of a sharded tensor's team, as views of a whole tensor."""
+    if (known := _range(tensor)) is not None:
+        ranges = whole.reshape(-1).split(known.sizes)
+        return [ranges[place] for place in known.places]
+    return [whole[box] for box in _boxes(tensor)]
+
+
+def sends(tensor: Any) -> list[bool]:
+    """Return for each rank of the team whether it sends its part, which is no copy of another."""
+    known = _range(tensor)
+    places: Sequence[Any] = _boxes(tensor) if known is None else known.places
+    return [places.index(place) == k for k, place in enumerate(places)]
+
+
+def _boxes(tensor: Any) -> tuple[_Box, ...]:
+    mesh = tensor.device_mesh.mesh
+    return _divided(tuple(tensor.shape), tuple(mesh.shape), tuple(tensor.placements))
+
+
+@lru_cache(maxsize=1024)
+def _divided(
+    shape: tuple[int, ...], mesh: tuple[int, ...], placements: tuple[Any, ...]
+) -> tuple[_Box, ...]:
+    """Return the part of each rank: all along a dimension but the last are equally long."""
+    boxes: list[_Box] = [tuple(slice(0, n) for n in shape)]
+    for count, placement in zip(mesh, placements, strict=True):
+        cut = []
+        for box in boxes:
+            if not placement.is_shard():
+                cut += [box] * count
+                continue
+            d = placement.dim
+            most = -(-(box[d].stop - box[d].start) // count)
+            ends = [min(box[d].start + most * k, box[d].stop) for k in range(count + 1)]
+            cut += [(*box[:d], slice(a, b), *box[d + 1 :]) for a, b in pairwise(ends)]
+        boxes = cut
+    return tuple(boxes)
+
+
 def full_tensor(part: Tensor, tensor: Any) -> Tensor:
     """Gather the full tensor from parts placed like ``tensor``; every rank has to call it."""
-    if (known := _range(tensor)) is not None:
-        return processes.joined(part, known.sizes, known.members).view(known.form.shape)
-    if not is_dtensor(tensor):
-        return part
-    from torch.distributed.tensor import DTensor
-
-    mesh = tensor.device_mesh
-    form = {"shape": tensor.shape, "stride": tensor.stride()}
-    value = part.to(mesh.device_type)
-    whole = DTensor.from_local(value, mesh, tensor.placements, run_check=False, **form)
-    return whole.full_tensor().to(part.device)
+    if _shards(tensor) == 1:
+        return part.view(form(tensor).shape)
+    members = team(tensor)
+    sending = sends(tensor)
+    whole = part.new_empty(form(tensor).shape)
+    sent = [[part] if sending[members.index(rank())] else [] for _ in members]
+    pairs = zip(parts(whole, tensor), sending, strict=True)
+    targets = [[target] if given else [] for target, given in pairs]
+    processes.exchange(sent, targets, part, processes.group_of(members))
+    return whole
 
 
 def local_shard(full: Tensor, tensor: Any) -> Tensor:
     """Cut this rank's part out of a full tensor, placed like ``tensor``, without communication."""
-    if (known := _range(tensor)) is not None:
-        return full.reshape(-1).split(known.sizes)[known.members.index(rank())].to(tensor.device)
-    if not is_dtensor(tensor):
+    if not is_sharded(tensor):
         return full
-    from torch.distributed.tensor import DTensor, Replicate
-
-    mesh = tensor.device_mesh
-    copies = [Replicate()] * mesh.ndim
-    whole = DTensor.from_local(full.to(mesh.device_type), mesh, copies, run_check=False)
-    return whole.redistribute(placements=tensor.placements).to_local().to(local(tensor).device)
+    part = parts(full, tensor)[team(tensor).index(rank())]
+    return part.to(local(tensor).device, copy=True).contiguous()
 
 
 def gather_state(
@@ -235,7 +270,7 @@ def norm_factors(tensors: Sequence[Any]) -> list[float] | None:
 def _shards(tensor: Any) -> int:
     """Return the number of ranks among which each copy of a tensor is divided."""
     if (known := _range(tensor)) is not None:
-        return len(known.members)
+        return len(known.sizes)
     if not is_dtensor(tensor):
         return 1
     counts = zip(tensor.device_mesh.mesh.shape, tensor.placements, strict=True)
