@@ -11,7 +11,7 @@ from held import held
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine
-from hybrid_predict.forecast import window
+from hybrid_predict.forecast import forecaster
 
 SIDE, LAYERS = 64, 6
 HIDDEN = (LAYERS - 1) * SIDE**2
@@ -24,7 +24,7 @@ FEW = 4 * (4 * SIDE * LAYERS + 1000)
 @pytest.fixture(autouse=True)
 def small_samples(monkeypatch):
     """Matrices are small here; samples of them are as small in comparison as those of others."""
-    monkeypatch.setattr(window, "SAMPLE", 16)
+    monkeypatch.setattr(forecaster, "SAMPLE", 16)
 
 
 class Watched(torch.optim.AdamW):

@@ -151,17 +151,8 @@ def killed(tmp_path, monkeypatch):
     check_goes_on(tmp_path / "run")
 
 
-def one_rank_fails(tmp_path, monkeypatch):
-    from launcher import launch
-
-    first, second = launch(["distributed_failures:predictor"], tmp_path)["predictor"]
-    assert (first["type"], second["type"]) == ("RuntimeError", "ZeroDivisionError")
-    assert first["whole"] and second["whole"]
-
-
 AROUND = {
     "`kill -9` at any moment": killed,
-    "One of several ranks fails": one_rank_fails,
     "A scheduler's `total_steps` are nearly used up": scheduler_used_up,
     "The output folder is read-only": no_folder,
     "The output folder is full": full_folder,

@@ -56,7 +56,7 @@ def test_the_error_of_a_signal_handler_is_an_interrupt(handle):
 
 PLACES = [
     "tensors.deltas.Movement.apply",
-    "optimizers.decay._Trials._end",
+    "optimizers.decay._decay",
     "runs.log.append_json",
     "integrations.reporter.overview",
 ]
