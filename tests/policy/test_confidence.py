@@ -76,8 +76,6 @@ def test_the_bound_is_two_standard_errors_below_the_mean():
 
 NOTHING = {
     "still": {"moved": 0.0},
-    "no forecast": {"forecast": 0.0},
-    "not finite": {"moved": np.nan},
     "infinite": {"dot": np.inf},
 }
 
@@ -140,12 +138,9 @@ def slopes(product, own_product=-1.0):
     [
         (0.0, 1.0, 1.0, FIRST_ADVANCE),
         (MOST, 1.0, 1.0, MOST),
-        (8.0, -1.0, 1.0, 4.0),
         (0.125, -1.0, 1.0, 0.0),
         (1.0, NEAR.rising / 2, 1.0, 1.0),
         (2.0, BETWEEN, 1.0, 4.0),
-        (4.0, FAR_BETWEEN, 1.0, 4.0),
-        (8.0, BETWEEN, 1.0, 4.0),
         (8.0, FAR_BETWEEN, 1.0, 8.0),
         (2.0, 1.0, 0.0, 1.0),
         *((a, 1.0, 0.3, 4.0) for a in (2.0, 8.0)),
@@ -186,8 +181,6 @@ def test_with_a_number_an_advance_follows_the_slope_where_predicted_steps_end(ad
         (0.0, 0.0, 1.0, MOST),
         (1.0, 1.0, 0.9 * RISE, MOST),
         (1.0, 1.0, 1.1 * RISE, 0.0),
-        (1.0, 9.0, 1e-3, MOST),
-        (1.0, 9.0, 0.0, MOST),
         (1.0, 9.0, 9.0, 2.0),
         (1.0, 9.0, 10.0 * RISE, 0.0),
     ],
