@@ -1,17 +1,14 @@
 """``speedup="auto"``: a run decides how many predicted steps it takes, and stays a whole run."""
 
-from dataclasses import asdict
-
 import pytest
 import torch
 from cases import EVERY_KIND
-from loops import Bench, Run, hurry, make_config, net
+from loops import Run, net
 
 from hybrid_predict import HybridConfig
 from hybrid_predict.config import MOST_PREDICTED
 from hybrid_predict.ledger import Phase
 from hybrid_predict.policy.policy import BEGUN_ANEW
-from hybrid_predict.policy.verdict import ENDED, RESTARTED, Evidence
 
 SMALL, GOOD = 1e-5, 1e-2
 """Learning rates."""
@@ -87,7 +84,7 @@ def check_whole(one):
 
 FAST = {
     "default": {},
-    "in bfloat16": {"warmup_steps": 80, "cooldown_steps": 0.2, "history_dtype": "bfloat16"},
+    "a number, in bfloat16": {"speedup": 1.5, "history_dtype": "bfloat16"},
 }
 
 
@@ -104,31 +101,3 @@ def test_noise_alone_leads_to_no_predicted_step():
     one = run(SMALL, noise, small(64), predictors=EVERY_KIND).finish()
     assert one.engine.ledger.predicted_steps == 0
     assert one.engine.ledger.full_steps == STEPS
-
-
-def test_a_run_that_is_resumed_with_auto_begins_anew_where_a_number_had_ended():
-    for speedup, kept in (("auto", Evidence()), (1.5, Evidence(ended=True))):
-        bench = Bench(make_config(speedup=speedup, total_steps=60))
-        bench.train(8)
-        state = bench.engine.state_dict()
-        state["policy"]["evidence"] = asdict(Evidence(ended=True))
-        bench.engine.load_state_dict(state)
-        assert bench.engine._policy.evidence == kept
-
-
-def hurried(advance=1.3, **changes):
-    """A run of few steps that predicts from its warm-up on."""
-    bench = Bench(make_config(speedup="auto", **changes))
-    hurry(bench.engine, advance)
-    return bench
-
-
-def test_predicted_steps_that_go_uphill_begin_anew(monkeypatch):
-    uphill = torch.tensor([1.0, 1.0, -1.0, 1.0])
-    monkeypatch.setattr("hybrid_predict.forecast.forecaster.Forecaster.slopes", lambda *_: [uphill])
-    bench = hurried(total_steps=60)
-    records = bench.finish()
-    verdicts = [record for record in records if record.predicted]
-    assert 6 <= len(verdicts) <= 10
-    assert RESTARTED in bench.reasons and ENDED not in bench.reasons
-    assert bench.engine.ledger.steps == 60

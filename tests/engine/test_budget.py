@@ -10,7 +10,7 @@ import torch
 from loops import Run, normal, same_bits, weights
 from torch import nn
 
-from hybrid_predict import HybridConfig, MomentumPredictor
+from hybrid_predict import HybridConfig
 from hybrid_predict.ledger import FELL_BACK, Phase
 from hybrid_predict.policy import budget
 
@@ -59,14 +59,6 @@ def test_each_matrix_is_corrected_in_one_full_step_of_a_period():
     assert found == [k % often == first for k in range(20)]
 
 
-def test_the_first_correction_is_within_the_budget_already():
-    none, few, many = (
-        weights(budgeted(max_overhead=limit).train(1).model) for limit in (0.0, 0.1, 1e9)
-    )
-    assert same_bits(none, few)
-    assert not same_bits(none, many)
-
-
 def test_a_resumed_run_goes_on_within_a_period():
     half, other = budgeted(max_overhead=1.0).train(9), budgeted(max_overhead=1.0)
     other.model.load_state_dict(half.model.state_dict())
@@ -75,24 +67,6 @@ def test_a_resumed_run_goes_on_within_a_period():
     other.engine.load_state_dict(half.engine.state_dict())
     assert period(other) == period(half) > 1 and 9 % period(half)
     assert same_bits(weights(other.train(9).model), weights(half.train(9).model))
-
-
-def test_where_nothing_can_be_counted_matrices_are_corrected_in_every_full_step():
-    run = budgeted(max_overhead=0.0)
-    run.model.compile(backend="eager")
-    run.train(3)
-    torch._dynamo.reset()
-    assert run.engine.ledger.flops_per_step is None
-    assert period(run) == 1 and run.engine.ledger.corrected_steps == 3
-
-
-@pytest.mark.parametrize("gated", [True, False])
-def test_without_corrections_no_predicted_step_is_made_that_needs_skill(gated):
-    predictors = {"hidden": MomentumPredictor(gated=gated)}
-    run = budgeted(max_overhead=0.0, speedup=1.5, predictors=predictors).finish()
-    assert bool(run.engine.ledger.predicted_steps) is not gated
-    assert run.engine.ledger.corrected_steps == 0
-    assert any(why.startswith(FELL_BACK) for why in run.reasons) is gated
 
 
 def test_a_run_that_may_correct_nothing_is_plain_from_its_first_step():

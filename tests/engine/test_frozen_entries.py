@@ -7,14 +7,12 @@ from loops import Run, net, normal
 
 from hybrid_predict import HybridConfig
 
-ROWS = (torch.arange(24) < 12).float()[:, None].expand(24, 24)
+COLUMNS = (torch.arange(24) < 12).float().expand(24, 24)
 ENTRIES = (torch.arange(24 * 24).reshape(24, 24) % 3 > 0).float()
-MASKS = {"rows": ROWS, "columns": ROWS.T, "entries": ENTRIES}
+MASKS = {"columns": COLUMNS, "entries": ENTRIES}
 
 OPTIMIZERS = {
-    "sgd": lambda ps: torch.optim.SGD(ps, lr=0.02),
     "sgd, decay": lambda ps: torch.optim.SGD(ps, lr=0.02, weight_decay=0.1, foreach=False),
-    "rmsprop": lambda ps: torch.optim.RMSprop(ps, lr=1e-3),
     "adamw, no momentum": lambda ps: torch.optim.AdamW(ps, lr=3e-3, betas=(0.0, 0.99)),
 }
 
@@ -37,10 +35,8 @@ def run_of(make, dtype=torch.float32):
 @pytest.mark.parametrize(
     ("name", "mask"),
     [
-        ("sgd", "rows"),
         ("sgd, decay", "columns"),
-        ("rmsprop", "entries"),
-        ("adamw, no momentum", "rows"),
+        ("adamw, no momentum", "entries"),
     ],
 )
 def test_entries_frozen_on_the_way_move_by_nothing_but_weight_decay(name, mask):
@@ -58,18 +54,3 @@ def test_entries_frozen_on_the_way_move_by_nothing_but_weight_decay(name, mask):
     run.frozen = None
     run.train(3)
     assert ((run.weight - expected)[still].abs() > 1e-6).float().mean() > 0.9
-
-
-def adamw(ps):
-    return torch.optim.AdamW(ps, lr=3e-3)
-
-
-def test_a_layer_that_is_left_out_of_some_batches_is_predicted():
-    run = run_of(adamw).train(24)
-    for k in range(30):
-        run.frozen = 0.0 * ROWS if k % 2 else None
-        run.step()
-    between = [moved["2.weight"] for moved in run.between[-30:]]
-    lengths = torch.stack([moved.norm() for moved in between])
-    assert (lengths > 0).sum() > 6
-    assert lengths[lengths > 0].max() < 4 * lengths[lengths > 0].min()

@@ -39,21 +39,6 @@ def test_weights_state_and_randomness_are_those_of_the_plain_loop(mode, model, o
     assert watched.engine.ledger.corrected_steps == 0
 
 
-def test_a_non_finite_loss_goes_through_as_in_the_plain_loop():
-    plain, _ = trace_of(None, spoiled=6)
-    watched, _ = trace_of(make_config(shadow=True), spoiled=6)
-    assert same_bits(watched.trace(), plain.trace())
-
-
-@pytest.mark.parametrize("mode", ["disabled", "nothing to do"])
-def test_an_engine_with_nothing_to_do_registers_no_hook_and_keeps_nothing(mode):
-    bench, _ = trace_of(make_config(**PASSIVE[mode]))
-    assert not bench.optimizer._optimizer_step_pre_hooks
-    assert not bench.optimizer._optimizer_step_post_hooks
-    assert not bench.model._state_dict_hooks
-    assert bench.engine.state_dict()["tensors"]["groups"] == []
-
-
 def test_a_speedup_of_one_corrects_hidden_matrices_and_nothing_else():
     plain, _ = trace_of(None, steps=1)
     corrected, _ = trace_of(make_config(speedup=1), steps=1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from loops import Run, net
 
-from benchmarks.placebos import NegatedForecast, RandomForecast, ShuffledForecast
+from benchmarks.placebos import RandomForecast, ShuffledForecast
 from hybrid_predict import FittedPredictor, HybridConfig
 from hybrid_predict.forecast.predictors import MomentumPredictor
 from hybrid_predict.policy.verdict import ENDED
@@ -18,8 +18,6 @@ def momentum(coefficient=0.5):
 
 
 PLACEBOS = {
-    "negated fitted": NegatedForecast(inner=FittedPredictor(gated=False), gated=False),
-    "four times the drift, negated": momentum(-4.0),
     "random": RandomForecast(inner=momentum(1.0), gated=False),
     "shuffled": ShuffledForecast(inner=momentum(1.0), gated=False),
 }

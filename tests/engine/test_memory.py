@@ -10,8 +10,8 @@ from cases import UNGATED
 from held import held
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine, SpectralUpdate
-from hybrid_predict.forecast import window
+from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict.forecast import forecaster
 
 SIDE, LAYERS = 64, 6
 HIDDEN = (LAYERS - 1) * SIDE**2
@@ -24,7 +24,7 @@ FEW = 4 * (4 * SIDE * LAYERS + 1000)
 @pytest.fixture(autouse=True)
 def small_samples(monkeypatch):
     """Matrices are small here; samples of them are as small in comparison as those of others."""
-    monkeypatch.setattr(window, "SAMPLE", 16)
+    monkeypatch.setattr(forecaster, "SAMPLE", 16)
 
 
 class Watched(torch.optim.AdamW):
@@ -77,13 +77,10 @@ def check(found, buffers, few=FEW):
         assert documented <= found[moment] <= documented + few, moment
 
 
-NO_ROOT = {"updates": {"hidden": SpectralUpdate(longest=0)}}
-
 CASES = {
     # average, drift, and a covariance with its root; a copy of what moved; weights before the
     # update and their new direction
     "float32": ({}, torch.float32, {"between": 3, "open": 4, "updating": 6}),
-    "no root": (NO_ROOT, torch.float32, {"between": 2, "open": 3, "updating": 5}),
     # half the history
     "bfloat16 history": (
         {"history_dtype": "bfloat16"}, torch.float32,
@@ -92,11 +89,7 @@ CASES = {
     # half the copies, and what rounding leaves out, which goes back as well
     "half precision": ({}, torch.bfloat16, {"between": 4, "open": 5.5, "updating": 7}),
     "corrected only": ({"speedup": 1}, torch.float32, {"between": 2, "open": 2, "updating": 4}),
-    "predicted only": ({"updates": {}}, torch.float32, {"between": 2, "open": 3, "updating": 4}),
     "shadow": ({"shadow": True}, torch.float32, {"between": 2, "open": 2, "updating": 3}),
-    "nothing to do": (
-        {"updates": {}, "speedup": 1}, torch.float32, {"between": 0, "open": 0, "updating": 0},
-    ),
 }  # fmt: skip
 """Settings, type of the weights, and buffers of 32 bits at each moment."""
 

@@ -47,14 +47,6 @@ def test_a_run_of_300_steps_takes_200_full_steps():
     assert ledger.corrected_steps == 200 - 15  # the cooldown is left to the optimizer
 
 
-@pytest.mark.parametrize("total", [1, 3])
-def test_the_first_step_is_a_full_one_in_the_shortest_runs(total):
-    bench = Bench(make_config(total_steps=total, warmup_steps=0, cooldown_steps=0))
-    records = bench.finish()
-    assert records[0].predicted == 0
-    assert sum(record.ticks for record in records) == total
-
-
 def test_full_steps_after_the_last_step_are_plain_training_and_tick_nothing():
     bench = Bench(make_config())
     assert sum(record.ticks for record in bench.finish()) == 30

@@ -5,7 +5,6 @@ import torch
 from loops import NAN, Bench, hurry, load, make_config, same_bits, save, spoil_with
 
 from hybrid_predict import SpectralUpdate
-from hybrid_predict.errors import UsageError
 from hybrid_predict.ledger import Phase
 from hybrid_predict.policy.policy import BEGUN_ANEW
 
@@ -94,14 +93,6 @@ def test_a_run_that_decides_its_own_pace_resumes_bit_for_bit():
             tail.append(step(resumed, k + len(tail)))
         assert list(map(repr, map(summary, tail))) == list(map(repr, map(summary, records[k:])))
         assert same_bits(resumed.trace(), wanted), f"resumed after full step {k}"
-
-
-def test_a_state_is_not_loaded_inside_a_full_step():
-    bench = Bench(make_config())
-    state = bench.engine.state_dict()
-    bench.engine.before_step()
-    with pytest.raises(UsageError, match="load_state_dict"):
-        bench.engine.load_state_dict(state)
 
 
 CHANGED = {

@@ -2,10 +2,8 @@
 
 import pytest
 from loops import NAN, Bench, make_config, same_bits, weights
-from torch import nn
 
 from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel, Verdict
-from hybrid_predict.errors import ConfigError
 
 
 class Workshop:
@@ -68,17 +66,3 @@ def test_a_batch_that_raises_undoes_the_predicted_steps_before_it():
         shop.trainer.step(VERIFYING)
     assert not same_bits(moved[0], before)
     assert same_bits(weights(shop.bench.model), before)
-
-
-@pytest.mark.parametrize(
-    ("build", "argument"),
-    [
-        (lambda: TorchModel("net", print), "module"),
-        (lambda: TorchModel(nn.Linear(1, 1), "loss"), "loss_fn"),
-        (lambda: HybridTrainer(nn.Linear(1, 1), None, make_config()), "model"),
-    ],
-    ids=["module", "loss_fn", "model"],
-)
-def test_wrong_arguments_are_refused_by_name(build, argument):
-    with pytest.raises(ConfigError, match=f"^{argument}: expected"):
-        build()

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import signal
 import warnings
 from pathlib import Path
 
@@ -152,61 +151,8 @@ def killed(tmp_path, monkeypatch):
     check_goes_on(tmp_path / "run")
 
 
-def asked_to_end(tmp_path, monkeypatch):
-    from lightning.pytorch.callbacks import Callback
-    from lightning_killed import check_goes_on, train
-
-    class Stop(Callback):
-        def on_before_zero_grad(self, trainer, *args):
-            if trainer.global_step >= 50:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
-    with pytest.raises(SystemExit):
-        train(tmp_path / "run", Stop())
-    check_goes_on(tmp_path / "run")
-
-
-def asked_to_requeue(tmp_path, monkeypatch):
-    from lightning.pytorch.callbacks import Callback
-    from lightning_killed import same, train, weights, whole
-    from slurm import job
-
-    class Signal(Callback):
-        sent = False
-
-        def on_train_batch_end(self, trainer, *args):
-            if trainer.global_step >= 50 and not self.sent:
-                self.sent = True
-                os.kill(os.getpid(), signal.SIGUSR1)
-
-    warnings.filterwarnings("ignore", "The dirpath has changed")
-    for name, value in job(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    train(tmp_path / "run", Signal(), default_root_dir=tmp_path)
-    assert (tmp_path / "told").read_text() == "requeue 4321\n"
-    saved = torch.load(tmp_path / "hpc_ckpt_1.ckpt", weights_only=True)
-    expected, final, history = whole()
-    taken = saved["hybrid_predict"]["engine"]["ledger"]["full_steps"]
-    assert same(saved["state_dict"], history.weights[taken - 1])
-    resumed, model = train(tmp_path / "again", default_root_dir=tmp_path, seed=50)
-    assert same(weights(model), weights(final))
-    assert resumed.ledger.full_steps == expected.ledger.full_steps
-
-
-def one_rank_fails(tmp_path, monkeypatch):
-    from launcher import launch
-
-    first, second = launch(["distributed_failures:predictor"], tmp_path)["predictor"]
-    assert (first["type"], second["type"]) == ("RuntimeError", "ZeroDivisionError")
-    assert first["whole"] and second["whole"]
-
-
 AROUND = {
     "`kill -9` at any moment": killed,
-    "SIGTERM in a Trainer, in any hook": asked_to_end,
-    "SLURM's signal to requeue a job, between full steps": asked_to_requeue,
-    "One of several ranks fails": one_rank_fails,
     "A scheduler's `total_steps` are nearly used up": scheduler_used_up,
     "The output folder is read-only": no_folder,
     "The output folder is full": full_folder,

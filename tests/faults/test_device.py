@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from faulty import state
 from hybrid_predict import HybridEngine
-from hybrid_predict.state import MOST_UNREAD
 from hybrid_predict.step import read
 
 needs_gpu = [
@@ -126,26 +125,6 @@ def test_measurements_on_a_device_are_read_together(reads):
         found.append(len(reads) - record.predicted - closed)
     *others, last = found
     assert set(others) == {0} and last == 1 and windows == 1
-    bench = Bench(make_config(total_steps=3 * MOST_UNREAD, speedup=1))
-    reads.clear()
-    bench.finish()
-    assert reads == [MOST_UNREAD] * 3
-
-
-def test_training_is_the_same_whenever_measurements_are_read(request):
-    def train():
-        bench, records = Bench(make_config(total_steps=90)), []
-        while not bench.engine.done:
-            spoil = SPOILERS["one-gradient"] if bench.taken == 20 else None
-            records.append(bench.step(spoil))
-        ledger = bench.engine.ledger
-        steps = [(r.predicted, r.ticks, r.verdict, r.length) for r in records]
-        return bench.trace(), steps, ledger.undone_steps, ledger.skills, bench.reasons
-
-    wanted = train()
-    assert wanted[2] == 1
-    request.getfixturevalue("reads")
-    assert same_bits(train(), wanted)
 
 
 def test_a_run_with_unread_measurements_resumes_bit_for_bit(reads):
@@ -194,17 +173,3 @@ class TestOnAnAccelerator:
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert set(waits) == {(0, 0), (1, 1)}
-
-    def test_a_scaler_that_skips_a_step_undoes_predicted_steps(self):
-        for fused in (False, True):
-            bench = Bench(make_config(), "mlp", "adamw-fused" if fused else "adamw", "cuda")
-            bench.train(5)
-            before, scaler = state(bench), torch.amp.GradScaler()
-            bench.engine.before_step()
-            loss = bench.loss()
-            scaler.scale(SPOILERS["inf-loss"](bench.model, loss)).backward()
-            scaler.step(bench.optimizer)
-            scaler.update()
-            bench.optimizer.zero_grad()
-            bench.engine.after_step(loss)
-            assert same_bits(before, state(bench))

@@ -19,8 +19,16 @@ REACHES = "test_an_interrupt_reaches_the_caller_wherever_failures_are_kept_insid
 DAMAGED = "faults/test_damaged_states.py::test"
 
 ELSEWHERE = {
+    "Only the loss of a verifying step": "engine/test_trainer.py::test_a_bad_loss_is_known",
+    "Forecasts that point the wrong way": "engine/test_many_verdicts.py::test_placebos_end",
+    "Repeated alarms": "policy/test_limits.py::test_pauses_double",
+    "A verifying step without an update": "engine/test_verdicts.py::test_a_step_that_the_gradient",
+    "The optimizer itself raises": "engine/test_undo.py::test_an_update_that_raises",
     "The handler of a signal": f"faults/test_interrupts.py::{REACHES}",
     "Ctrl-C in a Trainer": f"integrations/test_lightning_interrupts.py::{INTERRUPT}",
+    "SIGTERM in a Trainer": f"integrations/test_lightning_interrupts.py::{INTERRUPT}",
+    "SLURM": "integrations/test_lightning_interrupts.py::test_a_signal_to_requeue",
+    "One of several": "ranks/test_rank_failures.py::test_a_failure_on_one_rank",
     "The server is down": "integrations/test_logging.py::test_mlflow_gets_metrics_tags",
     "Truncated": f"{DAMAGED}_an_engine_loads_a_whole_state_or_nothing",
     "The callback's entries": f"{DAMAGED}_the_callback_loads_a_whole_state_or_nothing",

@@ -4,7 +4,6 @@ import ctypes
 import signal
 import threading
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,15 +31,6 @@ def late(signum, frame):
     raise TimeoutError("the user's time limit")
 
 
-def late_of_any(*_):
-    raise TimeoutError("the user's time limit")
-
-
-class Limit:
-    def __call__(self, signum, frame):
-        late_of_any()
-
-
 class Stopped(Exception):
     """What another thread puts into this one."""
 
@@ -56,9 +46,8 @@ def handle():
     signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.parametrize("handler", [late, Limit(), partial(late_of_any, 1)])
-def test_the_error_of_any_signal_handler_is_an_interrupt(handler, handle):
-    handle(handler)
+def test_the_error_of_a_signal_handler_is_an_interrupt(handle):
+    handle(late)
     with pytest.raises(TimeoutError), failures_suppressed():
         signalled()
     with failures_suppressed():
@@ -67,10 +56,7 @@ def test_the_error_of_any_signal_handler_is_an_interrupt(handler, handle):
 
 PLACES = [
     "tensors.deltas.Movement.apply",
-    "optimizers.decay._Trials.decay",
-    "optimizers.decay._Trials._end",
-    "model.uses.MatrixUses.see",
-    "model.cost.flop_registry",
+    "optimizers.decay._decay",
     "runs.log.append_json",
     "integrations.reporter.overview",
 ]
@@ -90,19 +76,11 @@ def test_an_interrupt_reaches_the_caller_wherever_failures_are_kept_inside(
     place, handle, monkeypatch, tmp_path
 ):
     handle(late)
-    act = SimpleNamespace(get=signalled) if place.endswith("registry") else signalled
-    monkeypatch.setattr(f"hybrid_predict.{place}", act)
+    monkeypatch.setattr(f"hybrid_predict.{place}", signalled)
     predictors = {"hidden": FittedPredictor(gated=False)}
     callback = HybridPredict(2, warmup_steps=4, predictors=predictors, log_dir=tmp_path)
     with pytest.raises(TimeoutError):
         fit([callback], Descending(), max_steps=12, logger=CSVLogger(tmp_path))
-
-
-def test_an_interrupt_in_a_call_of_a_logger_reaches_the_caller(handle, monkeypatch, tmp_path):
-    handle(late)
-    monkeypatch.setattr(CSVLogger, "log_hyperparams", signalled)
-    with pytest.raises(TimeoutError):
-        fit([HybridPredict()], max_steps=12, logger=CSVLogger(tmp_path))
 
 
 def test_an_error_that_another_thread_puts_into_a_step_is_an_interrupt(monkeypatch):

@@ -103,5 +103,5 @@ WEIGHT = torch.zeros(2, 3)
 
 def test_a_forecast_of_another_form_is_refused():
     delta = WeightDelta(("w",), (WEIGHT.numpy(),), (1.0,))
-    with pytest.raises(PredictorError, match="expected a tensor for w"):
+    with pytest.raises(PredictorError, match="for w, got 'ndarray'"):
         check_delta(MomentumPredictor(), delta, ("w",), (WEIGHT,))

@@ -165,19 +165,3 @@ def test_matrices_may_have_their_outputs_last() -> None:
         np.testing.assert_allclose(found[1][name], found[0][name], rtol=1e-12)
         corrected = name in ("0.weight", "2.weight")
         assert np.array_equal(found[0][name], after[name]) != corrected
-
-
-def test_steepness_is_measured_in_32_bits_where_weights_in_16_hide_the_movement() -> None:
-    jax = pytest.importorskip("jax")
-    w = {"a": jax.numpy.ones((4, 4), jax.numpy.bfloat16)}
-    short = MomentumPredictor(coefficient=0.25, gated=False)
-    config = HybridConfig(total_steps=30, warmup_steps=2, updates={}, predictors={"hidden": short})
-    state, predicted = init(w, config), 0
-    for k in range(12):
-        moved, state = predict(state, w, 1.0)
-        assert (moved["a"] == w["a"]).all()
-        predicted += state.predicted
-        _, state = verify(state, w)
-        after = {"a": moved["a"] - (k % 2) * 2.0**-7}
-        w, state = correct(state, moved, moved, after, 1.0)
-    assert predicted > 0 and state.policy.evidence.verdicts > 0

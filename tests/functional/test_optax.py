@@ -118,16 +118,6 @@ def test_wrong_arguments_are_told() -> None:
         optimizer.update(w, optimizer.init(w))
 
 
-def test_leaves_are_named_by_their_paths() -> None:
-    one = jax.numpy.ones((2, 2))
-    assert set(adapter.named({"dense": {"kernel": one}, "list": [one]})) == {
-        "dense.kernel",
-        "list.0",
-    }
-    with pytest.raises(ConfigError, match="params: expected leaves with names of their own"):
-        adapter.named({"a": {"b": one}, "a.b": one})
-
-
 @pytest.mark.slow
 def test_sharded_parameters_have_the_numbers_of_whole_ones() -> None:
     environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
@@ -175,15 +165,3 @@ def test_a_transformation_corrects_nothing_in_the_cooldown() -> None:
         corrected.append(not np.allclose(updates["2.weight"], own, rtol=1e-6, atol=1e-12))
         w = optax.apply_updates(w, updates)
     assert corrected == [True] * 4 + [False] * 4
-
-
-@pytest.mark.slow
-def test_what_a_loss_gives_beside_it_is_passed_on() -> None:
-    def both(w: Any, x: Any, y: Any) -> Any:
-        return loss(w, x, y), x.shape[0]
-
-    init, step = adapter.train_step(
-        jax.value_and_grad(both, has_aux=True), optax.sgd, 0.01, config(total_steps=60),
-        momentum=0.0, weight_decay=0.0,
-    )  # fmt: skip
-    assert int(step(init(weights()), *batch(0))[1].aux) == 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import functional_loops
@@ -105,12 +104,3 @@ def test_a_run_resumes_from_its_state(
     whole, resumed = (in_functions(config(**AUTO), **tools, pickled=each) for each in (False, True))
     assert sum(whole.predicted) > 0
     same_runs(resumed, whole, atol=0)
-
-
-def test_few_weights_alone_are_not_predicted_in_either(caplog: pytest.LogCaptureFixture) -> None:
-    kinds = {"[02].weight": "head", "4.weight": "hidden"}  # 24 of 185 weights
-    settings = config(120, kinds=kinds, predictors={"hidden": "momentum"})
-    caplog.set_level(logging.INFO)
-    theirs, ours = in_the_engine(settings), in_functions(settings)
-    assert not any(ours.predicted) and ours.predicted == theirs.predicted
-    assert caplog.text.count("would move less than a quarter") == 2

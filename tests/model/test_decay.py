@@ -7,7 +7,6 @@ from own_optimizers import RATE, Lion, Own, net, run
 from torch import nn
 
 from hybrid_predict import MomentumPredictor, OptimizerWrapper
-from hybrid_predict.optimizers.decay import found_rule
 
 DECAY = 0.1
 
@@ -31,8 +30,6 @@ DECOUPLED = {
     "adamw": (made("AdamW"), RATE * DECAY),
     "adamw, fused": (made("AdamW", fused=True), RATE * DECAY),
     "adamw, rate in a tensor": (made("AdamW", lr=torch.tensor(RATE)), RATE * DECAY),
-    "adamw, tiny rate": (made("AdamW", lr=1e-6), 1e-6 * DECAY),
-    "adam, decoupled": (made("Adam", decoupled_weight_decay=True), RATE * DECAY),
     "muon": (made("Muon"), RATE * DECAY),
     "sgd": (made("SGD"), RATE * DECAY),
     "by fraction": (
@@ -45,11 +42,7 @@ DECOUPLED = {
 COUPLED = {
     "sgd, momentum": made("SGD", momentum=0.9),
     "adam": made("Adam"),
-    "rmsprop, centred": made("RMSprop", momentum=0.5, centered=True),
-    "adagrad": made("Adagrad"),
-    "nadam": made("NAdam"),
     "radam": made("RAdam"),  # whose first updates look like decoupled decay
-    "adamax": made("Adamax"),
 }
 """Optimizers that add the decay to the gradient."""
 
@@ -73,36 +66,6 @@ def test_decay_is_found_whatever_the_class_is_called(name):
     assert options.coupled == coupled
 
 
-class Both(torch.optim.Optimizer):
-    """Signs for the first group and gradient descent for the second, told apart in the state."""
-
-    def __init__(self):
-        groups = [{"params": [weight()], "weight_decay": decay} for decay in (DECAY, DECAY / 2)]
-        super().__init__(groups, {"lr": RATE})
-        for group, first in zip(self.param_groups, (True, False), strict=True):
-            self.state[group["params"][0]]["use_muon"] = first
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                self.state[p]["last"] = p.grad.clone()
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.sub_(p.grad.sign() if self.state[p]["use_muon"] else p.grad, alpha=group["lr"])
-
-
-def test_decay_is_found_where_one_optimizer_treats_groups_in_different_ways():
-    optimizer = Both()
-    (first,), (second,) = (group["params"] for group in optimizer.param_groups)
-    for p in (first, second):
-        p.grad = torch.ones_like(p)
-    optimizer.step()
-    wrapper = OptimizerWrapper(optimizer)
-    assert not any(rule.unknown for rule in wrapper.rules().values())
-    shrinks = [wrapper.options(0)[id(p)].shrink for p in (first, second)]
-    assert shrinks == pytest.approx([RATE * DECAY, RATE * DECAY / 2])
-
-
 def test_the_fraction_follows_the_rate():
     optimizer = DECOUPLED["adamw"][0]([p := weight()])
     wrapper = OptimizerWrapper(optimizer)
@@ -123,62 +86,6 @@ def test_a_schedule_of_the_decay_is_followed(name):
         options = wrapper.options(0)[id(p)]
         assert options.shrink == pytest.approx(full * decay / DECAY, rel=1e-3)
         assert options.coupled == pytest.approx(decay if is_coupled else 0.0)
-
-
-def test_groups_are_tried_once_if_they_have_the_same_numbers_at_first(monkeypatch):
-    trials = []
-    monkeypatch.setattr(
-        "hybrid_predict.optimizers.wrapper.found_rule",
-        lambda *given: trials.append(found_rule(*given)) or trials[-1],
-    )
-    groups = [{"params": [weight()], "weight_decay": decay} for decay in (0.1, 0.2, 0.1)]
-    optimizer = own(lambda p, _, group: shrunk(p, group["lr"] * group["weight_decay"]))(groups)
-    wrapper = OptimizerWrapper(optimizer)
-    for step in range(1, 6):
-        for group in optimizer.param_groups:
-            group["step"] = step  # some optimizers count there
-        wrapper.options()
-    assert len(trials) == 2
-
-
-def test_decoupled_decay_is_found_whatever_its_option_is_called():
-    make = own(lambda p, _, group: shrunk(p, group["lr"] * group["reg"]), reg=0.05)
-    wrapper = OptimizerWrapper(make([p := weight()]))
-    found = wrapper.options(0)[id(p)]
-    assert (found.coupled, found.shrink) == pytest.approx((0.0, RATE * 0.05), rel=1e-3)
-
-
-def adapting(p, state, group):
-    """Updates as long as a share of the weights, in groups that ask for it."""
-    relative = group["adapt"] or group["mode"] == "relative"
-    return p.grad / p.grad.norm() * (p.norm() if relative else 1.0)
-
-
-def decaying_lars(p, state, group):
-    """Follows the size of weights only in groups with weight decay, as LARS and LAMB may."""
-    decayed = p.grad + group["weight_decay"] * p
-    scale = p.norm() / decayed.norm().clamp(min=1e-9) if group["weight_decay"] else 1.0
-    return scale * decayed
-
-
-def test_groups_with_other_options_flags_or_words_have_their_own_rules():
-    several = [{}, {"adapt": True}, {"mode": "relative"}, {"adapt": False}]
-    groups = [{"params": [weight()], **options} for options in several]
-    wrapper = OptimizerWrapper(own(adapting, adapt=False, mode="plain")(groups))
-    assert [rule.relative for rule in wrapper.rules().values()] == [False, True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("make", "relative"),
-    [
-        (lambda ps: torch.optim.Adafactor(ps, lr=RATE), True),
-        (own(decaying_lars, weight_decay=0.05), True),
-        (own(decaying_lars, weight_decay=0.0), False),
-    ],
-)
-def test_updates_that_grow_with_the_weights_are_found(make, relative):
-    (rule,) = OptimizerWrapper(make([weight()])).rules().values()
-    assert rule.relative is relative
 
 
 def negative(ps, **options):
@@ -204,11 +111,3 @@ def test_going_up_the_negative_loss_is_going_down_the_loss(name):
         assert engine.ledger.corrected_steps > 0 and engine.ledger.predicted_steps > 0
         ends.append([p.detach() for p in model.parameters()])
     assert same_bits(*ends)
-
-
-def test_a_negative_rate_turns_weight_decay_too():
-    for make, shrink, coupled in (("AdamW", -RATE * DECAY, 0.0), ("Adam", 0.0, -DECAY)):
-        optimizer = made(make)([p := weight()])
-        optimizer.param_groups[0]["lr"] = -RATE
-        found = OptimizerWrapper(optimizer).options(0)[id(p)]
-        assert (found.sign, found.shrink, found.coupled) == pytest.approx((-1.0, shrink, coupled))

@@ -84,9 +84,3 @@ def test_a_model_s_backward_tells_its_gradients_as_tensors_on_the_device():
     assert torch.equal(info.loss, loss.detach())
     tensors = [info.loss, info.total_norm, *info.norms.values()]
     assert {(t.dim(), t.requires_grad) for t in tensors} == {(0, False)}
-
-
-def test_a_step_without_gradients_has_no_info():
-    bench = Bench(make_config())
-    bench.engine.before_step()
-    assert bench.engine.after_step(bench.loss()).gradients is None

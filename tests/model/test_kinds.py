@@ -1,15 +1,11 @@
 """Which parameters are hidden matrices, embeddings, the head, or vectors."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 from cases import MODELS, TiedLM
 from torch import nn
-from torch.nn.utils import parametrize
 
 from benchmarks.tasks.byte_gpt import ByteGPT
-from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.model.kinds import classify
 
 
@@ -28,15 +24,6 @@ def gpt():
     return ByteGPT(layers=2, heads=2, width=8, context=16, vocab=11)
 
 
-def mlp_of(*widths):
-    pairs = pairwise(widths)
-    return nn.Sequential(*(part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU())))
-
-
-def conv(outputs):
-    return nn.Conv2d(16, outputs, 3)
-
-
 class Adapted(nn.Module):
     """A frozen layer with a trained low-rank term."""
 
@@ -50,14 +37,6 @@ def parts(**children):
     return nn.ModuleDict(children)
 
 
-def frozen(module):
-    return module.requires_grad_(False)
-
-
-def body():
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8))
-
-
 EMBEDDINGS = {
     "gpt": ["token_embedding.weight", "position_embedding.weight"],
     "tied": ["embedding.weight"],
@@ -65,29 +44,12 @@ EMBEDDINGS = {
 }
 CASES = {
     "mlp": (MODELS["mlp"].build, ["5.weight"]),
-    "one matrix": (lambda: nn.Linear(3, 2), []),
     "conv": (MODELS["conv"].build, ["5.weight"]),
     "gpt": (gpt, ["head.weight"]),
     "attention": (lambda: parts(a=nn.MultiheadAttention(8, 2), b=nn.Linear(8, 3)), ["b.weight"]),
     "tied": (TiedLM, []),
     "vit": (ViTLike, ["head.weight"]),
-    "classes and boxes": (
-        lambda: parts(stem=nn.Conv2d(3, 16, 3), classes=conv(9), boxes=conv(4)),
-        ["classes.weight", "boxes.weight"],
-    ),
     "adapters of every layer": (lambda: parts(a=Adapted(8, 8), b=Adapted(8, 3)), ["b.up.weight"]),
-    "teacher": (
-        lambda: parts(body=body(), head=nn.Linear(8, 3), teacher=frozen(body())),
-        ["head.weight"],
-    ),
-    "frozen stem": (
-        lambda: parts(stem=frozen(body()), body=body(), head=nn.Linear(8, 3)),
-        ["head.weight"],
-    ),
-    "head alone": (
-        lambda: parts(net=nn.Sequential(*frozen(body()), nn.Linear(8, 3))),
-        ["net.3.weight"],
-    ),
 }
 """A model, and its trained heads; other trained matrices are hidden or :data:`EMBEDDINGS`."""
 
@@ -113,38 +75,3 @@ def test_whole_words_of_a_bare_parameter_s_name_say_embedding():
     kinds = classify(model)
     assert [kinds[id(getattr(model, name))] for name in tables] == ["embedding"] * 3
     assert [kinds[id(getattr(model, name))] for name in others] == ["hidden"] * 2
-
-
-@pytest.mark.parametrize(
-    ("split", "heads"),
-    [
-        (lambda name, p: name.startswith("judge"), ["made.2.weight", "judge.2.weight"]),
-        (lambda name, p: p.dim() > 1, ["judge.2.weight"]),
-        (lambda name, p: name.startswith("made.2"), ["judge.2.weight"]),
-    ],
-    ids=["by network", "matrices and the rest", "an inner layer"],
-)
-def test_networks_of_optimizers_of_their_own_have_heads_of_their_own(split, heads):
-    model = nn.ModuleDict({"made": mlp_of(6, 12, 8), "judge": mlp_of(8, 12, 1)})
-    named = list(model.named_parameters())
-    sides = [[p for n, p in named if bool(split(n, p)) is side] for side in (False, True)]
-    optimizers = [torch.optim.SGD(side, lr=0.1) for side in sides if side]
-    mapper = HybridEngine(model, optimizers, HybridConfig(total_steps=9)).mapper
-    found = {n for n, kind in zip(mapper.names, mapper.kinds, strict=True) if kind == "head"}
-    assert found == set(heads)
-
-
-def test_no_parametrized_weight_is_computed():
-    calls = []
-
-    class Counted(nn.Module):
-        def forward(self, weight):
-            calls.append(weight)
-            return weight
-
-    model = mlp_of(8, 8, 8, 3)
-    parametrize.register_parametrization(model[2], "weight", Counted())
-    calls.clear()
-    kinds = classify(model)
-    assert calls == []
-    assert kinds[id(model[2].parametrizations.weight.original)] == "hidden"

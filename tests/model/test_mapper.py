@@ -96,14 +96,3 @@ def test_a_map_whose_function_writes_or_raises_leaves_the_weights_intact(net):
     with pytest.raises(ZeroDivisionError):
         mapper.map(failing)
     assert same_bits(weights(model), before)
-
-
-def test_a_parameter_that_takes_over_an_id_has_a_kind_of_its_own():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
-    mapper = ParameterMapper(model)
-    for _ in range(20):
-        model[1] = None
-        model[1] = nn.Linear(4, 4)
-        mapper.follow(model.parameters())
-        kinds = dict(zip(mapper.names, mapper.kinds, strict=True))
-        assert (kinds["1.weight"], kinds["1.bias"]) == ("hidden", "vector")

@@ -5,7 +5,6 @@ import torch
 import torch._dynamo
 from loops import full_step
 from torch.utils import flop_counter
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.tasks import TASKS
@@ -29,17 +28,6 @@ def test_the_count_is_torch_s_own_and_corrections_are_counted_apart():
     ledger = counted(model, lambda: task.loss(model, batch))
     assert ledger.flops_per_step == mode.get_total_flops() > 0
     assert ledger.flops_per_correction > 0
-
-
-@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3)])
-def test_recurrent_layers_are_counted_whatever_torch_makes_of_them(kind, gates):
-    layers = getattr(torch.nn, kind)(8, 16, num_layers=2)
-    x = torch.randn(5, 3, 8, requires_grad=True)
-    ledger = counted(layers, lambda: layers(x)[0].sum())
-    matrices = gates * 16 * (8 + 16 + 16 + 16)
-    assert ledger.flops_per_step is not None
-    # Products with the first state, which is zero, may be left out, or be made by themselves.
-    assert 0.8 <= ledger.flops_per_step / (3 * 2 * 15 * matrices) <= 1.2
 
 
 @pytest.fixture
@@ -70,26 +58,14 @@ class Net(torch.nn.Module):
         return self.layer(x)
 
 
-@pytest.mark.parametrize("how", ["in place", "a whole graph"])
-def test_what_is_compiled_runs_compiled_in_every_step(how, compiler):
-    net = run = Net()
-    if how == "in place":
-        net.compile(backend=compiler)
-    else:
-        run = torch.compile(net.forward, backend=compiler, fullgraph=True)
+def test_what_is_compiled_runs_compiled_in_every_step(compiler):
+    net = Net()
+    net.compile(backend=compiler)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     engine = HybridEngine(net, optimizer, HybridConfig(total_steps=9))
     for step in (1, 2, 3):
-        full_step(engine, [optimizer], lambda: run(torch.ones(2, 8)).sum())
+        full_step(engine, [optimizer], lambda: net(torch.ones(2, 8)).sum())
         assert compiler.runs == step
-
-
-def test_where_torch_would_not_compile_nothing_is_counted(monkeypatch, compiler):
-    """Before torch 2.10."""
-    monkeypatch.delattr(TorchDispatchMode, "ignore_compile_internals", raising=False)
-    net = torch.nn.Linear(8, 8)
-    torch.compile(net.forward, backend=compiler)
-    assert counted(net, lambda: net(torch.ones(2, 8)).sum()).flops_per_step is None
 
 
 def test_a_formula_that_raises_ends_only_the_count(monkeypatch):
@@ -100,14 +76,3 @@ def test_a_formula_that_raises_ends_only_the_count(monkeypatch):
     net = torch.nn.Linear(8, 8)
     ledger = counted(net, lambda: net(torch.ones(2, 8)).sum())
     assert ledger.flops_per_step is None and ledger.full_steps == 1
-
-
-def test_operators_that_take_functions_run_while_others_are_counted():
-    net, x = torch.nn.Linear(8, 8), torch.ones(8, 8)
-
-    def loss():
-        found = torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x + x, (x,))
-        assert found[0, 0] == 8.0
-        return net(x).sum()
-
-    assert counted(net, loss).flops_per_step is None

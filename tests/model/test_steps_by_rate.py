@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from hybrid_predict import OptimizerWrapper
-from hybrid_predict.errors import ConfigError
 
 
 class Rates(torch.optim.SGD):
@@ -53,11 +52,3 @@ def test_the_rates_come_back_after_an_error_and_the_closure_is_called_once():
     with pytest.raises(ZeroDivisionError):
         wrapper.step(lambda: 1 / 0, rate=0.5)
     assert [g["lr"] for o in optimizers for g in o.param_groups] == [0.1, 0.2, 0.3]
-
-
-@pytest.mark.parametrize("rate", [True, float("nan"), torch.ones(2)], ids=str)
-def test_a_rate_is_a_finite_number(rate):
-    parameters, optimizers = several([0.1, 0.2, 0.3])
-    with pytest.raises(ConfigError, match="rate: expected a finite number or None"):
-        OptimizerWrapper(optimizers).step(rate=rate)
-    assert [p.item() for p in parameters] == [1.0] * 3

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hybrid_predict import HybridConfig
 from hybrid_predict.config import MOST_PREDICTED
-from hybrid_predict.policy.confidence import LONGEST, MOST, Confidence, Skill, Window
+from hybrid_predict.policy.confidence import LONGEST, MOST, Confidence, Skill
 from hybrid_predict.policy.limits import LEAST as READINGS
 from hybrid_predict.policy.limits import Baseline
 from hybrid_predict.policy.policy import (
@@ -48,18 +48,13 @@ def other(size, kind="head", *, ready=True, **changes):
     ("parts", "trained", "opened"),
     [
         ([hidden(100)], 100, True),
-        ([hidden(100, ready=False)], 100, False),
         ([hidden(60), hidden(40, ready=False)], 100, True),
         ([hidden(40), hidden(60, ready=False)], 100, False),
         ([hidden(100)], 400, True),
         ([hidden(100)], 401, False),
         ([hidden(25), other(75, ready=False)], 100, True),
         ([hidden(24), other(76, ready=False)], 100, False),
-        ([hidden(24), other(76)], 100, True),
-        ([hidden(24, ready=False), other(76)], 100, True),
-        ([hidden(10), other(5, "embedding")], 41, False),
         ([other(100)], 100, False),
-        ([other(100, "embedding")], 0, False),
         ([], 0, True),  # nothing is closed where nothing is predicted
     ],
 )
@@ -67,13 +62,6 @@ def test_ready_parts_need_most_gated_weights_and_a_quarter_of_all(parts, trained
     policy = make(parts, trained, advances=[1.0] * len(parts))
     assert policy.closed is not opened
     assert policy.blocked == {p for p in parts if p.resting or not opened}
-
-
-def test_what_needs_no_skill_is_not_blocked():
-    free = hidden(50, gated=False)
-    assert not make([free], 200).blocked
-    assert make([free], 200, unaffordable=TOO_EXPENSIVE).blocked == set()
-    assert make([hidden(50)], 200).blocked == {hidden(50)}
 
 
 @pytest.mark.parametrize(
@@ -109,12 +97,6 @@ def test_the_number_of_predicted_steps_is_the_mean_advance_over_all_weights(pair
     for part in parts:
         lengths = policy.multiples(part)
         assert 0.0 <= lengths <= LONGEST
-
-
-def test_an_embedding_that_does_not_last_is_not_moved_with_a_number():
-    parts = [hidden(50), other(50), other(50, "vector")]
-    policy = make(parts, 150, advances=[0.0, 0.0, 1.0])
-    assert [policy.multiples(part) for part in parts] == [0.8, 0.0, pytest.approx(2.0)]
 
 
 lengths = st.one_of(st.integers(0, 50), st.floats(0, 0.9))
@@ -168,13 +150,6 @@ def test_a_failed_test_ends_predicted_steps_unless_forecasts_had_lasted(advance,
     assert event in policy.learn(shown())
     assert policy.pausing(99) is (event == ENDED)
     assert not any(each.advance for each in policy.confidences.values())
-
-
-def test_a_window_of_a_kind_that_is_not_predicted_any_more_is_left_out():
-    policy = make([hidden(100)], 100)
-    policy.follow([], 100)
-    policy.learn(Outcome(1, [1.0], windows=[(("hidden", 0), Window(20, 0.8, 1.0, 1.0, 1.0))]))
-    assert not policy.confidences and not policy.skill.count
 
 
 def test_what_was_saved_goes_on_where_it_was():

@@ -16,26 +16,6 @@ DOWNHILL = Slopes(-2.0, 4.0, -3.0, 9.0)
 UPHILL = DOWNHILL._replace(product=2.0)
 
 
-def verdicts_until_the_end(slopes, evidence=None, most=1000):
-    evidence = evidence or Evidence()
-    for count in range(1, most + 1):
-        evidence.weigh(slopes)
-        if evidence.ended:
-            return count
-    return None
-
-
-@pytest.mark.parametrize("before", [0, 10, 1000])
-def test_steps_that_turn_bad_late_end_a_few_verdicts_later(before):
-    evidence = Evidence()
-    for _ in range(before):
-        evidence.weigh(DOWNHILL)
-    assert not evidence.ended
-    # A test that begins at verdict t has the share 1 / (t (t + 1)) of the wealth.
-    most = math.log((before + 1) * (before + 2) / LEVEL) / math.log(2.5) + 1
-    assert 6 <= verdicts_until_the_end(UPHILL, evidence) <= most
-
-
 @pytest.mark.parametrize("factor", [1e-12, 1.0, 1e12])
 @pytest.mark.parametrize(("share", "lost"), [(0.99, True), (1.01, False), (-1.0, True)])
 def test_the_limit_is_a_share_of_the_full_step_s_own_steepness(share, lost, factor):
@@ -49,11 +29,8 @@ def test_the_limit_is_a_share_of_the_full_step_s_own_steepness(share, lost, fact
     "changes",
     [
         {"own_product": 3.0},
-        {"own_product": 0.0},
-        {"own_square": INF},
         {"square": 0.0, "product": 0.0},
         {"square": NAN},
-        {"product": -INF},
     ],
     ids=str,
 )
@@ -63,14 +40,6 @@ def test_what_tells_nothing_does_not_count(changes):
     before = replace(evidence)
     evidence.weigh(UPHILL._replace(**changes))
     assert evidence == before
-
-
-def test_an_end_is_final():
-    evidence = Evidence()
-    for slopes in [UPHILL] * 6 + [DOWNHILL] * 50:
-        evidence.weigh(slopes)
-    assert evidence.ended
-    assert evidence.wealth < 1.0
 
 
 def share_ended(chance, runs=500, verdicts=300):

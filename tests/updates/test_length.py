@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_predict.updates.length import LONGER, lengths
+from hybrid_predict.updates.length import lengths
 
 SIZES = st.floats(1e-6, 1e6)
 NEAR = 1e-9
@@ -39,12 +38,6 @@ def test_they_are_as_long_as_the_optimizer_s_or_longer_within_bounds(
     assert found == pytest.approx(max(1.0, min(bound, 1 / usual, -cosine / slope)))
 
 
-def test_rarer_corrections_are_longer():
-    period = 7
-    found, often = (factor(2.0, -1.0, -0.1, bound=3.0, period=number) for number in (period, 1))
-    assert found / often == pytest.approx(period**LONGER)
-
-
 @pytest.mark.parametrize(
     ("along", "slope"),
     [
@@ -59,15 +52,3 @@ def test_rarer_corrections_are_longer():
 def test_without_a_ratio_the_length_is_the_optimizer_s(along, slope):
     assert factor(1.0, along, slope) == 1.0
     assert factor(0.0, 0.0, slope, 0.0) == 0.0
-
-
-@given(
-    st.lists(st.tuples(SIZES, SIZES, st.floats(-1, 1), st.floats(-1, 1)), min_size=1, max_size=5)
-)
-def test_torch_and_numpy_agree(rows):
-    columns = np.array(rows, dtype=np.float32).T
-    with np.errstate(all="ignore"):
-        ours = lengths(np, *columns, 6.0, 3)
-    theirs = lengths(torch, *map(torch.tensor, columns), 6.0, 3)
-    assert ours.dtype == np.float32 and theirs.dtype == torch.float32
-    np.testing.assert_allclose(theirs, ours, rtol=1e-5)

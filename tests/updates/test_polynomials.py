@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from hybrid_predict.tensors.polynomials import FACTOR, LEAST, POLYNOMIALS, ROOT, halley
+from hybrid_predict.tensors.polynomials import LEAST, POLYNOMIALS, halley
 
 
 def best(least, most):
@@ -46,14 +46,3 @@ def test_halley_s_step_is_the_best_on_its_interval(least):
     peak = found[: len(found) * 3 // 4].argmax()
     np.testing.assert_allclose(found[[0, peak]], [found.min(), 1.0], rtol=1e-5)
     np.testing.assert_allclose(found[peak:].min(), found.min(), rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("step", "least", "lowest"), [(FACTOR, 0.03, 0.6), (ROOT, 0.01, 0.4)], ids=["factor", "root"]
-)
-def test_singular_values_are_kept_in_order_where_they_are_small(step, least, lowest):
-    assert step == halley(least)
-    below, values = np.linspace(0.0, least, 100), np.linspace(least, 1.0, 1000)
-    small, found = (x * (step.d + step.e / (1.0 + step.c * x**2)) for x in (below, values))
-    assert (np.diff(small) > 0).all()
-    assert lowest < found.min() and found.max() < 1 + 1e-9

@@ -98,26 +98,6 @@ def test_it_moves_as_the_naive_rule(case, period, rate):
             np.testing.assert_allclose(x.reshape(wanted.shape), wanted, rtol=0, atol=3e-4 * size)
 
 
-def test_weights_of_64_bits_may_have_averages_of_16():
-    wide, _ = displacements("spectral", dtype=torch.float64, history_dtype="bfloat16")
-    for x, y in zip(wide[-1], displacements("spectral")[0][-1], strict=True):
-        assert x.dtype == torch.float64
-        assert float(torch.cosine_similarity(x.flatten(), y.double().flatten(), dim=0)) > 0.9
-
-
-def test_a_matrix_with_gradients_in_some_steps_only_learns_from_all_of_them():
-    every = 5
-    seldom, always = (Corrected(SpectralUpdate(decay=0.5)) for _ in range(2))
-    for step, given in enumerate(steps(CORRECTED, count=40)):
-        seldom.directions(given, [0] if step % every else [0, 1])
-        if step % every == 0:
-            always.directions(given)
-    for values, wanted in zip(
-        seldom.state.arrays.values(), always.state.arrays.values(), strict=True
-    ):
-        assert torch.equal(values[1], wanted[1])
-
-
 @pytest.mark.parametrize(("rank", "history"), [("out", "bfloat16"), ("in", "float32")])
 def test_a_gradient_that_is_zero_for_many_steps_moves_nothing_and_then_goes_downhill(rank, history):
     """The first factor of a low-rank adapter has none while the second is zero."""
