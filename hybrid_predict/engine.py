@@ -142,11 +142,8 @@ class HybridEngine:
     def _step(self) -> Step | None:
         return self._open.get("step")
 
-    def before_step(self, samples: int | None = None) -> None:
+    def before_step(self) -> None:
         """Open a full step, and take the predicted steps that are due before it.
-
-        Args:
-            samples: Samples of a batch, if they are known; advice on larger batches names them.
 
         Raises:
             UsageError: If an optimizer has updated since the last ``before_step``, and
@@ -155,7 +152,6 @@ class HybridEngine:
         started = perf_counter()
         self.abandon()
         state = self._state
-        state.samples = samples
         step = self._open["step"] = Step(state.next_step, self.optimizer)
         if self._watching:
             with self._contained(step):

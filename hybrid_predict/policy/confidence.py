@@ -108,16 +108,16 @@ class Skill(Mean):
 
     chance: float = 0.0  # mean of v
 
-    def add(self, window: Window) -> float:
-        """Add a window, and return its weight; 0 without movement or forecast, or not finite."""
+    def add(self, window: Window) -> bool:
+        """Add a window; return whether it counts: it has movement and forecast, and is finite."""
         sizes = math.sqrt(window.moved) * math.sqrt(window.forecast)
         numbers = sizes, window.dot, window.chance
         if not (all(map(math.isfinite, numbers)) and sizes > 0.0):
-            return 0.0
+            return False
         cosine = min(max(window.dot / sizes, -1.0), 1.0)
         share = self.take(cosine * abs(cosine), 1.0 / MEMORY)
         self.chance += share * (window.chance / (sizes * sizes) - self.chance)
-        return share
+        return True
 
     @property
     def known(self) -> bool:
@@ -194,8 +194,6 @@ class Confidence:
     best: float = START  # running mean of least-squares lengths, in forecasts
     weight: float = 0.0  # of all windows in it
     unit: float = 1.0  # length of a forecast at the start of the last window, in drifts
-    fitted: float = 0.0  # mean over windows of the least-squares length
-    error: float = 0.0  # mean squared prediction error; 1 for forecasts that do not move
     persistence: float = 0.0  # running mean of q
     measured: int = 0  # windows in which q was measured
     advance: float = 0.0  # the drifts that predicted steps add to each full step
@@ -241,9 +239,12 @@ class Confidence:
 
     def summary(self, *, adaptive: bool) -> dict[str, float | int]:
         """Return the numbers that are shown to a user, see `SavingsLedger.skills`."""
-        names = ("length", "fitted", "error", *(("persistence", "advance") if adaptive else ()))
-        shown = {"mean": self.skill.mean, "lower": self.skill.lower, "windows": self.skill.count}
-        return shown | {name: getattr(self, name) for name in names}
+        skill = self.skill
+        shown = {"mean": skill.mean, "lower": skill.lower, "windows": skill.count}
+        shown["length"] = self.length
+        if adaptive:
+            shown |= {"persistence": self.persistence, "advance": self.advance}
+        return shown
 
     def add(self, window: Window, *, decay: float, planned: bool) -> None:
         """Add a closed window.
@@ -254,8 +255,8 @@ class Confidence:
         before = self.latest
         self.latest = window
         self.renew(window.rate)
-        if share := self.skill.add(window):
-            self._fit(window, share)
+        if self.skill.add(window):
+            self._fit(window)
         # Else no other window stands right before this one, or the comparison says nothing.
         if before.steps and window.late and not _outgrown(self.peak, window.rate):
             self._follow(before, window, decay, planned=planned)
@@ -265,17 +266,12 @@ class Confidence:
             if RISE * window.rate >= self.peak:
                 self.at_peak = self.advance
 
-    def _fit(self, window: Window, share: float) -> None:
-        scaled = window.scaled(self.multiple)
-        error = (scaled.moved - 2.0 * scaled.dot + scaled.forecast) / scaled.moved
-        self.error += share * (error - self.error)
+    def _fit(self, window: Window) -> None:
         if not 0.0 < window.drift < math.inf:
             return
         self.unit = math.sqrt(window.forecast / window.drift)
-        best = window.dot / window.forecast
-        self.fitted += share * (best * self.unit - self.fitted)
         self.weight = FORGETTING * self.weight + 1.0
-        self.best += (best - self.best) / self.weight
+        self.best += (window.dot / window.forecast - self.best) / self.weight
 
     def _follow(self, before: Window, window: Window, decay: float, *, planned: bool) -> None:
         """Measure the persistence of the forecast of the window before, and change the advance."""

@@ -128,7 +128,7 @@ def added_cost(engine: HybridEngine) -> str:
     text = f"; correcting adds {percent(share)} to a full step's operations"
     if share > engine.config.max_overhead:
         text += " (max_overhead counts one this small as 1e8)"
-    change = engine._state.remedies
+    change = engine._state.remedy
     return f"{text}; {NONE_FIT} {change}" if change else text
 
 

@@ -12,7 +12,7 @@ from hybrid_predict.policy.budget import (
     SMALLEST_STEP,
     budget,
     deal,
-    remedies,
+    fitting,
     shortest_period,
 )
 
@@ -62,7 +62,6 @@ def test_the_budget_of_a_small_step_is_that_of_a_larger_one():
     assert budget(1.0, 0.1) == budget(SMALLEST_STEP, 0.1) == 0.1 * SMALLEST_STEP
 
 
-def test_remedies_of_a_small_budget_are_what_to_type():
-    words = "batches of at least 64,200 samples (now 2,000), or max_overhead=3.3"
-    assert remedies(3.21e9, 1e9, 0.1, 2000) == words
-    assert remedies(5e8, 1e9, 0.1, None) == "batches 5 times as large, or max_overhead=0.5"
+def test_the_budget_that_fits_is_what_to_type():
+    assert fitting(3.21e9, 1e9) == "max_overhead=3.3"
+    assert fitting(5e8, 1e9) == "max_overhead=0.5"

@@ -87,7 +87,7 @@ def test_a_window_that_says_nothing_is_skipped(changes):
     one = closed(window(0.4), window(0.4, late=0.2))
     before = replace(one, latest=window(), skill=replace(one.skill))
     one.add(window(late=0.2, **changes), decay=0.0, planned=False)
-    assert (one.skill, one.length, one.error) == (before.skill, before.length, before.error)
+    assert (one.skill, one.length) == (before.skill, before.length)
     assert not np.isnan(one.advance) and not np.isnan(one.persistence)
 
 
@@ -109,7 +109,6 @@ def test_the_fitted_length_is_that_of_least_squares_and_at_most_one_forecast(bes
     one = closed(*windows)
     assert one.multiple == pytest.approx(wanted)
     assert one.length == pytest.approx(wanted * made)
-    assert one.fitted == pytest.approx(best * made)
     assert closed(*windows, fits=False).length == pytest.approx(made)
 
 
@@ -117,14 +116,6 @@ def test_the_next_predicted_step_must_not_be_short_however_sure_it_is():
     one = closed(*[window(0.9, moved=0.25)] * 4)
     assert one.skill.lower > 0.5 and one.length < SHORTEST and not one.enough
     assert replace(one, best=SHORTEST).enough
-
-
-@pytest.mark.parametrize(("moved", "made"), [(0.5, 0.5), (2.0, 0.1)])
-def test_the_error_is_that_of_the_forecast_that_was_made(moved, made):
-    cosine = 0.6
-    one = closed(*[window(cosine, moved=moved, made=made)] * 3, fits=False)
-    off = np.array([made, 0.0]) - moved * np.array([cosine, math.sqrt(1 - cosine**2)])
-    assert one.error == pytest.approx(float(off @ off) / moved**2)
 
 
 def measured(q, error=0.0, early=0.0, decay=0.0):
