@@ -314,8 +314,6 @@ class HybridEngine:
             self._state.count_undone(step)  # before the finalizer, which marks the step as undone
         self._finalizer()
         self._open.clear()
-        for group in self._groups:
-            group.release()
         self._unclaim(self.optimizer.parameters())
 
     def __enter__(self) -> HybridEngine:

@@ -60,7 +60,8 @@ class SavingsLedger:
         if self.full_seconds and self.predicted_steps:
             parts.append(f"about {self.host_time}")
         if self.full_seconds:
-            parts.append(f"overhead {self.overhead}")
+            share = percent(self.overhead_fraction)
+            parts.append(f"overhead {share} of the host seconds of full steps")
         if self.skill is not None:
             parts.append(f"skill of forecasts {self.skill:.2f} (1 is perfect, 0 is chance)")
         return "; ".join(parts)
@@ -83,11 +84,6 @@ class SavingsLedger:
         return self.predicted_steps / self.full_steps if self.full_steps else 0.0
 
     @property
-    def plain_steps(self) -> int:
-        """Full steps with the optimizer's own update."""
-        return self.full_steps - self.corrected_steps
-
-    @property
     def saved_steps_fraction(self) -> float:
         """Share of the steps that were not full steps, in [0, 1)."""
         return 1.0 - self.full_steps / self.steps if self.steps else 0.0
@@ -99,13 +95,8 @@ class SavingsLedger:
 
     @property
     def overhead_fraction(self) -> float:
-        """Seconds in the plug-in per second in full steps."""
+        """Host seconds in the plug-in per host second in full steps."""
         return self.overhead_seconds / self.full_seconds if self.full_seconds else 0.0
-
-    @property
-    def overhead(self) -> str:
-        """The same with its unit; ``max_overhead`` limits operations instead."""
-        return f"{percent(self.overhead_fraction)} of the host seconds of full steps"
 
     @property
     def plain_seconds(self) -> float:
@@ -174,7 +165,6 @@ FELL_BACK = "fell back to plain training: "
 """Beginning of the event of the return to plain training."""
 
 _DERIVED = (
-    "plain_steps",
     "saved_steps_fraction",
     "mean_length",
     "predicted_per_full_step",
@@ -188,12 +178,6 @@ def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
     """Return the last reason among events for planned predicted steps that were not taken."""
     reasons = (str(event["reason"]) for event in reversed(events))
     return next((reason for reason in reasons if "no predicted steps" in reason), "")
-
-
-def persistence(skill: Mapping[str, float]) -> str:
-    """Format persistence and advance of one kind in a ledger; empty if it does not have them."""
-    text = "latest {persistence:.2f}, advance {advance:.2f} drifts per full step"
-    return text.format(**skill) if "advance" in skill else ""
 
 
 def percent(share: float) -> str:

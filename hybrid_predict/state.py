@@ -126,7 +126,9 @@ class State:
             if step is not None and not self.futile:
                 self.record_event(f"{budget.NONE_FIT} {self.remedy}", logging.INFO, step)
         elif period > 1 and step is not None:
-            self.record_event(budget.describe_period(period, limit), logging.INFO, step)
+            text = f"each matrix is corrected in one of {period} full steps"
+            event = f"{text}, which max_overhead={limit:g} allows"
+            self.record_event(event, logging.INFO, step)
 
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
         """Decide the kinds of an optimizer's parameters before its first update.

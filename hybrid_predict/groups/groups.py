@@ -84,7 +84,7 @@ class Groups:
 
     @property
     def held_bytes(self) -> int:
-        """Most memory in bytes that is kept between full steps."""
+        """Memory in bytes that is kept between full steps now."""
         held = [group.allocated for group in self._groups]
         return sum(memory.held_bytes for memory in held if memory is not None)
 
@@ -120,7 +120,6 @@ class Groups:
         return list(zip(self.predicted, self._policy.parts, strict=True))
 
     def _follow(self) -> None:
-        """Tell the policy what the groups are now."""
         parts = [group.part() for group in self.predicted]
         affordable = self.period is not None
         self._policy.follow(parts, self._mapper.count_trained(), affordable=affordable)

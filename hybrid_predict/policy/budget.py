@@ -37,12 +37,6 @@ def fitting(needed: float, step_operations: float) -> str:
     return f"max_overhead={enough:g}"
 
 
-def describe_period(period: int, max_overhead: float) -> str:
-    """Return a message about the full steps in which a matrix is corrected."""
-    text = f"each matrix is corrected in one of {period} full steps"
-    return f"{text}, which max_overhead={max_overhead:g} allows"
-
-
 def deal(work: Sequence[int], ranks: int, first: int = 0) -> list[int]:
     """Deal pieces of work, the largest first, each to the rank with the least so far.
 

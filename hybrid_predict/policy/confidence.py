@@ -162,10 +162,6 @@ def carried(decay: float, first: int, second: int) -> float:
     return into * first / (second * (1.0 - decay**first))
 
 
-def _outgrown(known: float, rate: float) -> bool:
-    return 0.0 < RISE * known < rate
-
-
 @final
 @dataclass
 class Confidence:
@@ -203,10 +199,7 @@ class Confidence:
     predicted: int = 0  # number of their predicted steps
     verifying: int = 0  # number of these verdicts
     end: float = 0.0  # Σ <g, Δ> of the kind alone, with the gradients g of the verifying steps
-    # Learning rates:
-    rate: float = 0.0  # of the last window; 0 before the first one
-    peak: float = 0.0  # the largest one of all windows
-    at_peak: float = 0.0  # advance after the last window whose rate was not far below it
+    rate: float = 0.0  # learning rate of the last window; 0 before the first one
     latest: Window = field(default_factory=Window)
 
     @property
@@ -254,17 +247,14 @@ class Confidence:
         """
         before = self.latest
         self.latest = window
-        self.renew(window.rate)
+        anew = self.renew(window.rate)
         if self.skill.add(window):
             self._fit(window)
         # Else no other window stands right before this one, or the comparison says nothing.
-        if before.steps and window.late and not _outgrown(self.peak, window.rate):
+        if before.steps and window.late and not anew:
             self._follow(before, window, decay, planned=planned)
         if window.rate > 0.0:
             self.rate = window.rate
-            self.peak = max(self.peak, window.rate)
-            if RISE * window.rate >= self.peak:
-                self.at_peak = self.advance
 
     def _fit(self, window: Window) -> None:
         if not 0.0 < window.drift < math.inf:
@@ -322,14 +312,11 @@ class Confidence:
     def renew(self, rate: float) -> bool:
         """Begin the advance anew at a learning rate far above that of the last window.
 
-        It is then at most that of earlier windows near such a rate, and 0 without any. Return
-        whether it is smaller than before.
+        Return whether that is so.
         """
-        advance = self.advance
-        if _outgrown(self.peak, rate):
-            self.advance = self.at_peak = self.persistence = 0.0
+        anew = 0.0 < RISE * self.rate < rate
+        if anew:
+            self.advance = self.persistence = 0.0
             self.measured = 0
             self._forget_verdicts()
-        elif _outgrown(self.rate, rate):
-            self.advance = min(self.advance, self.at_peak)
-        return self.advance < advance
+        return anew

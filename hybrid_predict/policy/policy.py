@@ -264,8 +264,11 @@ class Policy:
 
         Return whether one of them did.
         """
-        known = self.confidences.items()
-        anew = any([confidence.renew(rates[key]) for key, confidence in known if key in rates])
+        anew = False
+        for key in self.confidences.keys() & rates.keys():
+            known = self.confidences[key]
+            lasted = known.advance > 0.0
+            anew |= known.renew(rates[key]) and lasted
         if anew:
             self.decide()
         return anew
@@ -336,7 +339,6 @@ class Policy:
         return events
 
     def _weigh(self, slopes: Slopes, ends: Mapping[Key, float], predicted: int) -> list[str]:
-        """Take in the slopes of predicted steps that stand."""
         self.evidence.weigh(slopes)
         # With "auto", and while forecasts last, a failed test begins them anew.
         lasting = any(confidence.advance for confidence in self.confidences.values())
@@ -351,7 +353,6 @@ class Policy:
         return [RESTARTED]
 
     def _close(self, windows: Sequence[tuple[Key, Window]]) -> None:
-        """Learn from windows that were closed together."""
         parts = {part.key: part for part in sorted(self.parts, key=lambda part: part.decay)}
         for key in dict.fromkeys(key for key, _ in windows):  # alike on every rank
             part = parts.get(key)

@@ -50,7 +50,7 @@ class Overview:
     Args:
         parts: The trained parameters, by kind and treatment.
         predicted: Number of planned predicted steps; the largest possible one if ``paced``.
-        held_bytes: Most memory in bytes that the plug-in keeps between full steps.
+        held_bytes: Memory in bytes that the plug-in keeps between full steps now.
         paced: Whether the run decides itself how many predicted steps it takes.
     """
 

@@ -24,7 +24,6 @@ BY_HAND = SavingsLedger(
 )
 
 DERIVED = {
-    "plain_steps": 3,
     "saved_steps_fraction": 1 / 3,
     "overhead_fraction": 0.1,
     "estimated_seconds_saved": 30 * 0.5 - 3.0,
