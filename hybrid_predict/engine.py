@@ -26,7 +26,7 @@ from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord
 from hybrid_predict.model.cost import OperationCounter
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
-from hybrid_predict.policy.policy import BEGUN_ANEW, Policy
+from hybrid_predict.policy.policy import Policy
 from hybrid_predict.policy.schedule import Schedule, cooling, phase
 from hybrid_predict.ranks import processes, shards
 from hybrid_predict.state import State
@@ -174,13 +174,9 @@ class HybridEngine:
         if self.config.shadow or policy.pausing(step.number):
             return
         count = policy.due(self.position)
-        forecast = None
-        anew = False
-        if count:
-            forecast, anew = self._groups.forecast(self.optimizer.options())
+        forecast = self._groups.forecast(self.optimizer.options()) if count else None
         moves = forecast is not None and bool(forecast.delta.names)
-        shortfall = policy.shortfall(self.position, count, moves=moves)
-        if event := BEGUN_ANEW if anew else shortfall:
+        if event := policy.shortfall(self.position, count, moves=moves):
             self._state.record_event(event, logging.INFO, step.number)
         if forecast is not None and moves:
             step.predict(self.mapper, forecast, count, self._groups.carries)

@@ -31,8 +31,8 @@ class SavingsLedger:
     skill: float | None = None  #: Latest skill over all kinds, or None if it is not known yet.
     predicted_length: float = 0.0  #: Total length of predicted steps that stand, in drifts.
     #: By kind: ``mean`` skill, its ``lower`` bound, number of ``windows``; ``length`` of the next
-    #: predicted step, in lengths of the drift; where the run decides how far forecasts lead, their
-    #: ``persistence``, and ``advance``, the drifts per full step.
+    #: predicted step, in drifts; ``persistence`` of forecasts, and ``advance`` in drifts per full
+    #: step, 0 where the run does not decide how far forecasts lead.
     skills: dict[str, dict[str, float]] = field(default_factory=dict)
     full_seconds: float = 0.0  #: Seconds in the user's part of full steps.
     #: Those of the first full step, which may compile the model: predicted steps do not save them.

@@ -166,15 +166,13 @@ class Group:
         if turn and update is not None and memory.update is not None:
             memory.update.period = self._period or 1
             due = [members[at] for at in turn]
-            if len(turn) < len(members):
-                cosines = torch.stack([cosines[at] for at in turn])
             corrected = correction(
                 update,
                 memory.update,
                 due,
                 [average[at] for at in turn],
                 [gradients[at] for at in turn],
-                cosines,
+                torch.stack([cosines[at] for at in turn]),
                 {self.names[k]: self.parameters[k] for k in due},
                 [self._peaks[k] / (abs(settings[k].rate) or math.inf) for k in due],
                 None if memory.owners is None else [memory.owners[k] for k in due],
@@ -318,5 +316,4 @@ class Group:
         return [shards.local(p) for p in self.parameters]
 
     def _counts(self, tensors: Sequence[Tensor]) -> Counts:
-        """Return factors that make norms those of full tensors; None if no tensor is sharded."""
         return shards.norm_factors(tensors) if self._sharded else None

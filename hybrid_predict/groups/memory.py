@@ -110,9 +110,8 @@ class Memory:
     def save(self, tensors: Sequence[Tensor], *, whole: bool) -> dict[str, Any] | None:
         """Return counts, numbers and arrays about the parameters ``tensors``.
 
-        With ``whole`` these are full tensors, and arrays of other owners; every rank has to call
-        it. If parameters are sharded, rank 0 gets them on its host, and all other ranks get None.
-        Otherwise each rank gets what it has.
+        With ``whole`` every rank has to call it for full tensors, and arrays of other owners; of
+        sharded ones rank 0 gets them on its host, the others None. Else each gets what it has.
         """
         own = self.forecaster.state_dict() if self.forecaster is not None else {}
         window = own.get("window")

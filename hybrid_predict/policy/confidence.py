@@ -230,14 +230,12 @@ class Confidence:
         full = -self.own_product * self.predicted
         return min(max(-self.product * self.verifying / full, 0.0), 1.0) if full > 0.0 else 0.0
 
-    def summary(self, *, adaptive: bool) -> dict[str, float | int]:
+    def summary(self) -> dict[str, float | int]:
         """Return the numbers that are shown to a user, see `SavingsLedger.skills`."""
         skill = self.skill
         shown = {"mean": skill.mean, "lower": skill.lower, "windows": skill.count}
-        shown["length"] = self.length
-        if adaptive:
-            shown |= {"persistence": self.persistence, "advance": self.advance}
-        return shown
+        names = "length", "persistence", "advance"
+        return shown | {name: getattr(self, name) for name in names}
 
     def add(self, window: Window, *, decay: float, planned: bool) -> None:
         """Add a closed window.

@@ -281,7 +281,7 @@ def test_windows_of_one_kind_that_close_apart_do_not_measure_persistence():
     bench.train(33)
     bench.model[0].bias.requires_grad_(True)
     before = bench.engine._policy.confidences["hidden", 0]
-    measured, windows = before.measured, before.skill.windows
+    measured, windows = before.measured, before.skill.count
     bench.train(60)
     after = bench.engine._policy.confidences["hidden", 0]
-    assert after.measured == measured and after.skill.windows > windows
+    assert after.measured == measured and after.skill.count > windows
