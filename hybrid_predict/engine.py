@@ -26,7 +26,7 @@ from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord
 from hybrid_predict.model.cost import OperationCounter
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
-from hybrid_predict.policy.policy import BEGUN_ANEW, Policy
+from hybrid_predict.policy.policy import Policy
 from hybrid_predict.policy.schedule import Schedule, cooling, phase
 from hybrid_predict.ranks import processes, shards
 from hybrid_predict.state import State
@@ -142,11 +142,8 @@ class HybridEngine:
     def _step(self) -> Step | None:
         return self._open.get("step")
 
-    def before_step(self, samples: int | None = None) -> None:
+    def before_step(self) -> None:
         """Open a full step, and take the predicted steps that are due before it.
-
-        Args:
-            samples: Samples of a batch, if they are known; advice on larger batches names them.
 
         Raises:
             UsageError: If an optimizer has updated since the last ``before_step``, and
@@ -155,7 +152,6 @@ class HybridEngine:
         started = perf_counter()
         self.abandon()
         state = self._state
-        state.samples = samples
         step = self._open["step"] = Step(state.next_step, self.optimizer)
         if self._watching:
             with self._contained(step):
@@ -178,13 +174,9 @@ class HybridEngine:
         if self.config.shadow or policy.pausing(step.number):
             return
         count = policy.due(self.position)
-        forecast = None
-        anew = False
-        if count:
-            forecast, anew = self._groups.forecast(self.optimizer.options())
+        forecast = self._groups.forecast(self.optimizer.options()) if count else None
         moves = forecast is not None and bool(forecast.delta.names)
-        shortfall = policy.shortfall(self.position, count, moves=moves)
-        if event := BEGUN_ANEW if anew else shortfall:
+        if event := policy.shortfall(self.position, count, moves=moves):
             self._state.record_event(event, logging.INFO, step.number)
         if forecast is not None and moves:
             step.predict(self.mapper, forecast, count, self._groups.carries)
@@ -318,8 +310,6 @@ class HybridEngine:
             self._state.count_undone(step)  # before the finalizer, which marks the step as undone
         self._finalizer()
         self._open.clear()
-        for group in self._groups:
-            group.release()
         self._unclaim(self.optimizer.parameters())
 
     def __enter__(self) -> HybridEngine:

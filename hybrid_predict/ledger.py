@@ -30,12 +30,9 @@ class SavingsLedger:
     undone_steps: int = 0  #: Predicted steps that were undone.
     skill: float | None = None  #: Latest skill over all kinds, or None if it is not known yet.
     predicted_length: float = 0.0  #: Total length of predicted steps that stand, in drifts.
-    #: The same of those that the run chose, with ``speedup="auto"``, as a mean over all weights.
-    advanced: float = 0.0
-    #: By kind: ``mean`` skill, its ``lower`` bound, number of ``windows``; in lengths of the drift,
-    #: the ``length`` of the next predicted step, and the one that is ``fitted`` to the windows; the
-    #: mean squared prediction ``error``, 1 for forecasts that do not move; where the run decides
-    #: how far they lead, their ``persistence``, and ``advance``, the drifts per full step.
+    #: By kind: ``mean`` skill, its ``lower`` bound, number of ``windows``; ``length`` of the next
+    #: predicted step, in drifts; ``persistence`` of forecasts, and ``advance`` in drifts per full
+    #: step, 0 where the run does not decide how far forecasts lead.
     skills: dict[str, dict[str, float]] = field(default_factory=dict)
     full_seconds: float = 0.0  #: Seconds in the user's part of full steps.
     #: Those of the first full step, which may compile the model: predicted steps do not save them.
@@ -63,20 +60,17 @@ class SavingsLedger:
         if self.full_seconds and self.predicted_steps:
             parts.append(f"about {self.host_time}")
         if self.full_seconds:
-            parts.append(f"overhead {self.overhead}")
+            share = percent(self.overhead_fraction)
+            parts.append(f"overhead {share} of the host seconds of full steps")
         if self.skill is not None:
             parts.append(f"skill of forecasts {self.skill:.2f} (1 is perfect, 0 is chance)")
         return "; ".join(parts)
 
-    def count_predicted(self, number: int, length: float | None, share: float) -> None:
-        """Count predicted steps that stand, each of a length in drifts; None is the mean one.
-
-        ``share`` is that of the trained weights that they moved because the run chose so, or 0.
-        """
+    def count_predicted(self, number: int, length: float | None) -> None:
+        """Count predicted steps that stand, each of a length in drifts; None is the mean one."""
         if length is None:
             length = self.mean_length or 0.0
         self.predicted_length += number * length
-        self.advanced += number * length * share
         self.predicted_steps += number
 
     @property
@@ -90,35 +84,6 @@ class SavingsLedger:
         return self.predicted_steps / self.full_steps if self.full_steps else 0.0
 
     @property
-    def rate_factor(self) -> float | None:
-        r"""Factor by which the learning rate could be larger; None below 2.4.
-
-        .. math:: F = 1 + \frac{1}{\text{full steps}} \sum_k \lambda_k \, w_k
-
-        with the lengths :math:`\lambda_k`, in drifts, of predicted steps that the run chose, and
-        the share :math:`w_k` of the weights that they moved: a full step and its predicted steps
-        together move as far as F full steps.
-        """
-        factor = 1.0 + self.advanced / self.full_steps if self.full_steps else 1.0
-        return factor if factor >= LEAST_FACTOR else None
-
-    @property
-    def rate_hint(self) -> str:
-        """What :attr:`rate_factor` says, with its evidence, as an event; empty if it is None."""
-        if self.rate_factor is None:
-            return ""
-        return (
-            f"your learning rate could be about {self.rate_factor:.2g} times larger (compare "
-            f"before you adopt it): forecasts lasted for {self.predicted_per_full_step:.2g} "
-            f"predicted steps per full step, of {self.mean_length:.2g} drifts each"
-        )
-
-    @property
-    def plain_steps(self) -> int:
-        """Full steps with the optimizer's own update."""
-        return self.full_steps - self.corrected_steps
-
-    @property
     def saved_steps_fraction(self) -> float:
         """Share of the steps that were not full steps, in [0, 1)."""
         return 1.0 - self.full_steps / self.steps if self.steps else 0.0
@@ -130,13 +95,8 @@ class SavingsLedger:
 
     @property
     def overhead_fraction(self) -> float:
-        """Seconds in the plug-in per second in full steps."""
+        """Host seconds in the plug-in per host second in full steps."""
         return self.overhead_seconds / self.full_seconds if self.full_seconds else 0.0
-
-    @property
-    def overhead(self) -> str:
-        """The same with its unit; ``max_overhead`` limits operations instead."""
-        return f"{percent(self.overhead_fraction)} of the host seconds of full steps"
 
     @property
     def plain_seconds(self) -> float:
@@ -204,15 +164,10 @@ class SavingsLedger:
 FELL_BACK = "fell back to plain training: "
 """Beginning of the event of the return to plain training."""
 
-LEAST_FACTOR = 2.4
-"""Smallest factor on the learning rate that is worth a hint."""
-
 _DERIVED = (
-    "plain_steps",
     "saved_steps_fraction",
     "mean_length",
     "predicted_per_full_step",
-    "rate_factor",
     "overhead_fraction",
     "estimated_seconds_saved",
 )
@@ -223,12 +178,6 @@ def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
     """Return the last reason among events for planned predicted steps that were not taken."""
     reasons = (str(event["reason"]) for event in reversed(events))
     return next((reason for reason in reasons if "no predicted steps" in reason), "")
-
-
-def persistence(skill: Mapping[str, float]) -> str:
-    """Format persistence and advance of one kind in a ledger; empty if it does not have them."""
-    text = "latest {persistence:.2f}, advance {advance:.2f} drifts per full step"
-    return text.format(**skill) if "advance" in skill else ""
 
 
 def percent(share: float) -> str:

@@ -53,8 +53,7 @@ class State:
         self._mapper = mapper
         self._config = config
         self.plain = not config.enabled  # whether the rest of the run is plain training
-        self.samples: int | None = None  # of a batch, for advice; None if the loop has not told
-        self.remedies = ""  # what makes corrections fit; empty if they do, or are not counted
+        self.remedy = ""  # what makes corrections fit; empty if they do, or are not counted
         self._unread: list[tuple[Step, Part]] = []
         self._stop = False
         if self.policy.judged and self.schedule.shortfall:
@@ -88,7 +87,7 @@ class State:
         # Later, weights may have thawed that the first full step did not count.
         if not self.policy.locked or self.ledger.full_steps:
             return ""
-        why = self.policy.reason.removeprefix(UNPREDICTED), self.remedies
+        why = self.policy.reason.removeprefix(UNPREDICTED), self.remedy
         return "; set ".join(filter(None, why))
 
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
@@ -120,14 +119,16 @@ class State:
         period = groups.period
         if operations or period is None:  # else the update does not count them
             ledger.flops_per_correction = round(operations * processes.size())
-        self.remedies = ""
+        self.remedy = ""
         if period is None:
             needed = groups.operations(budget.LONGEST_PERIOD)
-            self.remedies = budget.remedies(needed, full_step, limit, self.samples)
+            self.remedy = budget.fitting(needed, full_step)
             if step is not None and not self.futile:
-                self.record_event(f"{budget.NONE_FIT} {self.remedies}", logging.INFO, step)
+                self.record_event(f"{budget.NONE_FIT} {self.remedy}", logging.INFO, step)
         elif period > 1 and step is not None:
-            self.record_event(budget.describe_period(period, limit), logging.INFO, step)
+            text = f"each matrix is corrected in one of {period} full steps"
+            event = f"{text}, which max_overhead={limit:g} allows"
+            self.record_event(event, logging.INFO, step)
 
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
         """Decide the kinds of an optimizer's parameters before its first update.
@@ -223,8 +224,7 @@ class State:
         ticks = 1
         self.count_undone(step)
         if verdict is Verdict.STANDS:
-            share = self._mapper.share(step.moved) if self._config.paced else 0.0
-            ledger.count_predicted(step.predicted, step.length, share)
+            ledger.count_predicted(step.predicted, step.length)
             ticks += step.predicted
         self.policy.count_full_step()
         ledger.full_steps += 1
@@ -233,9 +233,6 @@ class State:
         ticks = min(ticks, left)
         if not ticks:
             self.record_event(OVER, logging.WARNING, step.number)
-        paused = self.plain or self.policy.pausing(step.number)
-        if ticks and self.done and not paused and ledger.rate_hint:
-            self.record_event(ledger.rate_hint, logging.WARNING, step.number)
         if self.policy.skill.known:
             ledger.skill = self.policy.skill.mean
         stop = self._stop or step.stop

@@ -15,7 +15,6 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.ledger import GradientInfo, SavingsLedger, StepRecord
-from hybrid_predict.model.cost import batch_size
 from hybrid_predict.model.gradients import dense_gradient
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 
@@ -124,7 +123,7 @@ class HybridTrainer:
     def step(self, batch: Any) -> StepResult:
         """Take the predicted steps that are due, and one full step on a batch."""
         engine = self.engine
-        engine.before_step(batch_size(batch))
+        engine.before_step()
         try:
             loss = self._model.forward(batch)
             engine.observe_graph(loss)

@@ -146,7 +146,7 @@ class HybridPredictCallback(TrainerCallback):
         """Open a full step before the first batch of its accumulation window."""
         if self.engine is not None and not self.engine.done:
             self._loss = None
-            self.engine.before_step(args.train_batch_size)
+            self.engine.before_step()
 
     def on_optimizer_step(
         self, args: Any, state: Any, control: Any, lr_scheduler: Any = None, **kwargs: Any

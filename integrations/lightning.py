@@ -19,7 +19,6 @@ from hybrid_predict.integrations.lightning_clock import SkipData, TrainerClock
 from hybrid_predict.integrations.options import checked_folder, configuration
 from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.model.cost import batch_size
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.log import RunLog
 from hybrid_predict.saved import check_entries, check_state, reading
@@ -228,7 +227,7 @@ class HybridPredict(TrainerCallback):
             run.engine.replace_optimizer(trainer.optimizers)
         run.clock.hold()
         run.loss = None
-        run.engine.before_step(batch_size(batch))
+        run.engine.before_step()
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor

@@ -31,7 +31,7 @@ METRICS = (
 )
 """Numbers of the ledger that are logged while the run trains, over full steps."""
 
-KIND_METRICS = ("length", "fitted", "error", "persistence", "advance")
+KIND_METRICS = ("length", "persistence", "advance")
 """Numbers of ``ledger.skills`` that are logged for every kind of parameters."""
 
 NOTE = "mlflow.note.content"

@@ -59,7 +59,7 @@ def hybrid(settings: Any) -> Any:
             self.full = Steps(self.engine)
 
         def before_batch(self) -> None:
-            if self.learn.training and not self.full.begin(len(self.learn.xb[0])):
+            if self.learn.training and not self.full.begin():
                 raise CancelBatchException
 
         def after_loss(self) -> None:

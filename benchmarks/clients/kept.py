@@ -18,12 +18,12 @@ class Steps:
         self.engine = engine
         self._drop = 0
 
-    def begin(self, samples: int | None = None) -> bool:
+    def begin(self) -> bool:
         """Begin a full step with the next batch; return False if the batch is to be dropped."""
         if self._drop or self.engine.done:
             self._drop -= 1
             return False
-        self.engine.before_step(samples)
+        self.engine.before_step()
         return True
 
     def end(self, loss: Tensor | None) -> None:

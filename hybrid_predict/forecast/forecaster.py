@@ -68,7 +68,6 @@ class Forecaster:
         self._begin()
 
     def _begin(self) -> None:
-        """Forget all windows so far."""
         self._seen = 0  # displacements
         self._count = 0  # those of the open window
         self._rates: float | Tensor = 0.0  # the sum of their learning rates
@@ -82,12 +81,10 @@ class Forecaster:
         return self.history.count > 0
 
     @property
-    def held_bytes(self) -> int:
-        """Most memory in bytes: that while a window is open."""
-        arrays = [x for each in self.history.arrays.values() for x in each]
-        sizes = zip(self._sizes, self._types, strict=True)
-        samples = 3 * sum(min(n, SAMPLE) * kind.itemsize for n, kind in sizes)
-        return sum(x.nbytes for x in arrays) + samples
+    def held(self) -> list[Tensor]:
+        """Tensors that are kept between full steps."""
+        lists_of = [*self.history.arrays.values(), *self._samples.values()]
+        return [x for each in lists_of for x in each]
 
     def learn(
         self,
@@ -216,7 +213,10 @@ class Forecaster:
         if not self.moved:
             return None
         delta = self._predictor.forecast(self.history, rates)
-        check_delta(self._predictor, delta, self._names, like)
+        subject = f"{type(self._predictor).__name__}.forecast"
+        if not isinstance(delta, WeightDelta) or tuple(delta.names) != self._names:
+            raise PredictorError(subject, "a WeightDelta with the names of the history", delta)
+        lists.check_forms(subject, dict(zip(self._names, like, strict=True)), delta.directions)
         drift = self.history.arrays.get("drift")
         if drift is None:
             return delta, list(lists.norms(list(delta.tensors().values())).unbind())
@@ -236,7 +236,7 @@ class Forecaster:
         return {f"history.{name}": values for name, values in self.history.arrays.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is saved besides arrays: counts, and the samples of this rank."""
+        """Return what is saved besides arrays: counts, and samples of this rank on the host."""
         window = {
             "length": self._length,
             "ranks": processes.size(),
@@ -244,7 +244,7 @@ class Forecaster:
             "seen": self._seen,
             "count": self._count,
             "rates": self._rates,
-            **self._samples,
+            **{name: [x.cpu() for x in values] for name, values in self._samples.items()},
         }
         return {"count": self.history.count, "window": window}
 
@@ -283,19 +283,3 @@ def _places(value: Tensor) -> Tensor | None:
         return None
     generator = torch.Generator().manual_seed(value.numel())
     return torch.randint(value.numel(), (SAMPLE,), generator=generator).to(value.device)
-
-
-def check_delta(
-    predictor: object, delta: Any, names: Sequence[str], like: Sequence[Tensor]
-) -> None:
-    """Check the form of a forecast; its numbers are not read, so the host does not wait.
-
-    Raises:
-        PredictorError: If it is not a `WeightDelta`, or has other names, shapes or devices.
-    """
-    subject = f"{type(predictor).__name__}.forecast"
-    if not isinstance(delta, WeightDelta):
-        raise PredictorError(subject, "a WeightDelta", type(delta).__name__)
-    if tuple(delta.names) != tuple(names):
-        raise PredictorError(subject, f"the names {list(names)[:3]}...", list(delta.names)[:3])
-    lists.check_forms(subject, dict(zip(names, like, strict=True)), delta.directions)

@@ -155,13 +155,3 @@ def make_predictor(choice: Any) -> AbstractPredictor:
         ConfigError: If ``choice`` is neither.
     """
     return registered("predictors", choice, PREDICTORS, AbstractPredictor)  # type: ignore[type-abstract]
-
-
-__all__ = [
-    "PREDICTORS",
-    "AbstractPredictor",
-    "FittedPredictor",
-    "MomentumPredictor",
-    "PredictorState",
-    "make_predictor",
-]

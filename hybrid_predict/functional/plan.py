@@ -14,7 +14,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor, make_predictor
 from hybrid_predict.functional.kernels import array_library
-from hybrid_predict.policy.budget import LONGEST_PERIOD, budget, remedies, shortest_period, turns
+from hybrid_predict.policy.budget import LONGEST_PERIOD, budget, fitting, shortest_period, turns
 from hybrid_predict.policy.confidence import window_length
 from hybrid_predict.policy.policy import Part
 from hybrid_predict.tensors.shapes import as_matrix, direction_operations
@@ -138,7 +138,7 @@ def _period(arrays: list[Plan], step_operations: float, max_overhead: float) -> 
 
     period = shortest_period(operations, budget(step_operations, max_overhead))
     if period is None:
-        advice = remedies(operations(LONGEST_PERIOD), step_operations, max_overhead, None)
+        advice = fitting(operations(LONGEST_PERIOD), step_operations)
         expected = "a share of a full step that allows corrected updates"
         raise ConfigError("max_overhead", expected, max_overhead, f"Set {advice}, or updates={{}}.")
     return period

@@ -82,27 +82,25 @@ class KindDecision:
         before = self._mapper.kinds
         events = []
         told = "no loss was passed to tell" if self._seen is None else "the loss does not tell"
+        alone = processes.size() == 1
         for owner in sorted(self.pending.intersection(due)):
-            if unseen := self._decide(owner, with_gradient, late=late):
+            if self._index is None or (alone and self._seen is None and not late):
+                continue
+            keys = {id(p) for p in self._optimizer.parameters(owner)}
+            seen = self._seen or Findings()
+            answer = self._mapper.resolve(keys, seen, self._index, with_gradient)
+            known, (kinds, unseen) = processes.gather((self._seen is not None, answer))[0]
+            if not known and not late:
+                continue
+            self.pending.discard(owner)
+            if known:
+                self._mapper.assign(kinds)
+            if unseen:
                 reason = f"{told} heads from hidden matrices in {_listed(unseen)}"
                 events.append(f"{reason}: decided by names and shapes")
-        return self._mapper.kinds != before, events
-
-    def _decide(self, owner: int, with_gradient: Collection[int], *, late: bool) -> list[str]:
-        """Decide for one optimizer, and return the names of matrices that no loss has placed."""
-        if self._index is None or (processes.size() == 1 and self._seen is None and not late):
-            return []
-        keys = {id(p) for p in self._optimizer.parameters(owner)}
-        answer = self._mapper.resolve(keys, self._seen or Findings(), self._index, with_gradient)
-        known, (kinds, unseen) = processes.gather((self._seen is not None, answer))[0]
-        if not known and not late:
-            return []
-        self.pending.discard(owner)
         if not self.pending:
             self._index = self._uses = self._seen = None
-        if known:
-            self._mapper.assign(kinds)
-        return list(unseen)
+        return self._mapper.kinds != before, events
 
     def describe(self) -> str:
         """Return how many trained parameters of each kind there are, and the names of some."""

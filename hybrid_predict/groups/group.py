@@ -85,12 +85,6 @@ class Group:
         """Take other tensors in place of the parameters, and keep everything known about them."""
         self.parameters = list(parameters)
         self._sharded = shards.any_sharded(self.parameters)
-        self.release()
-
-    def release(self) -> None:
-        """Let go of the weights' memory."""
-        self._places: list[int] = []
-        self._local: list[Tensor] = []
 
     @cached_property
     def memory(self) -> Memory:
@@ -159,7 +153,9 @@ class Group:
         counts = self._counts(chosen)
         corrects = correct and update is not None
         turn = [at for at, k in enumerate(members) if corrects and self._due(k)]
-        self._count(members, settings)
+        for k in members:
+            self._seen[k] += 1
+            self._peaks[k] = max(self._peaks[k], abs(settings[k].rate))
         if turn:
             norms, cosines = sums.angles(gradients, average, counts)
         else:
@@ -170,26 +166,18 @@ class Group:
         if turn and update is not None and memory.update is not None:
             memory.update.period = self._period or 1
             due = [members[at] for at in turn]
-            if len(turn) < len(members):
-                cosines = torch.stack([cosines[at] for at in turn])
             corrected = correction(
                 update,
                 memory.update,
                 due,
                 [average[at] for at in turn],
                 [gradients[at] for at in turn],
-                cosines,
+                torch.stack([cosines[at] for at in turn]),
                 {self.names[k]: self.parameters[k] for k in due},
                 [self._peaks[k] / (abs(settings[k].rate) or math.inf) for k in due],
                 None if memory.owners is None else [memory.owners[k] for k in due],
             )
         return OpenUpdate(members, lists.clones(values), usable, still, corrected, corrects)
-
-    def _count(self, members: Sequence[int], options: Sequence[Options]) -> None:
-        """Count an update of these tensors, and note the learning rate if it is the largest."""
-        for k in members:
-            self._seen[k] += 1
-            self._peaks[k] = max(self._peaks[k], abs(options[k].rate))
 
     def _due(self, k: int) -> bool:
         """Return whether it is a tensor's turn to be corrected, by its updates so far.
@@ -325,13 +313,7 @@ class Group:
         self._peaks = list(saved["peaks"])
 
     def _values(self) -> list[Tensor]:
-        """Local shards of the tensors, found anew where one has moved to other memory."""
-        places = [*map(Tensor.data_ptr, self.parameters)]
-        if self._sharded or places != self._places:
-            self._places = places
-            self._local = [shards.local(p) for p in self.parameters]
-        return self._local
+        return [shards.local(p) for p in self.parameters]
 
     def _counts(self, tensors: Sequence[Tensor]) -> Counts:
-        """Return factors that make norms those of full tensors; None if no tensor is sharded."""
         return shards.norm_factors(tensors) if self._sharded else None

@@ -48,9 +48,7 @@ class Groups:
         self._mapper = mapper
         self._optimizer = optimizer
         self._policy = policy
-        self._history = config.history_dtype
-        self._short = config.paced
-        self._shadow = config.shadow
+        self._config = config
         updates = {kind: make_update(u) for kind, u in config.active_updates.items()}
         self._updates = {kind: update for kind, update in updates.items() if update.share > 0}
         self._predictors = _predictors(config)
@@ -75,7 +73,7 @@ class Groups:
     def dormant(self) -> bool:
         """Whether nothing is corrected, and no predicted step can be made, as things stand."""
         corrected = self.period and any(group.treatment.update for group in self._groups)
-        return not (corrected or self._policy.judged or self._shadow)
+        return not (corrected or self._policy.judged or self._config.shadow)
 
     @property
     def predicted(self) -> list[Group]:
@@ -84,7 +82,7 @@ class Groups:
 
     @property
     def held_bytes(self) -> int:
-        """Most memory in bytes that is kept between full steps."""
+        """Memory in bytes that is kept between full steps now."""
         held = [group.allocated for group in self._groups]
         return sum(memory.held_bytes for memory in held if memory is not None)
 
@@ -104,8 +102,8 @@ class Groups:
     def count_updates(self, calls: Counter[int], updated: Collection[int]) -> None:
         """Note the updates of a full step by optimizer, and what had a gradient, by ``id``.
 
-        A group without an update is not predicted in the next 64 full steps, and does not count as
-        ready. Predicted steps would repeat its old movement, and they might not be verified.
+        A group without an update is not predicted in the next 64 full steps: predicted steps would
+        repeat its old movement, and they might not be verified.
         """
         if not calls:
             return
@@ -116,11 +114,9 @@ class Groups:
             self._follow()
 
     def _parts(self) -> list[tuple[Group, Part]]:
-        """The groups that have a predictor, as the policy knows them."""
         return list(zip(self.predicted, self._policy.parts, strict=True))
 
     def _follow(self) -> None:
-        """Tell the policy what the groups are now."""
         parts = [group.part() for group in self.predicted]
         affordable = self.period is not None
         self._policy.follow(parts, self._mapper.count_trained(), affordable=affordable)
@@ -158,7 +154,7 @@ class Groups:
             group = next((g for g in before if g.holds(treatment, names, parameters)), None)
             if group is None:
                 momentum = self._optimizer.momentum(treatment.optimizer)
-                group = Group(treatment, names, parameters, self._history, momentum)
+                group = Group(treatment, names, parameters, self._config.history_dtype, momentum)
                 for old in before:
                     group.inherit(old)
             group.follow(parameters)
@@ -171,7 +167,6 @@ class Groups:
             self.apply_budget(self._budget)
 
     def _partition(self) -> list[tuple[Treatment, list[str], list[Tensor]]]:
-        """Divide the tensors that are corrected or predicted by kind, optimizer and treatment."""
         mapper = self._mapper
         owners = self._optimizer.numbers()
         rules = self._optimizer.rules()
@@ -193,7 +188,7 @@ class Groups:
             update = update if shards.form(p).dim() > 1 else None
             if update is None and predictor is None:
                 continue
-            treatment = Treatment(kind, owners[id(p)], update, predictor, self._short)
+            treatment = Treatment(kind, owners[id(p)], update, predictor, self._config.paced)
             key = (treatment.kind, treatment.optimizer, update is None)
             _, names, members = parts.setdefault(key, (treatment, [], []))
             names.append(name)
@@ -225,17 +220,14 @@ class Groups:
         return max(loads.values(), default=0) / period
 
     def _work(self, period: int) -> list[tuple[int, int]]:
-        """Return for each tensor of all groups the rank of its direction, and the operations."""
         found = []
         for group in self._groups:
             calls = max(1, self._calls[group.treatment.optimizer])
             found += [(rank, calls * work) for rank, work in group.work(period)]
         return found
 
-    def forecast(self, options: Mapping[int, Options]) -> tuple[Forecast, bool]:
+    def forecast(self, options: Mapping[int, Options]) -> Forecast:
         """Forecast the movement of one predicted step, for all groups together.
-
-        Return also whether advances that were measured at much smaller learning rates began anew.
 
         Raises:
             PredictorError: If a predictor returns a forecast of the wrong form.
@@ -249,7 +241,7 @@ class Groups:
         for group, part in self._parts():
             if not part.resting:
                 rates[part.key] = max(rates[part.key], group.rate(options))
-        anew = self._policy.renew(rates)
+        self._policy.renew(rates)
         for group, part in self._parts():
             times = self._calls[part.optimizer]
             multiple = times * self._policy.multiples(part)
@@ -259,7 +251,7 @@ class Groups:
                 deltas.append(delta if multiple == 1 else delta.scaled(multiple))
                 optimizers += [part.optimizer] * len(delta.names)
                 drifts += lengths if times == 1 else [times * length for length in lengths]
-        return Forecast(WeightDelta.joined(deltas), optimizers, drifts), anew
+        return Forecast(WeightDelta.joined(deltas), optimizers, drifts)
 
     def by_key(self, numbers: Mapping[str, float]) -> dict[Key, float]:
         """Sum numbers by parameter name over the predicted tensors of each kind and optimizer."""
@@ -271,7 +263,7 @@ class Groups:
     def joint(self, windows: Sequence[tuple[Key, Window]]) -> list[tuple[Key, Window]]:
         """Take the steps from windows that do not close with all groups of their key.
 
-        They still show skill and length, but are not those after the forecasts of the latest.
+        They show skill and length, but no persistence.
         """
         groups = Counter(part.key for part in self._policy.parts)
         groups.subtract(key for key, _ in windows)
@@ -318,9 +310,9 @@ class Groups:
 
 
 def _predictors(config: HybridConfig) -> dict[str, AbstractPredictor]:
-    """Return the predictors by kind; runs without any import nothing about forecasts."""
     if not config.active_predictors:
         return {}
+    # Runs without predicted steps import nothing about forecasts.
     from hybrid_predict.forecast.predictors import make_predictor
 
     return {kind: make_predictor(choice) for kind, choice in config.active_predictors.items()}

@@ -83,10 +83,10 @@ class Memory:
 
     @property
     def held_bytes(self) -> int:
-        """Memory in bytes, while a window is open."""
-        held = [self.average, self.carries, *self.owned().values()]
-        kept = sum(x.nbytes for arrays in held for x in arrays if not x.is_meta)
-        return kept + (0 if self.forecaster is None else self.forecaster.held_bytes)
+        """Memory in bytes that is kept between full steps now."""
+        held = [x for each in (self.average, self.carries, *self.owned().values()) for x in each]
+        held += [] if self.forecaster is None else self.forecaster.held
+        return sum(x.nbytes for x in held if not x.is_meta)
 
     def inherit(
         self, other: Memory, pairs: Sequence[tuple[int, int]], tensors: Sequence[Tensor]
@@ -110,9 +110,8 @@ class Memory:
     def save(self, tensors: Sequence[Tensor], *, whole: bool) -> dict[str, Any] | None:
         """Return counts, numbers and arrays about the parameters ``tensors``.
 
-        With ``whole`` these are full tensors, and arrays of other owners; every rank has to call
-        it. If parameters are sharded, rank 0 gets them on its host, and all other ranks get None.
-        Otherwise each rank gets what it has.
+        With ``whole`` every rank has to call it for full tensors, and arrays of other owners; of
+        sharded ones rank 0 gets them on its host, the others None. Else each gets what it has.
         """
         own = self.forecaster.state_dict() if self.forecaster is not None else {}
         window = own.get("window")
@@ -124,7 +123,7 @@ class Memory:
             owned[name] = [self.fetch(name, k, tensor) for k, tensor in enumerate(tensors)]
         # The samples of local shards differ between ranks.
         sharded = shards.any_sharded(tensors)
-        windows = processes.gather(_on_host(window)) if sharded else [window]
+        windows = processes.gather(window) if sharded else [window]
         collected = shards.gather_state(state, owned, tensors)
         return None if collected is None else {**collected, "windows": windows}
 
@@ -142,19 +141,9 @@ class Memory:
             self.forecaster.load_state_dict(state["count"], saved["windows"], tensors)
 
 
-def _on_host(window: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a saved window with its samples on the host, for other ranks."""
-    if window is None:
-        return None
-    names = "moved", "forecast", "before", "drift"
-    held = {name: [x.cpu() for x in window[name]] for name in names}
-    return {**window, **held}
-
-
 def _update_state(
     update: AbstractUpdate, tensors: Sequence[Tensor], history: str, owned_by: list[int] | None
 ) -> UpdateState:
-    """Return the state of an update, with the arrays of the tensors that this rank owns."""
     like = [shards.form(p).detach() for p in tensors]
     if owned_by is None:
         return update.init(like, history)

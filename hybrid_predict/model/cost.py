@@ -31,12 +31,6 @@ _FAILED = -(2**50)
 """Count of an operation whose formula fails; it makes the sum over the ranks negative."""
 
 
-def batch_size(batch: Any) -> int | None:
-    """Return the length of the first tensor in a batch; None if there is none."""
-    tensors = (x for x in tree_leaves(batch) if isinstance(x, Tensor) and x.dim())
-    return next((len(x) for x in tensors), None)
-
-
 @final
 class Watching(TorchDispatchMode):
     """Calls ``see`` with each operation, its arguments and its result."""

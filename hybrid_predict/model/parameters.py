@@ -118,11 +118,6 @@ class ParameterMapper:
         trained = [p for p, kind in columns if p.requires_grad and kind != "embedding"]
         return sum(form(p).numel() for p in trained)
 
-    def share(self, names: Collection[str]) -> float:
-        """Return the share of the trained weights that some parameters have."""
-        sizes = {name: form(p).numel() for name, p in self._by_name.items() if p.requires_grad}
-        return sum(sizes.get(name, 0) for name in names) / max(1, sum(sizes.values()))
-
     def visit(self, fn: Callable[[str, Tensor], object]) -> None:
         """Call ``fn(name, tensor)``, which only reads, for every parameter's local shard."""
         with torch.no_grad():

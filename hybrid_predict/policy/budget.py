@@ -15,7 +15,7 @@ LONGEST_PERIOD = 6
 1.5 full steps that the default saves (decision 12)."""
 
 NONE_FIT = "max_overhead allows no corrected updates; for these set"
-"""Beginning of advice where a budget is too small; :func:`remedies` follows."""
+"""Beginning of advice where a budget is too small; :func:`fitting` follows."""
 
 
 def budget(step_operations: float, max_overhead: float) -> float:
@@ -29,30 +29,12 @@ def shortest_period(operations: Callable[[int], float], allowed: float) -> int |
     return next((period for period in periods if operations(period) <= allowed), None)
 
 
-def remedies(
-    needed: float, step_operations: float, max_overhead: float, samples: int | None
-) -> str:
-    """Return in words what would allow ``needed`` operations of corrections in a full step.
-
-    ``samples`` is the number of samples of a batch, None if it is not known.
-    """
+def fitting(needed: float, step_operations: float) -> str:
+    """Return the smallest ``max_overhead``, as an argument, that allows ``needed`` operations."""
     share = needed / budget(step_operations, 1.0)
     digits = 1 - math.floor(math.log10(share))
     enough = round(math.ceil(share * 10.0**digits) / 10.0**digits, max(0, digits))
-    overhead = f"max_overhead={enough:g}"
-    if not max_overhead * step_operations:
-        return overhead
-    factor = needed / (max_overhead * step_operations)
-    larger = f"batches {math.ceil(10 * factor) / 10:,g} times as large"
-    if samples is not None:
-        larger = f"batches of at least {math.ceil(samples * factor):,} samples (now {samples:,})"
-    return f"{larger}, or {overhead}"
-
-
-def describe_period(period: int, max_overhead: float) -> str:
-    """Return a message about the full steps in which a matrix is corrected."""
-    text = f"each matrix is corrected in one of {period} full steps"
-    return f"{text}, which max_overhead={max_overhead:g} allows"
+    return f"max_overhead={enough:g}"
 
 
 def deal(work: Sequence[int], ranks: int, first: int = 0) -> list[int]:

@@ -108,16 +108,16 @@ class Skill(Mean):
 
     chance: float = 0.0  # mean of v
 
-    def add(self, window: Window) -> float:
-        """Add a window, and return its weight; 0 without movement or forecast, or not finite."""
+    def add(self, window: Window) -> bool:
+        """Add a window; return whether it counts: it has movement and forecast, and is finite."""
         sizes = math.sqrt(window.moved) * math.sqrt(window.forecast)
         numbers = sizes, window.dot, window.chance
         if not (all(map(math.isfinite, numbers)) and sizes > 0.0):
-            return 0.0
+            return False
         cosine = min(max(window.dot / sizes, -1.0), 1.0)
         share = self.take(cosine * abs(cosine), 1.0 / MEMORY)
         self.chance += share * (window.chance / (sizes * sizes) - self.chance)
-        return share
+        return True
 
     @property
     def known(self) -> bool:
@@ -162,10 +162,6 @@ def carried(decay: float, first: int, second: int) -> float:
     return into * first / (second * (1.0 - decay**first))
 
 
-def _outgrown(known: float, rate: float) -> bool:
-    return 0.0 < RISE * known < rate
-
-
 @final
 @dataclass
 class Confidence:
@@ -194,8 +190,6 @@ class Confidence:
     best: float = START  # running mean of least-squares lengths, in forecasts
     weight: float = 0.0  # of all windows in it
     unit: float = 1.0  # length of a forecast at the start of the last window, in drifts
-    fitted: float = 0.0  # mean over windows of the least-squares length
-    error: float = 0.0  # mean squared prediction error; 1 for forecasts that do not move
     persistence: float = 0.0  # running mean of q
     measured: int = 0  # windows in which q was measured
     advance: float = 0.0  # the drifts that predicted steps add to each full step
@@ -205,10 +199,7 @@ class Confidence:
     predicted: int = 0  # number of their predicted steps
     verifying: int = 0  # number of these verdicts
     end: float = 0.0  # Σ <g, Δ> of the kind alone, with the gradients g of the verifying steps
-    # Learning rates:
-    rate: float = 0.0  # of the last window; 0 before the first one
-    peak: float = 0.0  # the largest one of all windows
-    at_peak: float = 0.0  # advance after the last window whose rate was not far below it
+    rate: float = 0.0  # learning rate of the last window; 0 before the first one
     latest: Window = field(default_factory=Window)
 
     @property
@@ -239,10 +230,11 @@ class Confidence:
         full = -self.own_product * self.predicted
         return min(max(-self.product * self.verifying / full, 0.0), 1.0) if full > 0.0 else 0.0
 
-    def summary(self, *, adaptive: bool) -> dict[str, float | int]:
+    def summary(self) -> dict[str, float | int]:
         """Return the numbers that are shown to a user, see `SavingsLedger.skills`."""
-        names = ("length", "fitted", "error", *(("persistence", "advance") if adaptive else ()))
-        shown = {"mean": self.skill.mean, "lower": self.skill.lower, "windows": self.skill.count}
+        skill = self.skill
+        shown = {"mean": skill.mean, "lower": skill.lower, "windows": skill.count}
+        names = "length", "persistence", "advance"
         return shown | {name: getattr(self, name) for name in names}
 
     def add(self, window: Window, *, decay: float, planned: bool) -> None:
@@ -253,29 +245,21 @@ class Confidence:
         """
         before = self.latest
         self.latest = window
-        self.renew(window.rate)
-        if share := self.skill.add(window):
-            self._fit(window, share)
+        anew = self.renew(window.rate)
+        if self.skill.add(window):
+            self._fit(window)
         # Else no other window stands right before this one, or the comparison says nothing.
-        if before.steps and window.late and not _outgrown(self.peak, window.rate):
+        if before.steps and window.late and not anew:
             self._follow(before, window, decay, planned=planned)
         if window.rate > 0.0:
             self.rate = window.rate
-            self.peak = max(self.peak, window.rate)
-            if RISE * window.rate >= self.peak:
-                self.at_peak = self.advance
 
-    def _fit(self, window: Window, share: float) -> None:
-        scaled = window.scaled(self.multiple)
-        error = (scaled.moved - 2.0 * scaled.dot + scaled.forecast) / scaled.moved
-        self.error += share * (error - self.error)
+    def _fit(self, window: Window) -> None:
         if not 0.0 < window.drift < math.inf:
             return
         self.unit = math.sqrt(window.forecast / window.drift)
-        best = window.dot / window.forecast
-        self.fitted += share * (best * self.unit - self.fitted)
         self.weight = FORGETTING * self.weight + 1.0
-        self.best += (best - self.best) / self.weight
+        self.best += (window.dot / window.forecast - self.best) / self.weight
 
     def _follow(self, before: Window, window: Window, decay: float, *, planned: bool) -> None:
         """Measure the persistence of the forecast of the window before, and change the advance."""
@@ -326,14 +310,11 @@ class Confidence:
     def renew(self, rate: float) -> bool:
         """Begin the advance anew at a learning rate far above that of the last window.
 
-        It is then at most that of earlier windows near such a rate, and 0 without any. Return
-        whether it is smaller than before.
+        Return whether that is so.
         """
-        advance = self.advance
-        if _outgrown(self.peak, rate):
-            self.advance = self.at_peak = self.persistence = 0.0
+        anew = 0.0 < RISE * self.rate < rate
+        if anew:
+            self.advance = self.persistence = 0.0
             self.measured = 0
             self._forget_verdicts()
-        elif _outgrown(self.rate, rate):
-            self.advance = min(self.advance, self.at_peak)
-        return self.advance < advance
+        return anew

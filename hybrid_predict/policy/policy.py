@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, final
@@ -11,14 +12,13 @@ from hybrid_predict.config import KINDS, MOST_PREDICTED, HybridConfig
 from hybrid_predict.policy import schedule as schedules
 from hybrid_predict.policy.confidence import (
     LONGEST,
-    RISE,
     SHORTEST,
     Confidence,
     Skill,
     Window,
     steps_until_known,
 )
-from hybrid_predict.policy.limits import EXHAUSTED, IDLE, RISEN, Baseline, Limits
+from hybrid_predict.policy.limits import EXHAUSTED, RISEN, Limits
 from hybrid_predict.policy.verdict import ENDED, QUIET, RESTARTED, Evidence, Slopes
 
 NO_SKILL = "no predicted steps while forecasts have not shown enough skill"
@@ -28,8 +28,6 @@ TOO_SHORT = (
 )
 NOT_LASTING = "no predicted steps while forecasts do not last"
 NOT_UPDATED = "no predicted steps while too many weights are not updated in every full step"
-LACKING = (NO_SKILL, TOO_SHORT, NOT_LASTING, NOT_UPDATED)
-"""What stands in the way of parts that need skill, in the order of :meth:`Policy.decide`."""
 
 UNPREDICTED = "no predicted steps: "
 TOO_EXPENSIVE = f"{UNPREDICTED}max_overhead allows no corrected updates"
@@ -40,10 +38,6 @@ TOO_FEW = (
 NOTHING = (
     "there is nothing to predict: no trained parameter is a hidden matrix, or of a kind that you "
     "named in predictors"
-)
-BEGUN_ANEW = (
-    f"forecasts began anew: the learning rate rose to more than {RISE:g} times that at which they "
-    "were measured"
 )
 """Events of the ledger. Forecasts last where enough weights have an advance."""
 
@@ -109,9 +103,6 @@ class Policy:
         self.closed = False  # whether all that are judged lack skill, or do not last
         self._config = config
         self._paced = config.paced
-        # Whether the run decides how far predicted steps lead; else one forecast, as chosen.
-        self._adaptive = config.paced or config.predictors is None
-        self._always = config.always_predicted
         self._deciding = frozenset(KINDS) if config.paced else config.always_predicted
         self._credit = 0.0  # predicted steps that are due with "auto"
         self._trained = 0
@@ -152,35 +143,28 @@ class Policy:
     def decide(self) -> None:
         """Block parts that rest, and gated ones that lack skill or do not last.
 
-        If the others have too few weights, or nothing is corrected, all gated ones are blocked.
-        With a number as speedup the kinds that are always predicted are judged, but all kinds if
-        these have too few weights.
+        Predicted steps replace full steps, so if the others have too few of the weights, or nothing
+        is corrected, all gated ones are blocked. With a number as speedup the kinds that are always
+        predicted are judged, but all kinds if these have too few weights.
         """
         deciding = [part for part in self.parts if part.kind in self._deciding]
         self.judged = list(self.parts) if deciding and self._too_few(deciding) else deciding
-        opened = self._affordable and self._suffice(4)
-        unfit = {p for p in self.parts if p.gated and not (opened and self._stage(p) == 4)}
+        fit = [part for part in self.judged if not self._lack(part)]
+        gated = sum(part.size for part in self.judged if part.gated)
+        most = 2 * sum(part.size for part in fit if part.gated) >= gated
+        opened = self._affordable and self.judged and most and not self._too_few(fit)
+        unfit = {p for p in self.parts if p.gated and (not opened or self._lack(p))}
         self.closed = bool(self.parts) and unfit.issuperset(self.judged)
         self.blocked = frozenset(unfit | {part for part in self.parts if part.resting})
 
-    def _stage(self, part: Part) -> int:
-        """Return how many of the conditions in `LACKING` a part meets, in their order."""
+    def _lack(self, part: Part) -> str:
+        """Return what stands in the way of predicting a part; empty if nothing does."""
         known = self.confidence(part)
         if part.gated and not known.enough:
-            return int(known.skill.lower > 0.0)
+            return TOO_SHORT if known.skill.lower > 0.0 else NO_SKILL
         if part.kind not in self._deciding and not known.advance > 0.0:
-            return 2
-        return 3 if part.resting else 4
-
-    def _suffice(self, stage: int) -> bool:
-        """Return whether judged parts from a stage on have most of their weights, and enough.
-
-        Otherwise a predicted step would replace a full step and move few of the trained weights.
-        """
-        fit = [part for part in self.judged if self._stage(part) >= stage]
-        gated = [part for part in self.judged if part.gated]
-        most = 2 * sum(p.size for p in fit if p.gated) >= sum(p.size for p in gated)
-        return bool(self.judged) and most and not self._too_few(fit)
+            return NOT_LASTING
+        return NOT_UPDATED if part.resting else ""
 
     def _too_few(self, parts: Iterable[Part]) -> bool:
         moved = sum(part.size for part in parts if part.kind != "embedding")
@@ -195,7 +179,11 @@ class Policy:
             return NOTHING
         if self._too_few(self.parts):
             return TOO_FEW
-        return LACKING[max((stage for stage in (1, 2, 3) if self._suffice(stage)), default=0)]
+        weights = Counter[str]()
+        for part in self.judged:
+            weights[self._lack(part)] += part.size
+        del weights[""]
+        return max(weights, key=weights.__getitem__, default=NO_SKILL)
 
     @property
     def gated(self) -> bool:
@@ -225,7 +213,7 @@ class Policy:
     def summary(self) -> dict[str, dict[str, float | int]]:
         """Numbers that are shown to a user, by kind; of several optimizers, the farthest one's."""
         known = sorted(self.confidences.items(), key=lambda item: item[1].advance)
-        return {kind: each.summary(adaptive=self._adaptive) for (kind, _), each in known}
+        return {kind: each.summary() for (kind, _), each in known}
 
     @property
     def per_full_step(self) -> float:
@@ -259,16 +247,11 @@ class Policy:
         if self._paced:
             self._credit = self._credit % 1.0 + self.per_full_step
 
-    def renew(self, rates: Mapping[Key, float]) -> bool:
-        """Begin advances anew that were measured at far smaller learning rates than these.
-
-        Return whether one of them did.
-        """
+    def renew(self, rates: Mapping[Key, float]) -> None:
+        """Begin advances anew that were measured at far smaller learning rates than these."""
         known = self.confidences.items()
-        anew = any([confidence.renew(rates[key]) for key, confidence in known if key in rates])
-        if anew:
+        if any([each.renew(rates[key]) for key, each in known if key in rates]):
             self.decide()
-        return anew
 
     def multiples(self, part: Part) -> float:
         """Return how many forecasts each predicted step moves a part; 0 if it is blocked."""
@@ -277,14 +260,11 @@ class Policy:
         known = self.confidence(part)
         number = self.per_full_step
         length = min(known.advance / number, LONGEST) if number > 0.0 else 0.0
-        least = known.multiple if part.kind in self._always else 0.0
+        least = known.multiple if part.kind in self._config.always_predicted else 0.0
         return max(least, length / known.unit)
 
     def shortfall(self, position: int, count: int, *, moves: bool) -> str:
-        """Return why predicted steps are not made before step ``position``, if it is known.
-
-        ``count`` of them are due, and ``moves`` says whether they move any weight.
-        """
+        """Return why ``count`` predicted steps before a step do not move any weight, if known."""
         paced = self._paced and self._inside(position) and self.parts
         if moves or not (count or (paced and not self.per_full_step)):
             return ""
@@ -319,8 +299,7 @@ class Policy:
             if not seen.held and seen.slopes is not None:
                 events += self._weigh(seen.slopes, seen.ends or {}, seen.predicted)
             late = limits.loss_cause(seen.loss)
-            limits.idle = limits.idle + 1 if seen.held in QUIET else 0
-        if late or seen.held not in ("", *QUIET) or limits.idle >= IDLE:
+        if late or seen.held not in ("", *QUIET):
             limits.alarm(seen.step)
         else:
             loss = seen.loss if self._config.watch_loss else None
@@ -336,7 +315,6 @@ class Policy:
         return events
 
     def _weigh(self, slopes: Slopes, ends: Mapping[Key, float], predicted: int) -> list[str]:
-        """Take in the slopes of predicted steps that stand."""
         self.evidence.weigh(slopes)
         # With "auto", and while forecasts last, a failed test begins them anew.
         lasting = any(confidence.advance for confidence in self.confidences.values())
@@ -351,7 +329,6 @@ class Policy:
         return [RESTARTED]
 
     def _close(self, windows: Sequence[tuple[Key, Window]]) -> None:
-        """Learn from windows that were closed together."""
         parts = {part.key: part for part in sorted(self.parts, key=lambda part: part.decay)}
         for key in dict.fromkeys(key for key, _ in windows):  # alike on every rank
             part = parts.get(key)
@@ -360,7 +337,7 @@ class Policy:
             confidence = self.confidences.setdefault(key, Confidence(fits=part.fits))
             window = Window.summed([each for other, each in windows if other == key])
             confidence.add(window, decay=part.decay, planned=not self._paced)
-            if not self._adaptive:
+            if not self._paced and self._config.predictors is not None:  # one forecast, as chosen
                 confidence.advance = 0.0
         known = [each for key, each in self.confidences.items() if key in parts]
         if known:
@@ -385,10 +362,7 @@ class Policy:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], dropped: Collection[str] = ()) -> bool:
-        """Load a :meth:`state_dict`; return whether limits fitted the optimizers.
-
-        ``dropped`` are kinds whose history does not fit this run, so that nothing is known of them.
-        """
+        """Load a :meth:`state_dict`, but for ``dropped`` kinds; return whether limits fitted."""
         self.forget()
         for kind, optimizer, numbers in state["confidences"]:
             if kind not in dropped:
@@ -399,11 +373,7 @@ class Policy:
         if len(state["limits"]["norms"]) != len(self.limits.norms):
             return False
         _load(self.limits, state["limits"])
-        if not self._config.watch_loss:
-            self.limits.loss = Baseline()
         _load(self.evidence, state["evidence"])
-        if self.evidence.ended and self._paced:  # with "auto" forecasts begin anew
-            self.evidence = Evidence()
         return True
 
 

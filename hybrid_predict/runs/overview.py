@@ -50,7 +50,7 @@ class Overview:
     Args:
         parts: The trained parameters, by kind and treatment.
         predicted: Number of planned predicted steps; the largest possible one if ``paced``.
-        held_bytes: Most memory in bytes that the plug-in keeps between full steps.
+        held_bytes: Memory in bytes that the plug-in keeps between full steps now.
         paced: Whether the run decides itself how many predicted steps it takes.
     """
 
@@ -128,7 +128,7 @@ def added_cost(engine: HybridEngine) -> str:
     text = f"; correcting adds {percent(share)} to a full step's operations"
     if share > engine.config.max_overhead:
         text += " (max_overhead counts one this small as 1e8)"
-    change = engine._state.remedies
+    change = engine._state.remedy
     return f"{text}; {NONE_FIT} {change}" if change else text
 
 

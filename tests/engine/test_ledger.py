@@ -7,7 +7,6 @@ import pytest
 from loops import Bench, make_config
 
 from hybrid_predict import SavingsLedger
-from hybrid_predict.ledger import LEAST_FACTOR
 
 BY_HAND = SavingsLedger(
     full_steps=60,
@@ -25,7 +24,6 @@ BY_HAND = SavingsLedger(
 )
 
 DERIVED = {
-    "plain_steps": 3,
     "saved_steps_fraction": 1 / 3,
     "overhead_fraction": 0.1,
     "estimated_seconds_saved": 30 * 0.5 - 3.0,
@@ -65,39 +63,3 @@ def test_event_is_new_once_per_reason():
     ledger = SavingsLedger()
     assert [ledger.record(k, reason) for k, reason in enumerate("aba")] == [True, True, False]
     assert [(event["step"], event["count"]) for event in ledger.events] == [(0, 2), (1, 1)]
-
-
-def moved(predicted_steps, length, full_steps=100, share=1.0):
-    """A ledger of predicted steps of this length in drifts, for a share of the weights."""
-    total = predicted_steps * length
-    return SavingsLedger(
-        full_steps,
-        predicted_steps=predicted_steps,
-        predicted_length=total,
-        advanced=share * total,
-    )
-
-
-@pytest.mark.parametrize(
-    ("ledger", "factor"),
-    [
-        (moved(150, 2.0), 4.0),
-        (moved(100, LEAST_FACTOR - 1.1), None),
-        (moved(150, 2.0, share=0.5), 2.5),
-        (moved(0, 0.0, 0), None),
-    ],
-)
-def test_a_larger_learning_rate_is_suggested_only_on_evidence(ledger, factor):
-    assert ledger.rate_factor == factor
-    assert bool(ledger.rate_hint) is (factor is not None)
-
-
-@pytest.mark.parametrize(("speedup", "count"), [("auto", 1), (1.5, 0)])
-def test_the_hint_is_an_event_of_the_last_full_step_with_auto_alone(speedup, count):
-    bench = Bench(make_config(speedup=speedup))
-    ledger = bench.engine.ledger
-    ledger.predicted_steps, ledger.predicted_length = 12, 100.0
-    ledger.advanced = 100.0 * count
-    bench.finish()
-    hints = [event for event in ledger.events if "learning rate could be" in event["reason"]]
-    assert [event["step"] for event in hints] == [ledger.full_steps] * count

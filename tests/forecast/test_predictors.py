@@ -9,9 +9,8 @@ from contract import PREDICTED, History, steps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_predict import FittedPredictor, MomentumPredictor, WeightDelta
-from hybrid_predict.errors import ConfigError, PredictorError
-from hybrid_predict.forecast.forecaster import check_delta
+from hybrid_predict import FittedPredictor, MomentumPredictor
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import PREDICTORS, make_predictor
 
 DECAY, LAMBDA, NAN = 0.8, 0.7, math.nan
@@ -96,12 +95,3 @@ def test_an_unknown_predictor_is_refused_with_the_known_names():
     expected = "predictors: expected one of fitted, momentum, or an AbstractPredictor"
     with pytest.raises(ConfigError, match=expected):
         make_predictor("quadratic")
-
-
-WEIGHT = torch.zeros(2, 3)
-
-
-def test_a_forecast_of_another_form_is_refused():
-    delta = WeightDelta(("w",), (WEIGHT.numpy(),), (1.0,))
-    with pytest.raises(PredictorError, match="for w, got 'ndarray'"):
-        check_delta(MomentumPredictor(), delta, ("w",), (WEIGHT,))

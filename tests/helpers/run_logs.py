@@ -16,7 +16,7 @@ PLAN = {
 
 SKILLS = {
     "hidden": {
-        "mean": 0.31, "lower": 0.25, "length": 0.41, "fitted": 0.44, "error": 0.87, "windows": 3,
+        "mean": 0.31, "lower": 0.25, "length": 0.41, "windows": 3,
     }
 }  # fmt: skip
 

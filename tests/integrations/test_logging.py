@@ -57,12 +57,12 @@ def test_csv_logger_gets_a_row_per_logging_interval_and_one_at_the_end(tmp_path:
 
 
 def test_what_is_not_known_or_has_not_happened_makes_no_chart() -> None:
-    skills = {"hidden": {"length": 0.5, "error": 0.7}, "head": {"fitted": 0.6}}
+    skills = {"hidden": {"length": 0.5, "advance": 0.7}}
     ledger = SavingsLedger(full_steps=4, steps=5, predicted_steps=1, skill=0.25, skills=skills)
     assert {plain(name): value for name, value in numbers(ledger).items()} == {
         "full_steps": 4.0, "steps": 5.0, "predicted_steps": 1.0, "skill": 0.25,
         "saved_steps_fraction": pytest.approx(0.2), "predicted_per_full_step": 0.25,
-        "hidden.length": 0.5, "hidden.error": 0.7, "head.fitted": 0.6,
+        "hidden.length": 0.5, "hidden.advance": 0.7,
     }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ CAUSES = {
     "ddp, spoiled loss": "the loss of a verifying step was not finite",
     "fsdp2, spiked loss": "the loss of a verifying step stood far above its mean",
 }
-MEASURED = ("skill", "predicted_length", "mean_length", "advanced", "rate_factor")
+MEASURED = ("skill", "predicted_length", "mean_length")
 TRAINED = {**SETUPS, **distributed_fsdp1.SETUPS}
 SPOILED = [*GRADIENTS, "fsdp1, spoiled shard"]
 RESUMED = ("fsdp2", "fsdp2, half", "fsdp2, bfloat16, in turns", "fsdp1")
