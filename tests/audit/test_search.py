@@ -6,7 +6,6 @@ import pytest
 from audit_task import STEPS, Task, config, kept
 
 from hybrid_predict.audit import (
-    AuditConfig,
     AuditOutcome,
     Observer,
     audit,
@@ -14,7 +13,7 @@ from hybrid_predict.audit import (
     search,
 )
 from hybrid_predict.audit.plan import most_runs
-from hybrid_predict.audit.search import WAYS, bisect, number_of_tests, search_runs
+from hybrid_predict.audit.search import search_runs
 
 SPEEDUPS = (1.5, 2.0, 3.0)
 
@@ -144,21 +143,3 @@ def test_a_plan_bounds_the_runs_and_their_length():
     longest = STEPS + 4 * (STEPS / 1.5 + STEPS)
     assert plan.seconds == pytest.approx(2 * longest * plan.seconds_per_step)
     assert "At most 18 runs, for 4 tests of candidates" in str(plan)
-
-
-@pytest.mark.parametrize("count", [1, 4, 7])
-def test_every_border_is_found_in_as_many_tests_as_promised(count):
-    longest = 0
-    for border in range(count + 1):
-        tested = []
-
-        def passes(k, border=border, tested=tested):
-            tested.append(k)
-            return k < border
-
-        bisect(range(count), passes)
-        assert max((k for k in tested if k < border), default=-1) == border - 1
-        assert min((k for k in tested if k >= border), default=count) == border
-        longest = max(longest, len(tested))
-    ladder = AuditConfig(speedups=[2.0 + k for k in range(count)])
-    assert number_of_tests(ladder) == len(WAYS) * longest

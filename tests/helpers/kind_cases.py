@@ -85,22 +85,19 @@ class Autoencoder(nn.Module):
 
 
 class LowRank(nn.Module):
-    """A frozen weight with a trained low-rank term, beside it or merged into it."""
+    """A frozen weight with a trained low-rank term beside it."""
 
-    def __init__(self, inputs: int, outputs: int, merged: bool) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(outputs, inputs), requires_grad=False)
         self.down, self.up = nn.Parameter(rows(2, inputs)), nn.Parameter(rows(outputs, 2))
-        self.merged = merged
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.merged:
-            return F.linear(x, self.weight + self.up @ self.down)
         return F.linear(x, self.weight) + F.linear(F.linear(x, self.down), self.up)
 
 
-def adapted(head: nn.Module, merged: bool = False) -> nn.Module:
-    return nn.Sequential(LowRank(6, 8, merged), nn.Tanh(), LowRank(8, 8, merged), nn.Tanh(), head)
+def adapted(head: nn.Module) -> nn.Module:
+    return nn.Sequential(LowRank(6, 8), nn.Tanh(), LowRank(8, 8), nn.Tanh(), head)
 
 
 def unet() -> nn.Module:
@@ -150,13 +147,13 @@ def with_penalties(model: nn.Sequential) -> Tensor:
 class Recomputed(nn.Module):
     """A part of the network is computed again in the backward pass."""
 
-    def __init__(self, reentrant: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.inner, self.out, self.reentrant = mlp(6, 8, 8), nn.Linear(8, 3), reentrant
+        self.inner, self.out = mlp(6, 8, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         again = torch.utils.checkpoint.checkpoint
-        return self.out(again(self.inner, x.requires_grad_(), use_reentrant=self.reentrant))
+        return self.out(again(self.inner, x.requires_grad_(), use_reentrant=False))
 
 
 def chain(**children: nn.Module) -> nn.Module:
@@ -180,46 +177,6 @@ def of_outputs(*names: str) -> Loss:
 
 def of_teacher(model: Any) -> Tensor:
     return (model["net"](rows()) - model["teacher"](rows())).square().mean()
-
-
-class Twice(torch.autograd.Function):
-    """A function of one's own, element by element."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 2
-
-
-class Multiplied(torch.autograd.Function):
-    """A product of one's own with a weight."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return x @ weight
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
-        return gradient @ weight.T, x.T @ gradient
-
-
-class Custom(nn.Module):
-    """Layers with functions of their own: of the weight, or in place of a layer."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__()
-        self.where = where
-        self.first, self.last = nn.Parameter(rows(6, 8)), nn.Parameter(rows(8, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.where == "layers":
-            return Multiplied.apply(Multiplied.apply(x, self.first).tanh(), self.last)
-        return (x @ Twice.apply(self.first)).tanh() @ Twice.apply(self.last)
 
 
 class Kernel(torch.autograd.Function):
@@ -294,22 +251,14 @@ CASES = {
     "lstm": KindCase(Recurrent, ["out.weight"]),
     "autoencoder": KindCase(Autoencoder, ["out.weight"], lambda net: net.loss(rows())),
     "adapters": KindCase(lambda: adapted(nn.Linear(8, 3)), ["4.weight"]),
-    "adapters, frozen head": KindCase(lambda: adapted(frozen(nn.Linear(8, 3))), []),
-    "merged adapters": KindCase(lambda: adapted(nn.Linear(8, 3), merged=True), ["4.weight"]),
     "normed weights": KindCase(normed, ["4.parametrizations.weight.original1"]),
     "half precision": KindCase(lambda: mlp(6, 8, 8, 3), ["4.weight"], of_half_precision),
     "penalties": KindCase(lambda: mlp(6, 8, 8, 3), ["4.weight"], with_penalties),
-    "checkpointing": KindCase(lambda: Recomputed(False), ["out.weight"]),
-    "reentrant checkpointing": KindCase(lambda: Recomputed(True), ["out.weight"]),
+    "checkpointing": KindCase(Recomputed, ["out.weight"]),
     "policy and value": KindCase(
         lambda: two_outputs(nn.Linear(8, 4), nn.Linear(8, 1)),
         ["first.weight", "second.weight"],
         of_outputs("first", "second"),
-    ),
-    "a head whose task comes later": KindCase(
-        lambda: two_outputs(nn.Linear(8, 4), nn.Linear(8, 3)),
-        ["first.weight", "second.weight"],
-        of_outputs("first"),
     ),
     "frozen head": KindCase(lambda: chain(net=mlp(6, 8, 8), head=frozen(nn.Linear(8, 3))), []),
     "frozen stem": KindCase(
@@ -320,9 +269,6 @@ CASES = {
         ["net.2.weight"],
         of_teacher,
     ),
-    "one matrix": KindCase(lambda: nn.Linear(6, 3), []),
-    "functions in place of layers": KindCase(lambda: Custom("layers"), ["last"]),
-    "functions of weights": KindCase(lambda: Custom("weights"), ["last"]),
     "experts": KindCase(Experts, ["out.weight"], of_words, ["table"]),
 }
 

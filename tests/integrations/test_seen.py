@@ -9,7 +9,7 @@ import pytest
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning_models import Net, SeededLoader, StopAt, Ungated, fit
+from lightning_models import Net, StopAt, Ungated, fit
 from torch import Tensor
 
 from benchmarks.placebos import NegatedForecast
@@ -92,14 +92,6 @@ def test_the_lines_say_what_is_particular_about_a_run(
 ) -> None:
     fit(callbacks, max_steps=90)
     assert start in lines()[0] and end in lines()[-1]
-
-
-def test_a_run_that_is_resumed_after_it_fell_back_says_so(lines: Any, tmp_path: Path) -> None:
-    plugin = HybridPredict(max_overhead=0.0)
-    trainer, _ = fit([plugin], train=SeededLoader(), max_steps=40)
-    trainer.save_checkpoint(path := tmp_path / "last.ckpt")
-    fit([HybridPredict()], train=SeededLoader(), max_steps=50, ckpt_path=str(path))
-    assert lines()[-2] == f"HybridPredict {plugin.ledger.fell_back}."
 
 
 def test_the_run_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -310,6 +311,25 @@ def logged(folder: Path) -> dict[str, Any]:
     return {"heard": log.lines, **outcome(loop, records)}
 
 
+def asked(wrap: Callable[[Net], Any], late: bool) -> Callable[[Path], dict[str, Any]]:
+    """One rank asks a loop of one's own to stop; which full steps tell that it was asked.
+
+    If ``late``, measurements are read as late as those on a device.
+    """
+
+    def check(folder: Path) -> dict[str, Any]:
+        with mock.patch("hybrid_predict.state.on_host", lambda _: not late):
+            loop = Loop(wrap)
+            for _ in range(10):
+                loop.step(stop=False)
+            records = [loop.step(stop=k == 0 and processes.rank() == 1) for k in range(5)]
+            loop.engine._fall_back("told so")
+            after = [loop.step(stop=bool(k and processes.rank())).stop for k in range(2)]
+        return {"stops": [r.stop for r in records], "plain": after}
+
+    return check
+
+
 SETUPS: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
     "ddp": (ddp(static_graph=True), {}),
     "ddp, accumulation": (ddp(), {"window": 2}),
@@ -342,4 +362,6 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, moved": moved(sharded),
     "refused": refused,
     "logged": logged,
+    "ddp, asked": asked(ddp(), late=False),
+    "fsdp2, late, asked": asked(sharded, late=True),
 }
