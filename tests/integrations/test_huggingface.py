@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 from importlib.util import find_spec, module_from_spec
@@ -122,6 +123,21 @@ def test_lines_log_and_reporters_tell_of_the_run(
     assert (log.status, log.path.parent) == ("finished", tmp_path)
     assert log.rows == callback.history.rows and len(log.rows) == ledger.full_steps
     assert all(row.loss for row in log.rows)
+
+
+def test_a_loss_outside_the_model_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    model = gpt()
+    model.register_forward_hook(lambda module, inputs, output: {"cost": output["loss"]})
+    cost = lambda self, model, inputs, **_: next(iter(model(**inputs).values()))  # noqa: E731
+    monkeypatch.setattr(transformers.Trainer, "compute_loss", cost)
+    callback = HybridPredictCallback(**OPTIONS)
+    with caplog.at_level(logging.WARNING, "hybrid_predict"):
+        trained(tmp_path, callback, model)
+    told = [text for text in caplog.messages if "does not see the loss" in text]
+    assert len(told) == 1 and callback.ledger.steps == STEPS
+    assert all(row.loss is None for row in callback.history.rows)
 
 
 @pytest.fixture(scope="module")

@@ -109,16 +109,6 @@ def test_resume_is_bit_exact(tmp_path: Path, name: str) -> None:
             assert getattr(resumed.ledger, count) == getattr(callback.ledger, count)
 
 
-def test_a_longer_run_may_continue_a_shorter_one(tmp_path: Path) -> None:
-    fit([Ungated(), save_every(tmp_path, 1)], Net("none"), train=SeededLoader(), max_steps=40)
-    callback, path = Ungated(), saved(tmp_path)[12]
-    trainer, _ = fit([callback], Net("none"), train=SeededLoader(), max_steps=80,
-                     ckpt_path=str(path))  # fmt: skip
-    assert trainer.global_step == callback.ledger.steps == 80
-    reasons = [event["reason"] for event in callback.ledger.events]
-    assert any("length changed from 40 to 80" in reason for reason in reasons)
-
-
 def test_a_checkpoint_of_a_plain_run_starts_the_run_there(tmp_path: Path) -> None:
     fit([save_every(tmp_path, 20)], train=SeededLoader(), max_steps=40)
     callback = Ungated()

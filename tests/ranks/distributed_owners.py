@@ -88,25 +88,10 @@ def resumed(folder: Path) -> dict[str, Any]:
     return {"left": left, "right": right, "alike": same_bits(*groups)}
 
 
-def saved_alone(folder: Path) -> dict[str, Any]:
-    """DDP: the state that rank 0 saves while the others wait, and those of all ranks.
-
-    Without roots, which only owners keep.
-    """
-    loop = Loop(ddp(), make_config(updates={"hidden": SpectralUpdate(longest=0)}))
-    loop.train(SPOILED)
-    alone = loop.engine.state_dict() if processes.rank() == 0 else None
-    dist.barrier()
-    groups = loop.engine.state_dict()["tensors"]["groups"]
-    alike = alone is not None and same_bits(alone["tensors"]["groups"], groups)
-    return {"alike": alike, "groups": groups}
-
-
 CHECKS: dict[str, Callable[[Path], Any]] = {
     "owners, ddp": corrected(ddp()),
     "owners, fsdp2": corrected(sharded),
     "owners, fsdp2, columns, rounds": corrected(wide, together=1),
     "owners, fsdp1, rounds": corrected(fsdp1(), together=1),
     "ddp, resumed from any rank": resumed,
-    "ddp, saved alone": saved_alone,
 }

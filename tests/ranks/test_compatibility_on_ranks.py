@@ -40,7 +40,6 @@ CAUSES = {
     "`SparseAdam`": SPARSE,
     "sparse embedding gradients": SPARSE,
     "complex parameters": "FSDP expects uniform original parameter dtype",
-    "parameters without elements": "_chunk_cat expects non-empty tensor",
     "`WeightAveraging`": AVERAGES,
     "`EMAWeightAveraging`": AVERAGES,
     "`StochasticWeightAveraging`": "Tensor-likes are not close",
