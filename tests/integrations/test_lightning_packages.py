@@ -24,7 +24,18 @@ PACKAGES = {"lightning": lightning.pytorch, "pytorch_lightning": pytorch_lightni
 
 def in_a_process(code: str, *hidden: str) -> None:
     """Run code in a process in which these packages are not installed."""
-    hide = f"import sys, torch\nsys.modules |= dict.fromkeys({hidden!r})\n"
+    hide = f"""
+import sys
+from importlib.machinery import PathFinder
+class Hide(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.split(".")[0] not in {hidden!r}:
+            return super().find_spec(name, path, target)
+sys.meta_path = [Hide if finder is PathFinder else finder for finder in sys.meta_path]
+import torch
+torch.set_num_threads(1)
+"""
     path = os.pathsep.join([str(TESTS / "helpers"), str(TESTS.parent)])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", hide + code], env=environment, text=True,
@@ -59,7 +70,7 @@ from hybrid_predict import HybridPredict, MomentumPredictor
 callback = HybridPredict(predictors={{"hidden": MomentumPredictor(gated=False)}})
 import {name}
 {TRAIN.format(package=name)}
-assert sys.modules[{other!r}] is None
+assert {other!r} not in sys.modules
 """
     in_a_process(code, other)
 
