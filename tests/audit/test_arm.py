@@ -45,12 +45,6 @@ def test_trainer_has_the_length_of_its_arm(tmp_path, name):
     assert str(tmp_path) == trainer.default_root_dir
 
 
-def test_scaled_numbers_are_rounded_up_in_short_arms_only(tmp_path):
-    for name in ARMS:
-        scaled = arm(name, tmp_path, 1.1).scaled(33)
-        assert scaled == (30 if name in (SHORT, CORRECTED) else 33)
-
-
 def test_the_callback_comes_first_and_what_draws_on_the_terminal_is_left_out(tmp_path):
     given = [LearningRateMonitor(), TQDMProgressBar(), RichModelSummary()]
     trainer = arm(HYBRID, tmp_path).trainer(max_steps=9, callbacks=given)
@@ -62,10 +56,6 @@ class Spy(Net):
 
     def training_step(self, *args):
         raise AssertionError("training has begun")
-
-
-class Manual(Spy):
-    automatic_optimization = False
 
 
 def loaders():
@@ -82,11 +72,6 @@ class Stopping(Spy):
         return EarlyStopping("val_loss")
 
 
-class Endless(torch.utils.data.IterableDataset):
-    def __iter__(self):
-        return iter(torch.randn(64, 8))
-
-
 def run(model=Spy, data=None, **options):
     """Build ``make_run`` of a task of six steps, unless the options have another length."""
 
@@ -99,25 +84,10 @@ def run(model=Spy, data=None, **options):
 
 BAD_RUNS = {
     "a pair": (lambda a: (a.trainer(max_steps=6), Spy()), "make_run: expected the Trainer that"),
-    "another Trainer": (
-        lambda a: a.trainer(max_steps=6) and (L.Trainer(logger=False), Spy(), loaders()),
-        "in place of lightning.Trainer",
-    ),
-    "a single loader": (run(data=loader()), "a pair of training and validation loader"),
-    "manual optimization": (run(Manual), "expected automatic optimization"),
     "two devices": (run(accelerator="cpu", devices=2), "expected a single device"),
     "no validation loader": (run(data=(loader(), None)), "'val_loss' from a validation"),
-    "unknown length": (
-        run(data=(torch.utils.data.DataLoader(Endless(), batch_size=8), loader(2)), max_epochs=2),
-        "a known number of steps",
-    ),
-    "no batches": (run(limit_train_batches=0), "batches to train on"),
-    "no length": (lambda a: a.trainer(), "max_steps or max_epochs"),
-    "half an epoch": (run(max_epochs=2.5), "max_epochs: expected a positive integer"),
     "four epochs": (run(max_epochs=4), r"max_epochs: .*shortened to .*Set max_steps instead"),
-    "one step": (run(max_steps=1), r"max_steps: .*shortened to .*Set max_steps instead"),
     "an early end": (run(Tired, min_steps=1, max_steps=30), "a run of 30 steps, got"),
-    "a callback": (run(callbacks=[HybridPredict()]), "callbacks: expected no EarlyStopping and no"),
     "a callback of the model": (run(Stopping), "callbacks: expected no EarlyStopping"),
 }
 

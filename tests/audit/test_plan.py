@@ -4,7 +4,6 @@ import pytest
 from audit_task import Task, config
 
 from hybrid_predict.audit import plan_audit
-from hybrid_predict.ledger import duration
 from hybrid_predict.runs.evidence import ARMS, HYBRID
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
@@ -20,16 +19,3 @@ def test_plan_learns_the_length_from_a_few_steps_and_counts_finished_arms(audite
     assert plan.seconds == pytest.approx((28 + 20 + 20 + 28) * plan.seconds_per_step)
     assert {path: path.stat().st_mtime_ns for path in audited.rglob("*")} == before
     assert "12 runs: 4 arms, 3 seeds; 8 done." in str(plan)
-
-
-@pytest.mark.parametrize(
-    ("steps", "least", "short"),
-    [(40, 40, "only 0 of 13 predicted steps fit between 40 warm-up steps"), (300, 200, "")],
-)
-def test_plan_counts_the_warm_up_that_skill_needs(tmp_path, steps, least, short):
-    plan = plan_audit(Task(max_steps=steps), config(seeds=5, hybrid={}), tmp_path)
-    assert plan.full_steps[HYBRID] == least
-    ends = f"{least} to {steps}" if least < steps else f"{least}"
-    assert f"hybrid {ends}." in str(plan)
-    assert f"Training to come: at most {duration(plan.seconds)}, at" in str(plan)
-    assert short in str(plan) and ("predicted steps fit" in str(plan)) == bool(short)

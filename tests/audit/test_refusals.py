@@ -7,8 +7,7 @@ from lightning_models import Net, loader
 
 from hybrid_predict.audit import audit, plan_audit
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
-from hybrid_predict.runs.runtime import locked
+from hybrid_predict.runs.evidence import FULL, SHORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
@@ -28,17 +27,6 @@ def test_arms_of_another_audit_are_refused(audited, call, options, source, words
     assert words in str(raised.value).replace("'", "")
     assert raised.value.argument == str(audited)
     assert task.calls == []
-
-
-def test_damaged_lines_and_results_are_replaced(audited, caplog):
-    torn = (audited / "runs.jsonl").read_text()[:-9]
-    (audited / "runs.jsonl").write_text(torn)
-    (audited / "results.json").write_text("{")
-    for calls in ([(HYBRID, 1)], []):
-        task = Task()
-        assert len(audit(task, config(), audited).results["runs"]) == 8
-        assert task.calls == calls
-    assert "line 8 is not a finished run" in caplog.text
 
 
 def test_runs_of_another_version_are_refused_until_they_are_overwritten(audited):
@@ -91,8 +79,3 @@ def test_schedule_that_is_not_shortened_is_refused(tmp_path):
         audit(task, config(), tmp_path)
     assert task.calls == [(FULL, 0), (SHORT, 0)]
     assert [line["run"]["arm"] for line in kept(tmp_path)] == [FULL]
-
-
-def test_two_audits_in_one_folder_are_refused(audited):
-    with locked(audited), pytest.raises(ConfigError, match="folder: expected one that no other"):
-        audit(Task(), config(), audited)

@@ -2,13 +2,10 @@
 
 import json
 import math
-import os
-import random
 import re
 import signal
 
 import lightning as L
-import numpy as np
 import pytest
 import torch
 from audit_task import STEPS, Interrupting, Task, config, keep, kept
@@ -124,19 +121,6 @@ def test_finished_arms_are_not_trained_again_and_seeds_and_judging_may_change(fi
     assert task.calls == [(SHORT, 1)]
 
 
-def states():
-    return [
-        random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(),
-        {k: v for k, v in os.environ.items() if k.startswith("PL_")},
-    ]  # fmt: skip
-
-
-def test_random_states_are_those_of_before(tmp_path):
-    before = states()
-    audit(Task(), config(seeds=1), tmp_path)
-    assert states() == before
-
-
 class Diverging(Net):
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
@@ -211,13 +195,3 @@ def test_verdict_and_what_each_mechanism_earned(
     notes = " ".join(results["notes"])
     assert advised in notes
     assert bool(advised) == ("HybridPredict(speedup=1) for 12 full" in notes)
-
-
-def test_predicted_steps_that_were_not_made_earn_nothing():
-    """Whatever the hybrid arm gained, by full steps in their place."""
-    results, verdict = made_up(0.9, hybrid_steps=18, idle=5)
-    assert verdict.headline == "no full steps were saved, so there is no saving to prove"
-    gain = results["earned"]["predicted steps"]
-    assert (gain["n"], gain["mean"], gain["lower"], gain["idle"]) == (0, None, None, 5)
-    note = "Predicted steps: none was made, so there is no gain from them."
-    assert note in results["notes"] and note in audit_page(results, None)

@@ -3,18 +3,15 @@
 import json
 
 import pytest
-from audit_task import STEPS, Task, config, kept
+from audit_task import Task, config
 
 from hybrid_predict.audit import (
-    AuditConfig,
     AuditOutcome,
     Observer,
-    audit,
-    plan_search,
     search,
 )
 from hybrid_predict.audit.plan import most_runs
-from hybrid_predict.audit.search import WAYS, bisect, number_of_tests, search_runs
+from hybrid_predict.audit.search import search_runs
 
 SPEEDUPS = (1.5, 2.0, 3.0)
 
@@ -122,43 +119,3 @@ def test_a_search_goes_on_where_it_was_stopped(tmp_path):
     saved = json.loads((tmp_path / "search.json").read_text())
     assert saved["line"] == whole.line and saved["level"] == pytest.approx(0.05 / 4)
     assert {t["arm"] for t in saved["tried"]} == {"corrected", "hybrid"}
-
-
-def test_searches_and_audits_in_one_folder_share_their_runs(audited):
-    speedup = 4 / 3
-    task, lines = Task(), Lines()
-    chosen = config(speedups=(speedup,), speedup=speedup, seeds=1)
-    search(task, chosen, audited, observer=lines)
-    assert [name for name, _ in task.calls] == ["short", "corrected", "hybrid"]
-    assert lines.runs[0] == ("found", "full", 0)
-    assert [line["run"]["arm"] for line in kept(audited)].count("full") == 2
-    audit(task, chosen, audited)
-    assert len(task.calls) == 3
-
-
-def test_a_plan_bounds_the_runs_and_their_length():
-    task = Task()
-    plan = plan_search(task, config(speedups=(1.5, 2.0)))
-    assert task.calls == [("hybrid", 0)]
-    assert (plan.runs, plan.tests) == (2 * (1 + 2 * 4), 4)
-    longest = STEPS + 4 * (STEPS / 1.5 + STEPS)
-    assert plan.seconds == pytest.approx(2 * longest * plan.seconds_per_step)
-    assert "At most 18 runs, for 4 tests of candidates" in str(plan)
-
-
-@pytest.mark.parametrize("count", [1, 4, 7])
-def test_every_border_is_found_in_as_many_tests_as_promised(count):
-    longest = 0
-    for border in range(count + 1):
-        tested = []
-
-        def passes(k, border=border, tested=tested):
-            tested.append(k)
-            return k < border
-
-        bisect(range(count), passes)
-        assert max((k for k in tested if k < border), default=-1) == border - 1
-        assert min((k for k in tested if k >= border), default=count) == border
-        longest = max(longest, len(tested))
-    ladder = AuditConfig(speedups=[2.0 + k for k in range(count)])
-    assert number_of_tests(ladder) == len(WAYS) * longest

@@ -35,23 +35,17 @@ def scattered(short, hybrid, noise, steps=1200):
 
 CASES = {
     "equal to full": (seeds(), {}, VERIFIED, "verified saving at equal quality: 33 % fewer"),
-    "keeps 75 %": (seeds(hybrid=1.05), {}, NO_SAVING, "inferior"),
     "within the margin": (seeds(hybrid=1.05), {"margin": 0.1}, VERIFIED, "verified"),
-    "beyond the margin": (seeds(hybrid=1.05), {"margin": 0.03}, NO_SAVING, "inferior"),
     "short better than full": (seeds(short=0.9), {}, NO_SAVING, "simply shorten the run"),
     "no gain over short": (
         scattered(1.06, 1.05, (10, 1)), {"margin": 0.1}, UNDECIDED, "is better than its control"
     ),
-    "short and full alike": (scattered(1.01, 1.0, (5, -5)), {}, UNDECIDED, "not enough seeds"),
     "nothing saved": (seeds(steps=1790.0), {}, NO_SAVING, "no full steps were saved"),
     "a plain run of 95 % within the margin": (
         plain(1710.0), {"margin": 0.1}, NO_SAVING, "plain training of as many"
     ),
     "hybrid diverged": (seeds(hybrid=math.nan), {}, NO_SAVING, "hybrid arm has no finite"),
-    "full diverged": (seeds(full=math.nan, hybrid=math.nan), {}, UNDECIDED, "full arm has no"),
     "4 seeds": (seeds(noise=NOISE[:4]), {}, UNDECIDED, "hint from 4 seeds: 33 % fewer"),
-    "no seed": ([], {}, UNDECIDED, "nothing to compare yet"),
-    "no variance": (seeds(noise=[0.0] * 5), {}, VERIFIED, "val_loss differs by +0 ± 0"),
 }  # fmt: skip
 
 
@@ -64,11 +58,6 @@ def test_outcome_whether_less_or_more_is_better(paired, options, outcome, words)
     turned = [replace(s, full=-s.full, short=-s.short, hybrid=-s.hybrid) for s in paired]
     more = judge_audit(turned, AuditConfig(**options, mode="max"))
     assert (more.outcome, more.contrast) == (verdict.outcome, verdict.contrast)
-
-
-def test_reported_difference_has_the_sign_of_the_metric():
-    verdict = judge_audit(seeds(0.9, 0.7, 0.91), AuditConfig(mode="max"))
-    assert "val_loss differs by +0.01 ±" in verdict.headline
 
 
 @pytest.mark.parametrize(("alpha", "margin"), [(0.05, None), (0.3, 0.03)])
@@ -115,16 +104,8 @@ def test_control_is_plain_training_of_the_hybrid_arms_full_steps(steps, way, con
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        ("metric", ""), ("mode", "lower"), ("seeds", 0), ("seeds", 2.0),
-        ("speedup", 1.0), ("speedup", math.inf), ("margin", 0.0),
-        ("margin", math.nan), ("retain", 0.0), ("retain", 1.1), ("alpha", 0.5), ("alpha", 0),
-        ("hybrid", {"speedup": 2.0}), ("hybrid", {"full_steps": 2}),
-        ("hybrid", {"predictors": {}}), ("hybrid", {"perod": 2}), ("hybrid", 3),
-        ("scaled", "model.steps"),
-        ("speedups", ()), ("speedups", (2.0, 1.5)), ("speedups", (1.0, 2.0)),
-        ("speedups", (1.5, 1.5)), ("speedups", 2.0),
-        ("speedups", ("auto", 2.0)), ("controls", {"full": {"key": 1}}),
-        ("controls", {"a/b": {"key": 1}}), ("controls.a", {"a": {}}), ("controls.a", {"a": 3}),
+        ("mode", "lower"), ("speedup", 1.0), ("margin", math.nan), ("hybrid", {"perod": 2}),
+        ("speedups", (2.0, 1.5)), ("controls", {"full": {"key": 1}}), ("controls.a", {"a": 3}),
     ],
 )  # fmt: skip
 def test_bad_configuration_is_refused_by_name(argument, value):

@@ -147,35 +147,16 @@ def test_failure_of_the_model_is_shown_and_is_not_taken_for_an_outcome(work, cap
     assert "Traceback" in err and "the model is broken" in err
 
 
-def test_model_that_leaves_the_process_is_not_taken_for_an_outcome(work, refused):
-    bad = MODULE.replace("return self.loss(batch)\n", "import sys; sys.exit(0)\n", 1)
-    (work / "lines.py").write_text(bad)
-    line = "hybrid-predict: error: the model's own code raised SystemExit(0)."
-    assert refused("audit", write(FILE)) == line
-
-
 def with_trainer(**options):
     return {**FILE, "trainer": {"max_steps": 18, **options}}
 
 
-LOGGER = {"class_path": "lightning.pytorch.loggers.CSVLoger"}
 STOPPING = {"class_path": "EarlyStopping", "init_args": {"monitr": "x"}}
 
 BAD_FILES = {
-    "no YAML": ("a: [", "while parsing a flow node"),
-    "text": ("just text", "Unexpected config: just text"),
     "a section": ({**FILE, "trainers": {"a": 1}}, "trainers"),
-    "an option": (with_audit(retian=0.9), "does not accept option 'retian'"),
-    "a long number": (with_audit(speedup=10**400), "audit.speedup"),
-    "speedup": (with_audit(speedup="fast"), 'Parser key "audit.speedup"'),
     "a kind": (with_audit(hybrid={"updates": {"hiden": "spectral"}}), "Did you mean hidden?"),
-    "controls": (with_audit(controls={"a": {"model.init_args.size": 3}}), "a key of the file"),
     "a class": ({**FILE, "model": {"class_path": "lines.Lin"}}, "no attribute 'Lin'"),
-    "an argument": (
-        {**FILE, "model": {"class_path": "lines.Line", "init_args": {"size": 3}}},
-        'Parser key "model"',
-    ),
-    "no length": ({**FILE, "trainer": {"accelerator": "cpu"}}, "max_steps or max_epochs"),
     "a callback": (with_trainer(callbacks=[STOPPING]), "Option 'monitr' is not accepted"),
 }
 

@@ -1,6 +1,5 @@
 """``hybrid-predict doctor``: what is installed, and what works with a Trainer and a model."""
 
-import re
 import sys
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 
 from hybrid_predict import cli
 from hybrid_predict.cli import doctor
-from hybrid_predict.policy import budget
 
 pytest.importorskip("lightning")
 
@@ -46,42 +44,14 @@ def build(model=Line, **options):
 def quiet(batches=1.0):
     return build(logger=False, limit_train_batches=batches)
 
-class Wide(Line):
-    def __init__(self):
-        super().__init__()
-        self.net = torch.nn.Sequential(
-            torch.nn.Linear(256, 256), torch.nn.Tanh(), torch.nn.Linear(256, 256),
-            torch.nn.Tanh(), torch.nn.Linear(256, 1),
-        )
-
-    def train_dataloader(self):
-        return DataLoader(TensorDataset(torch.randn(32, 256)), batch_size=8)
-
-def wide():
-    return build(Wide, logger=False)
-
 def monitored():
     from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
     watching = [LearningRateMonitor(), EarlyStopping("nothing", check_on_train_epoch_end=True)]
     saving = ModelCheckpoint("kept", every_n_train_steps=1)
     return build(callbacks=[*watching, saving])
 
-def empty():
-    return build(logger=False, limit_train_batches=0)
-
-
 def refused():
     return build(Twice, logger=False)
-
-def nothing():
-    return None
-
-
-def probing():
-    trainer, model = build(logger=False)
-    for layer in model.net[:3]:
-        layer.requires_grad_(False)
-    return trainer, model
 """
 
 FILE = """
@@ -156,33 +126,10 @@ def test_a_file_is_examined_with_its_own_settings(examine):
     ("name", "status", "words"),
     [
         ("monitored", 0, "works yes"),
-        ("empty", doctor.REFUSED, "Training did not start"),
         ("refused", doctor.REFUSED, "works no. optimizer: expected"),
-        ("probing", doctor.REFUSED, "would be plain training: there is nothing to predict"),
     ],
 )
 def test_what_works_and_what_does_not_is_shown_with_its_reason(work, examine, name, status, words):
     ended, out = examine(f"threads_of_mine:{name}")
     assert ended == status and words in out
     assert not (work / "kept").exists()  # the checkpoint of a callback
-
-
-def test_a_budget_that_refuses_corrections_is_shown_with_what_to_type(work, monkeypatch, examine):
-    monkeypatch.setattr(budget, "SMALLEST_STEP", 0.0)
-    status, out = examine("threads_of_mine:wide")
-    assert status == doctor.REFUSED
-    assert out.count("batches are too small") == 1
-    assert "works no, the run would be plain training: batches are too small" in out
-    assert "none is of a kind" not in out and "paste" not in out
-    assert re.search(r"; set batches of at least [\d,]+ samples \(now 8\), or max_overhead=", out)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("threads_of_mine:biuld", "has no attribute 'biuld'"),
-        ("threads_of_mine:nothing", "returns trainer, model"),
-    ],
-)
-def test_what_cannot_be_built_is_refused_in_one_line(refused, name, words):
-    assert words in refused("doctor", name)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from compatibility.rows import row
-from compatibility.subject import EPOCHS, STEPS, cosine, follows, refuses, train, warned
+from compatibility.subject import EPOCHS, STEPS, cosine, follows, refuses, train
 
 
 class Stream(IterableDataset[Any]):
@@ -54,23 +54,3 @@ def stateful(folder: Path) -> None:
     data = SeededLoader(length=6)
     train(cosine(), train=data, max_epochs=6).sound()
     assert (data.epoch, data.position) == (6, 0)
-
-
-class TakesIterator(Net):
-    """A training step that fetches its batch itself."""
-
-    def training_step(self, dataloader_iter: Any) -> Tensor:  # type: ignore[override]
-        batch, batch_idx, _ = next(dataloader_iter)
-        return super().training_step(batch, batch_idx)
-
-    def log(self, *args: Any, **kwargs: Any) -> None:
-        super().log(*args, **{**kwargs, "batch_size": 16})
-
-
-@row("`training_step(self, dataloader_iter)`")
-def takes_iterator(folder: Path) -> None:
-    with warned("dataloader_iter"):
-        follows(TakesIterator)
-        by_epochs = follows(TakesIterator, enable_progress_bar=True, **EPOCHS)
-    assert by_epochs.trainer.current_epoch == 6
-    assert by_epochs.model.batches == 24

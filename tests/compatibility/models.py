@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.callbacks import BackboneFinetuning, Callback
 from lightning_models import Recorded, fit, same, weights
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from compatibility.rows import row
@@ -133,58 +133,12 @@ def batch_norm(folder: Path) -> None:
     train(Subject(), plugin=every_kind()).sound()
 
 
-class Excited(nn.Module):
-    """A residual block whose channels are weighed by what is in them."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv1d(width, width, 3, padding=1), nn.GroupNorm(2, width), nn.Mish(),
-            nn.Conv1d(width, width, 3, padding=1), nn.GroupNorm(2, width),
-        )  # fmt: skip
-        self.squeeze = nn.Sequential(
-            nn.AdaptiveAvgPool1d(1), nn.Conv1d(width, 4, 1), nn.Mish(), nn.Conv1d(4, width, 1),
-            nn.Sigmoid(),
-        )  # fmt: skip
-        self.end = nn.Mish()
-
-    def forward(self, x: Tensor) -> Tensor:
-        change = self.body(x)
-        return self.end(x + self.squeeze(change) * change)
-
-
-@row("squeeze-excitation residual net, `GroupNorm`, `Mish`")
-def squeeze_excitation(folder: Path) -> None:
-    body = nn.Sequential(
-        nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 8, 3, padding=1), Excited(8), Excited(8),
-        nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 1),
-    )  # fmt: skip
-    gates = [f"{k}.squeeze.{j}.weight" for k in (2, 3) for j in (1, 3)]
-    inner = [f"{k}.body.{j}.weight" for k in (2, 3) for j in (0, 3)]
-    predicts(body, "1.weight", *inner, *gates)
-
-
 @row("`spectral_norm`")
 def spectral_norm(folder: Path) -> None:
     body = mlp()
     body[2] = parametrizations.spectral_norm(body[2])
     run = train(Subject(body)).sound()
     assert "net.2.parametrizations.weight.original" in run.predicted
-
-
-class Symmetric(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.triu() + x.triu(1).mT
-
-
-@row("parametrizations")
-def parametrized(folder: Path) -> None:
-    body = mlp()
-    parametrize.register_parametrization(body[2], "weight", Symmetric())
-    body[0] = parametrizations.weight_norm(body[0])
-    run = train(Subject(body)).sound()
-    assert "net.2.parametrizations.weight.original" in run.predicted
-    assert torch.equal(body[2].weight, body[2].weight.mT)
 
 
 def lazy() -> nn.Module:
@@ -236,22 +190,6 @@ def complex_parameters(folder: Path) -> None:
     run = train(Subject(Complex()), plugin=every_kind()).sound()
     assert "net.mix" not in run.predicted
     assert "net.out.2.weight" in run.predicted
-
-
-@row("parameters without elements")
-def empty(folder: Path) -> None:
-    class WithEmpty(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.none = mlp(), nn.Linear(8, 1)
-            self.none.weight = nn.Parameter(torch.empty(0, 8))
-            self.none.bias = nn.Parameter(torch.empty(0))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.body(x) + self.none(x).sum(1, keepdim=True)
-
-    predicts(WithEmpty(), "body.0.weight", "body.2.weight")
-    train(Subject(WithEmpty()), plugin=every_kind()).sound()
 
 
 @row("parameters without gradient")

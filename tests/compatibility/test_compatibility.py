@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
-from lightning_models import SeededLoader, Ungated, fit, loader, same, weights
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning_models import SeededLoader, Ungated, fit, same, weights
 from torch.optim import lr_scheduler, swa_utils
 
 from compatibility import loaders, loops, manual, models, optimizers, precision, savers, schedulers
-from compatibility.loops import Tuned
 from compatibility.manual import Gan
 from compatibility.rows import CHECKS
 from hybrid_predict import HybridPredict
@@ -78,15 +77,3 @@ def test_a_gan_resumes_bit_for_bit(tmp_path: Path) -> None:
         assert resumed.ledger.full_steps == plugin.ledger.full_steps == 24
         rates = [[o.param_groups[0]["lr"] for o in m.trainer.optimizers] for m in (model, again)]
         assert rates[0] == rates[1]
-
-
-def test_a_tuner_in_a_second_fit_does_not_bring_the_first_clock_back(tmp_path: Path) -> None:
-    finder = LearningRateFinder(num_training_steps=8, early_stop_threshold=None)
-    plugin, model = Ungated(), Tuned()
-    trainer, _ = fit([plugin, finder], model, max_epochs=2, default_root_dir=tmp_path,
-                     limit_train_batches=12)  # fmt: skip
-    assert (plugin.ledger.full_steps, plugin.ledger.steps) == (16, 24)
-    trainer.fit_loop.max_epochs = 5
-    trainer.fit(model, val_dataloaders=loader(2))
-    assert trainer.global_step == 60
-    assert (plugin.ledger.full_steps, plugin.ledger.steps) == (24, 36)

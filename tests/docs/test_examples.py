@@ -93,7 +93,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
 """What has to be true of what ``main`` returns."""
 
 ELSEWHERE = {"ddp", "elastic", "fsdp2", "several_devices", "lightning_cli"}
-"""Run in processes of their own, below; `elastic` in ``tests/ranks``."""
+"""Run in processes of their own, below."""
 
 ADVICE = (
     "ignore:The number of training batches",
@@ -115,7 +115,7 @@ def test_an_example_of_a_feature_shows_it(name: str) -> None:
 
 
 def run(*command: str, cwd: Path) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     done = subprocess.run(
         [sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True
     )
@@ -208,3 +208,17 @@ def test_every_example_is_run_and_says_what_to_look_at() -> None:
     for path in [EXAMPLES / "base.py", *(p for n, p in files.items() if n not in SHARED)]:
         docstring = example(path).__doc__ or ""
         assert "\n\nLook at: " in docstring and "\n\nRun " in docstring
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@NEEDS_GLOO
+def test_a_job_goes_on_after_a_lost_process(tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    restarts = ("--max-restarts=1", "--monitor-interval=0.1")
+    printed = run(
+        *launcher, *restarts, str(FEATURES / "elastic.py"), str(tmp_path), "50", cwd=tmp_path
+    )
+    assert "attempt 0 begins after 0 full steps" in printed
+    assert "attempt 1 begins after 40 full steps" in printed
+    assert "done: 100 full + 50 predicted = 150 steps" in printed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import os
 import pkgutil
 import re
@@ -90,12 +91,16 @@ def test_pages_stand_in_the_navigation() -> None:
     assert navigated() == set(PAGES)
 
 
-def test_the_figure_is_what_its_script_draws(tmp_path: Path) -> None:
-    script, target = DOCS / "figures" / "steps.py", tmp_path / "steps.svg"
-    subprocess.run([sys.executable, str(script), str(target)], check=True)
-    committed = script.with_suffix(".svg").read_text()
-    words = re.compile(r"<text[^>]*>([^<]+)</text>")
-    assert words.findall(committed) == words.findall(target.read_text()) != []
+def test_the_notebook_is_committed_as_it_ran() -> None:
+    nbformat = pytest.importorskip("nbformat")
+    content = json.loads((DOCS / "notebook.ipynb").read_text(encoding="utf-8"))
+    nbformat.validate(nbformat.from_dict(content))
+    code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert "site-packages" not in json.dumps([cell["outputs"] for cell in code])
+    assert not [o for o in outputs if o["output_type"] == "error"]
+    assert sum(o.get("name") == "stdout" for o in outputs) == 4
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ EVERYWHERE: dict[str, Callable[[], Any]] = {}
 SCHEDULES: dict[str, Callable[[torch.optim.Optimizer, int], Any]] = {
     "step": lambda o, n: lr_scheduler.StepLR(o, 7, gamma=0.5),
     "cosine": lambda o, n: lr_scheduler.CosineAnnealingLR(o, n),
-    "onecycle": lambda o, n: lr_scheduler.OneCycleLR(o, 1e-2, total_steps=n),
 }
 
 
@@ -104,12 +103,6 @@ class AnyNet:
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
         if self.schedule == "none":
             return optimizer
-        if self.schedule == "plateau":
-            plateau = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
-            return {
-                "optimizer": optimizer,
-                "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"},
-            }
         steps = int(self.trainer.estimated_stepping_batches)
         length = steps if self.interval == "step" else max(6, self.trainer.max_epochs or 0)
         scheduler = SCHEDULES[self.schedule](optimizer, length)

@@ -1,12 +1,10 @@
 """The callback shows the graphs of a Lightning run's losses before their backward passes."""
 
 import lightning.pytorch as pl
-import pytest
 import torch
 from kind_cases import CountDecoder, rows
 from lightning_models import StopAt, fit, weights
 
-from compatibility.manual import Gan
 from hybrid_predict import HybridPredict
 
 
@@ -45,17 +43,3 @@ def test_the_first_correction_knows_the_heads():
     corrected = {name for name in plain if not torch.equal(plain[name], hybrid[name])}
     assert corrected == {"net.px_decoder.0.weight", "net.px_decoder.2.weight"}
     assert callback.ledger.events == []
-
-
-class PlainBackward(Gan):
-    def manual_backward(self, loss, *args, **kwargs):
-        loss.backward()
-
-
-@pytest.mark.parametrize("model", [Gan, PlainBackward])
-def test_each_optimizer_of_manual_optimization_shows_its_own_loss(model):
-    callback = HybridPredict(speedup=1, max_overhead=100.0)
-    fit([callback], model(), max_steps=6)
-    assert heads(callback) == {"net.4.weight", "critic.4.weight"}
-    undecided = "decided by names and shapes" in str(callback.ledger.events)
-    assert undecided is (model is PlainBackward)

@@ -75,17 +75,6 @@ assert {other!r} not in sys.modules
     in_a_process(code, other)
 
 
-@pytest.mark.slow
-def test_where_both_are_installed_messages_stay_with_the_one_in_use() -> None:
-    code = """
-import pytorch_lightning
-from hybrid_predict import HybridPredict
-from lightning_utilities.core import rank_zero
-assert rank_zero.log.name.startswith("pytorch_lightning")
-"""
-    in_a_process(code)
-
-
 def test_where_neither_is_installed_the_extra_is_named() -> None:
     code = """
 from hybrid_predict.errors import MissingExtraError

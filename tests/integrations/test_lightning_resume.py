@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from lightning_models import Net, SeededLoader, StopAt, Ungated, fit, loader, same, weights
+from lightning_models import Net, SeededLoader, StopAt, Ungated, fit, same, weights
 from loops import hurry
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -77,10 +77,9 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
         {"speedup": "auto", "predictors": EVERY_KIND.predictors},
         {**STEPS, "accumulate_grad_batches": 2}, 1,
     ),
-    "validations": ({"speedup": 2.0}, {**GROWS, "max_epochs": 5, "val_check_interval": 0.4}, 1),
-    "epochs that differ": ({}, {**GROWS, "max_epochs": 5}, 1),
-    # Six epochs as long as the first are shorter than max_steps; six later ones are not.
-    "both bounds": ({}, {**GROWS, "max_epochs": 6, "max_steps": 40}, 1),
+    "epochs that differ": (
+        {"speedup": 2.0}, {**GROWS, "max_epochs": 5, "val_check_interval": 0.4}, 1,
+    ),
 }  # fmt: skip
 """Options, those of the Trainer, and steps between checkpoints."""
 
@@ -108,16 +107,6 @@ def test_resume_is_bit_exact(tmp_path: Path, name: str) -> None:
         assert same(weights(again), weights(model)), path.name
         for count in ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps"):
             assert getattr(resumed.ledger, count) == getattr(callback.ledger, count)
-
-
-def test_a_longer_run_may_continue_a_shorter_one(tmp_path: Path) -> None:
-    fit([Ungated(), save_every(tmp_path, 1)], Net("none"), train=SeededLoader(), max_steps=40)
-    callback, path = Ungated(), saved(tmp_path)[12]
-    trainer, _ = fit([callback], Net("none"), train=SeededLoader(), max_steps=80,
-                     ckpt_path=str(path))  # fmt: skip
-    assert trainer.global_step == callback.ledger.steps == 80
-    reasons = [event["reason"] for event in callback.ledger.events]
-    assert any("length changed from 40 to 80" in reason for reason in reasons)
 
 
 def test_a_checkpoint_of_a_plain_run_starts_the_run_there(tmp_path: Path) -> None:
@@ -190,15 +179,3 @@ def test_resume_from_the_end_of_an_epoch_is_bit_exact(
     final = weights(run("whole"))
     for path in saved(tmp_path / "whole")[:-1]:
         assert same(weights(run("resumed", ckpt_path=str(path), seed=9)), final), path.name
-
-
-def test_a_checkpoint_loaded_for_validation_does_not_rewind_the_next_fit(tmp_path: Path) -> None:
-    callback = Ungated()
-    trainer, model = fit([callback, save_every(tmp_path, 20)], max_steps=40)
-    state = weights(model)
-    trainer.validate(model, loader(2), ckpt_path=str(saved(tmp_path)[0]), verbose=False)
-    model.load_state_dict(state)
-    trainer.fit_loop.epoch_loop.max_steps = 70
-    trainer.fit(model, loader(), loader(2))
-    assert trainer.global_step == 70
-    assert callback.ledger.steps == 30

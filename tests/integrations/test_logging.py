@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
-from lightning_models import Net, StopAt, Ungated, fit
+from lightning_models import Net, Ungated, fit
 
 from hybrid_predict import SavingsLedger
-from hybrid_predict.integrations.reporter import NOTE, numbers
+from hybrid_predict.integrations.reporter import NOTE
 
 COURSE = {
     "steps", "full_steps", "corrected_steps", "predicted_steps", "saved_steps_fraction",
@@ -54,16 +54,6 @@ def test_csv_logger_gets_a_row_per_logging_interval_and_one_at_the_end(tmp_path:
     for name in ("full_steps", "steps", "corrected_steps", "predicted_steps"):
         assert float(rows[-1][name]) == getattr(callback.ledger, name)
     assert "hybrid_predict/speedup" in Path(logger.log_dir, "hparams.yaml").read_text()
-
-
-def test_what_is_not_known_or_has_not_happened_makes_no_chart() -> None:
-    skills = {"hidden": {"length": 0.5, "advance": 0.7}}
-    ledger = SavingsLedger(full_steps=4, steps=5, predicted_steps=1, skill=0.25, skills=skills)
-    assert {plain(name): value for name, value in numbers(ledger).items()} == {
-        "full_steps": 4.0, "steps": 5.0, "predicted_steps": 1.0, "skill": 0.25,
-        "saved_steps_fraction": pytest.approx(0.2), "predicted_per_full_step": 0.25,
-        "hidden.length": 0.5, "hidden.advance": 0.7,
-    }  # fmt: skip
 
 
 def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
@@ -114,19 +104,3 @@ def test_a_run_that_failed_has_its_parameters_and_a_status_in_mlflow(mlflow: Any
     assert run.info.status == "FAILED"
     assert run.data.tags["hybrid_predict.status"] == "failed: ValueError: no such image"
     assert run.data.params["hybrid_predict/speedup"] == "1.5"
-
-
-def test_a_second_fit_into_the_same_run_is_recorded_and_a_description_of_the_user_stays(
-    mlflow: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """MLflow does not change parameters: those of the first training stay, with a warning."""
-    logger, run = mlflow(), lambda: logger.experiment.get_run(logger.run_id).data
-    for steps, speedup in ((20, 1.5), (30, 2.0)):
-        callback = Ungated(speedup)
-        fit([callback, StopAt(12)], max_steps=steps, logger=logger)
-        assert run().tags[NOTE].startswith(f"**HybridPredict:** {callback.ledger}.")
-    assert run().params["hybrid_predict/speedup"] == "1.5"
-    assert caplog.text.count("could not record the run in MLFlowLogger") == 1
-    logger.experiment.set_tag(logger.run_id, NOTE, "the user's own")
-    fit([Ungated()], max_steps=6, logger=logger)
-    assert run().tags[NOTE] == "the user's own"

@@ -9,7 +9,7 @@ import pytest
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning_models import Net, SeededLoader, StopAt, Ungated, fit
+from lightning_models import Net, Ungated, fit
 from torch import Tensor
 
 from benchmarks.placebos import NegatedForecast
@@ -79,27 +79,18 @@ def test_one_line_at_the_start_and_one_at_the_end(lines: Any) -> None:
     ("callbacks", "start", "end"),
     [
         ([HybridPredict(speedup="auto")], "plan auto, at least", ": 90 full + 0 predicted = 90"),
-        ([Ungated(), StopAt(6)], "plan 60 full", "HybridPredict stopped after 6 full + "),
         ([HybridPredict(predictors={"hidden": NegatedForecast()}, max_overhead=100)], "plan ",
          "; no predicted steps while forecasts have not shown enough skill."),
         ([HybridPredict(max_overhead=0.0)], "fell back to plain training: max_overhead allows",
          "; fell back to plain training: "),
     ],
-    ids=["auto", "stopped", "without skill", "no budget"],
+    ids=["auto", "without skill", "no budget"],
 )  # fmt: skip
 def test_the_lines_say_what_is_particular_about_a_run(
     callbacks: Any, start: str, end: str, lines: Any
 ) -> None:
     fit(callbacks, max_steps=90)
     assert start in lines()[0] and end in lines()[-1]
-
-
-def test_a_run_that_is_resumed_after_it_fell_back_says_so(lines: Any, tmp_path: Path) -> None:
-    plugin = HybridPredict(max_overhead=0.0)
-    trainer, _ = fit([plugin], train=SeededLoader(), max_steps=40)
-    trainer.save_checkpoint(path := tmp_path / "last.ckpt")
-    fit([HybridPredict()], train=SeededLoader(), max_steps=50, ckpt_path=str(path))
-    assert lines()[-2] == f"HybridPredict {plugin.ledger.fell_back}."
 
 
 def test_the_run_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None:

@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
-from lightning_models import EVERYWHERE, Net, fit
+from lightning_models import EVERYWHERE, Net
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from compatibility import test_compatibility as single
-from compatibility.models import unfreezing
-from hybrid_predict.ranks import processes
 
 STRATEGIES = ("ddp", "fsdp2")
 
@@ -75,16 +72,6 @@ def _row(strategy: str, name: str, folder: Path) -> str:
     return outcome if isinstance(outcome, str) else "works"
 
 
-def _unfrozen(folder: Path) -> bool:
-    """Whether ranks stay alike without the plug-in if DDP has wrapped frozen layers."""
-    callback, model = unfreezing()
-    with _trained_by("ddp", partly=False):
-        fit([callback], model, max_epochs=6, limit_train_batches=6)
-    first, second = processes.gather(model.net[0].weight.detach())
-    return torch.equal(first, second)
-
-
 CHECKS: dict[str, Callable[[Path], Any]] = {
     **{f"{s}: {name}": partial(_row, s, name) for s in STRATEGIES for name in single.CHECKS},
-    "plain, unfrozen": _unfrozen,
 }

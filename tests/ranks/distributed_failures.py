@@ -1,4 +1,4 @@
-"""What two ranks do when one fails; by ``launcher.launch``, for ``test_rank_failures``."""
+"""What two ranks do when one fails; by ``launcher.launch``, for ``test_distributed``."""
 
 from __future__ import annotations
 

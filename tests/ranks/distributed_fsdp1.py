@@ -25,7 +25,6 @@ from distributed_loops import (
     Loop,
     Net,
     make_config,
-    moved,
     spoiled,
     trained,
 )
@@ -98,7 +97,6 @@ SETUPS: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
 CHECKS: dict[str, Callable[[Path], Any]] = {
     **{name: trained(wrap, **options) for name, (wrap, options) in SETUPS.items()},
     "fsdp1, spoiled shard": spoiled(fsdp1(), SHARD),
-    "fsdp1, gradients, moved": moved(fsdp1(ShardingStrategy.SHARD_GRAD_OP)),
     "fsdp1, resumed": resumed("fsdp1", fsdp1()),
     "fsdp1, saved inside a step": saved_inside,
     "fsdp1, refused": refused,

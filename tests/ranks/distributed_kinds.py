@@ -55,7 +55,6 @@ def kinds(wrap: Callable[[Any], Any], told: int) -> Callable[[Path], tuple[list[
 
 CHECKS = {
     "ddp, kinds of the first rank": kinds(DistributedDataParallel, 1),
-    "ddp, kinds without a graph": kinds(DistributedDataParallel, 0),
     "fsdp2, kinds": kinds(sharded, 2),
     "fsdp1, kinds": kinds(wrapped, 2),
 }

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -23,7 +24,6 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from faulty import Log
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate, StepRecord
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.ranks import processes, shards
@@ -253,32 +253,6 @@ def spoiled(
     return check
 
 
-def moved(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, bool]]:
-    """Whether a forward pass sees predicted steps, and leaving the step undoes them."""
-
-    def check(folder: Path) -> dict[str, bool]:
-        loop = Loop(wrap)
-        loop.train(SPOILED)
-        before = loop.weights()
-        with torch.no_grad():
-            loop.loss()  # leaves whole copies behind
-        loop.engine.before_step()
-        net = build()
-        predicted = loop.weights()
-        net.load_state_dict(predicted)
-        x = batch(99)
-        with torch.no_grad():
-            seen, expected = loop.model(x), net(x)
-        loop.engine.detach()
-        return {
-            "moved": not torch.equal(predicted["middle.weight"], before["middle.weight"]),
-            "seen": torch.allclose(seen, expected, atol=1e-6),
-            "undone": same_bits(loop.weights(), before),
-        }
-
-    return check
-
-
 def refused(folder: Path) -> dict[str, str]:
     """What set-ups that cannot work are told, on this rank."""
 
@@ -299,15 +273,23 @@ def refused(folder: Path) -> dict[str, str]:
     return told
 
 
-def logged(folder: Path) -> dict[str, Any]:
-    """What is logged when the loss of one rank rises until the engine falls back."""
-    with Log() as log:
-        loop = Loop(ddp(), make_config(total_steps=200, warmup_steps=12))
-        records = loop.train(STEPS)
-        while not loop.engine._state.plain:
-            records.append(loop.step(Spoil(offset=1.2)))
-        records += loop.train(3)
-    return {"heard": log.lines, **outcome(loop, records)}
+def asked(wrap: Callable[[Net], Any], late: bool) -> Callable[[Path], dict[str, Any]]:
+    """One rank asks a loop of one's own to stop; which full steps tell that it was asked.
+
+    If ``late``, measurements are read as late as those on a device.
+    """
+
+    def check(folder: Path) -> dict[str, Any]:
+        with mock.patch("hybrid_predict.state.on_host", lambda _: not late):
+            loop = Loop(wrap)
+            for _ in range(10):
+                loop.step(stop=False)
+            records = [loop.step(stop=k == 0 and processes.rank() == 1) for k in range(5)]
+            loop.engine._fall_back("told so")
+            after = [loop.step(stop=bool(k and processes.rank())).stop for k in range(2)]
+        return {"stops": [r.stop for r in records], "plain": after}
+
+    return check
 
 
 SETUPS: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
@@ -339,7 +321,7 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     **{name: trained(wrap, **options) for name, (wrap, options) in SETUPS.items()},
     **GRADIENTS,
     **LOSSES,
-    "fsdp2, moved": moved(sharded),
     "refused": refused,
-    "logged": logged,
+    "ddp, asked": asked(ddp(), late=False),
+    "fsdp2, late, asked": asked(sharded, late=True),
 }

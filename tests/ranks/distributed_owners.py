@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pytest
 import torch
 import torch.distributed as dist
 from loops import same_bits
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from distributed_fsdp1 import fsdp1
 from distributed_loops import (
-    FEW,
     SPOILED,
     Loop,
     Net,
@@ -90,51 +88,10 @@ def resumed(folder: Path) -> dict[str, Any]:
     return {"left": left, "right": right, "alike": same_bits(*groups)}
 
 
-def saved_alone(folder: Path) -> dict[str, Any]:
-    """DDP: the state that rank 0 saves while the others wait, and those of all ranks.
-
-    Without roots, which only owners keep.
-    """
-    loop = Loop(ddp(), make_config(updates={"hidden": SpectralUpdate(longest=0)}))
-    loop.train(SPOILED)
-    alone = loop.engine.state_dict() if processes.rank() == 0 else None
-    dist.barrier()
-    groups = loop.engine.state_dict()["tensors"]["groups"]
-    alike = alone is not None and same_bits(alone["tensors"]["groups"], groups)
-    return {"alike": alike, "groups": groups}
-
-
-def unequal(folder: Path) -> str:
-    """What is said about matrices that are not the same on all ranks."""
-    loop = Loop()
-    with torch.no_grad():
-        loop.model.middle.weight += processes.rank()
-    with pytest.raises(RuntimeError) as caught:
-        loop.step()
-    return str(caught.value)
-
-
-def in_turns(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, Any]]:
-    """When matrices are corrected where the budget does not allow it in every full step."""
-
-    def check(folder: Path) -> dict[str, Any]:
-        loop = Loop(wrap, make_config(max_overhead=FEW))
-        found = outcome(loop, loop.train(SPOILED))
-        (kept,) = (group for group in loop.engine._state.groups if group.treatment.update)
-        period, turns = loop.engine._state.groups.period, list(kept._turns)
-        return {"period": period, "turns": turns, "owners": kept.memory.owners, **found}
-
-    return check
-
-
 CHECKS: dict[str, Callable[[Path], Any]] = {
     "owners, ddp": corrected(ddp()),
     "owners, fsdp2": corrected(sharded),
     "owners, fsdp2, columns, rounds": corrected(wide, together=1),
     "owners, fsdp1, rounds": corrected(fsdp1(), together=1),
-    "turns, ddp": in_turns(ddp()),
-    "turns, fsdp2": in_turns(sharded),
     "ddp, resumed from any rank": resumed,
-    "ddp, saved alone": saved_alone,
-    "unequal": unequal,
 }

@@ -55,12 +55,10 @@ def resumed(
         again.load(torch.load(folder / f"{name}-{processes.rank()}.pt")["parts"])
         again.engine.load_state_dict(torch.load(folder / f"{name}-0.pt")["engine"])
         again.taken = loop.taken
-        carries = [copy.deepcopy(x.engine._state.groups.carries) for x in (loop, again)]
         left, right = outcome(loop, loop.train(8)), outcome(again, again.train(8))
         return {
             "left": left,
             "right": right,
-            "carries": carries,
             "refused": [refusal(again, folder / f"{name}-1.pt"), refusal(again, None)],
         }
 

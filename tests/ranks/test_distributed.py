@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,12 +55,6 @@ def test_ranks_end_with_the_same_weights_decisions_and_ledger(results: Results, 
 @pytest.mark.parametrize("name", ["ddp, kinds of the first rank", "fsdp2, kinds", "fsdp1, kinds"])
 def test_every_rank_has_the_kinds_of_the_first_one_s_graph(results: Results, name: str) -> None:
     assert results[name] == [(["px_r", "px_scale_decoder.0.weight"], [])] * 2
-
-
-def test_every_rank_says_that_no_graph_was_seen(results: Results) -> None:
-    for heads, reasons in results["ddp, kinds without a graph"]:
-        assert heads == ["px_scale_decoder.0.weight"]
-        assert len(reasons) == 1 and "decided by names and shapes" in reasons[0]
 
 
 def measured(ledger: dict[str, Any]) -> dict[str, Any]:
@@ -131,14 +126,6 @@ def test_a_bad_loss_on_one_rank_pauses_predicted_steps_on_all(results: Results, 
         assert event["reason"] == f"predicted steps pause: {CAUSES[name]}"
 
 
-@pytest.mark.parametrize("name", ["fsdp2", "fsdp1, gradients"])
-def test_the_forward_pass_sees_predicted_steps_and_leaving_undoes_them(
-    results: Results, name: str
-) -> None:
-    for found in results[f"{name}, moved"]:
-        assert found == dict.fromkeys(found, True)
-
-
 @pytest.mark.parametrize("name", RESUMED)
 def test_a_resumed_run_is_the_uninterrupted_one_on_every_rank(results: Results, name: str) -> None:
     for found in results[f"{name}, resumed"]:
@@ -159,14 +146,6 @@ def test_predicted_steps_that_one_rank_has_undone_are_undone_on_all(results: Res
     assert first["same"] and second["same"]
     assert first["ledger"]["undone_steps"] == 1
     assert same(first, second)
-
-
-def test_every_rank_continues_its_own_part_of_the_carry_of_rounding(results: Results) -> None:
-    carries = [found["carries"] for found in results["fsdp2, half, resumed"]]
-    for left, right in carries:
-        assert same_bits(left, right)
-        assert any(bool(carry.any()) for carry in left.values())
-    assert not same_bits(carries[0][0], carries[1][0])
 
 
 @pytest.mark.parametrize(("which", "words"), [(0, "save the state of rank 0"), (1, "unaltered")])
@@ -203,19 +182,10 @@ def test_a_run_goes_on_with_another_number_of_ranks(
         assert found["ledger"]["undone_steps"] == 0
 
 
-@pytest.mark.parametrize(
-    ("setup", "words"),
-    [
-        ("fully_shard over tensor parallelism", "first.weight.*not both"),
-        ("another configuration", "ranks that differ.*data parallelism"),
-    ],
-)
-def test_what_cannot_work_is_refused_on_every_rank(
-    results: Results, setup: str, words: str
-) -> None:
+def test_what_cannot_work_is_refused_on_every_rank(results: Results) -> None:
     for told in results["refused"]:
-        with pytest.raises(RuntimeError, match=words):
-            raise RuntimeError(told[setup])
+        assert "not both" in told["fully_shard over tensor parallelism"]
+        assert "ranks that differ" in told["another configuration"]
 
 
 def test_fsdp1_is_refused_where_parameters_do_not_stay(results: Results) -> None:
@@ -228,10 +198,18 @@ def test_fsdp1_saves_verified_weights_inside_a_step_and_loads_others(results: Re
         assert found == dict.fromkeys(found, True)
 
 
-def test_the_mean_loss_falls_back_on_all_ranks_and_only_the_first_logs(results: Results) -> None:
-    first, second = results["logged"]
-    assert same(first, second, "weights", "ledger", "records")
-    (line,) = first["heard"]
-    assert "the training loss stands above that of the warm-up" in line
-    assert second["heard"] == []
-    assert first["records"][-1].phase is Phase.PLAIN
+@pytest.mark.parametrize(("name", "late"), [("ddp", 0), ("fsdp2, late", 1)])
+def test_all_ranks_learn_in_the_same_full_step_that_one_was_asked_to_stop(
+    results: Results, name: str, late: int
+) -> None:
+    for found in results[f"{name}, asked"]:
+        assert found["stops"] == [k == late for k in range(5)]
+        assert found["plain"] == [False, True]
+
+
+def test_a_failure_on_one_rank_ends_every_rank_as_it_was(tmp_path: Path) -> None:
+    other, failed = launch(["distributed_failures:sharded"], tmp_path)["sharded"]
+    assert (failed["type"], failed["text"]) == ("ZeroDivisionError", "no more")
+    assert other["type"] == "RuntimeError"  # of the collective
+    assert failed["whole"] and other["whole"]
+    assert all(4 < result["steps"] < 20 for result in (other, failed))

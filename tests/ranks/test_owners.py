@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from loops import same_bits
 from torch import distributed as dist
 
 from distributed_loops import Loop, outcome
-from hybrid_predict.ranks.owners import rounds
 from launcher import launch, same
 
 pytestmark = [
@@ -43,32 +41,10 @@ def test_each_matrix_is_corrected_on_its_owner_alone(results: Results, name: str
         assert found["arrays"] == {**wanted, "update.roots": kept}
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
-def test_ranks_agree_on_turns_and_each_has_about_the_same_in_every_step(
-    results: Results, name: str
-) -> None:
-    left, right = results[f"turns, {name}"]
-    assert left["period"] == right["period"] > 1
-    assert left["turns"] == right["turns"] and left["owners"] == right["owners"]
-    assert same(left, right)
-    pairs = list(zip(left["owners"], left["turns"], strict=True))
-    assert len(set(pairs)) == len(pairs)  # none has two matrices in one step, and none in others
-
-
 def test_under_ddp_the_state_of_any_rank_goes_on(results: Results) -> None:
     for found in results["ddp, resumed from any rank"]:
         assert found["alike"]
         assert same(found["left"], found["right"])
-
-
-def test_under_ddp_one_rank_can_save_alone(results: Results) -> None:
-    first, second = results["ddp, saved alone"]
-    assert first["alike"] and not second["alike"]
-    assert same_bits(first["groups"], second["groups"])
-
-
-def test_matrices_that_differ_between_ranks_are_refused(results: Results) -> None:
-    assert all("ranks that differ" in told for told in results["unequal"])
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +60,3 @@ def test_four_ranks_do_what_one_does(four: Results, name: str) -> None:
     assert all(same(first, found) for found in others)
     for key, weight in single.items():
         assert first["weights"][key] == pytest.approx(weight, abs=1e-4, rel=1e-4)
-
-
-def test_rounds_bound_what_each_owner_has_at_a_time() -> None:
-    sizes, owners = [6, 5, 20, 4, 1, 3], [0, 0, 1, 0, 1, 0]
-    assert rounds(sizes, owners, 10) == [[0, 2], [1, 3, 4], [5]]
-    assert rounds(sizes, owners, 100) == [[0, 1, 2, 3, 4, 5]]

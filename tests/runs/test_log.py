@@ -2,10 +2,7 @@
 
 import os
 
-import pytest
-
 from hybrid_predict import StepRecord
-from hybrid_predict.errors import ConfigError
 from hybrid_predict.ledger import Phase, SavingsLedger
 from hybrid_predict.runs import log as log_module
 from hybrid_predict.runs.log import NAME, LogWriter, find_log, read_log
@@ -70,20 +67,3 @@ def test_a_resumed_run_goes_on_behind_a_line_that_a_crash_has_cut_off(tmp_path):
     log = read_log(path)
     assert [row.ledger.full_steps for row in log.rows] == list(range(1, 13))
     assert log.status == "finished"
-
-
-def test_a_run_of_another_version_hides_none_of_this_one(tmp_path):
-    path = tmp_path / NAME
-    path.write_text('{"type": "start", "schema": 1, "full_steps": 0}\n{"type": "row", "run": 1}\n')
-    with pytest.raises(ConfigError, match="no run that this version has written"):
-        read_log(path)
-    stepped(begun(path), 1, 2)
-    assert len(read_log(path).rows) == 2
-
-
-def test_a_place_that_cannot_be_written_costs_one_warning(tmp_path, caplog):
-    (tmp_path / "file").write_text("")
-    writer = begun(tmp_path / "file" / NAME)
-    stepped(writer, 1)
-    writer.end("finished")
-    assert caplog.text.count("training goes on without it") == 1
