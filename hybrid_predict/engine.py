@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, NoReturn, final
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import (
     ConfigError,
     HybridPredictError,
-    UnsupportedSetupError,
     UsageError,
     raise_interrupt,
 )
@@ -33,9 +31,6 @@ from hybrid_predict.state import State
 from hybrid_predict.step import UNCOUNTED, Step
 
 logger = processes.rank_zero_logger(__name__)
-
-_ENGINES = WeakTensorKeyDictionary()
-"""Weak reference to the engine of each parameter; two engines would correct an update twice."""
 
 
 @final
@@ -54,7 +49,7 @@ class HybridEngine:
     Raises:
         ConfigError: If an argument is invalid.
         UnsupportedSetupError: If an optimizer, the sharding or the process group is not supported,
-            or another engine trains the same parameters.
+            or another engine follows the same optimizer.
 
     Example:
         >>> import torch
@@ -85,7 +80,7 @@ class HybridEngine:
             optimizer = OptimizerWrapper(optimizer)
         self.optimizer = optimizer
         parameters = optimizer.parameters()
-        self.mapper = ParameterMapper(model, parameters, config.kinds, optimizer.numbers())
+        self.mapper = ParameterMapper(model, parameters, config.kinds)
         self.config = config
         self._model = model
         self._state = State(self.mapper, optimizer, config)
@@ -94,7 +89,7 @@ class HybridEngine:
         self._handles: list[Any] = []
         if not self._state.plain:
             processes.check_same(self.mapper.names, self.mapper.shapes, self.config)
-            self._follow_parameters()
+            self._state.log_left_out()
             if not self._groups.idle:
                 self._handles += optimizer.attach(weakref.ref(self))
         attached = self._open, self._handles, self._operations
@@ -161,7 +156,7 @@ class HybridEngine:
             with self._contained(step):
                 self.optimizer.forget_calls()
                 if self._groups.refresh():  # parameters were frozen, unfrozen or added
-                    self._follow_parameters()
+                    state.log_left_out()
                     state.apply_budget(step.number)
                 self._predict(step)
                 state.kinds.open()
@@ -320,7 +315,6 @@ class HybridEngine:
         self._open.clear()
         for group in self._groups:
             group.release()
-        self._unclaim(self.optimizer.parameters())
 
     def __enter__(self) -> HybridEngine:
         return self
@@ -377,9 +371,9 @@ class HybridEngine:
         new = OptimizerWrapper(optimizer)
         listening = bool(self._handles) and self._finalizer.alive
         if listening:
-            new.rules()  # refuses an optimizer before anything has changed
-            self._claim(new.parameters())
-        self._unclaim(set(self.optimizer.parameters()) - set(new.parameters()))
+            # These refuse an optimizer before anything has changed.
+            new.rules()
+            new.check_free(self)
         self._state.replace_optimizer(new)
         self.optimizer = new
         if listening:
@@ -388,28 +382,6 @@ class HybridEngine:
             self._handles[:] = new.attach(weakref.ref(self))
             self._state.log_left_out()
             self._state.record_event("the optimizer was replaced", logging.INFO)
-
-    def _follow_parameters(self) -> None:
-        self._claim(self.optimizer.parameters())
-        self._state.log_left_out()
-
-    def _claim(self, parameters: Iterable[Tensor]) -> None:
-        """Register the engine as the only one that trains these parameters."""
-        for p in parameters:
-            owner = _ENGINES.get(p)
-            if owner is not None and owner() not in (None, self):
-                raise UnsupportedSetupError(
-                    "model",
-                    "parameters that no other engine has",
-                    "a model that another HybridEngine trains",
-                    "Call detach() on the other engine first.",
-                )
-            _ENGINES[p] = weakref.ref(self)
-
-    def _unclaim(self, parameters: Iterable[Tensor]) -> None:
-        for p in parameters:
-            if (owner := _ENGINES.get(p)) is not None and owner() is self:
-                del _ENGINES[p]
 
     def _between_steps(self, call: str) -> None:
         if self._step is not None:

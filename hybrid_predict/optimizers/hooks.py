@@ -43,6 +43,11 @@ class StepHooks:
             register_optimizer_step_pre_hook(self._reorder),
         ]
 
+    @property
+    def receiver(self) -> Any:
+        """What listens at the moment, or None."""
+        return self._listener()
+
     def forget_call(self) -> None:
         """Forget a call of ``step`` that an error has ended."""
         self._outermost = _no_call
@@ -59,7 +64,7 @@ class StepHooks:
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         handled = id(sys.exc_info()[1])
         nested = self._outermost() is not None and handled == self._handled
-        receiver = None if nested else self._listener()
+        receiver = None if nested else self.receiver
         if receiver is None:
             return None
         call = _Call(kwargs)
@@ -89,7 +94,7 @@ class StepHooks:
     def _after(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if kwargs is self._outermost():
             self.forget_call()
-            if (receiver := self._listener()) is not None:
+            if (receiver := self.receiver) is not None:
                 receiver.after_update(self._index)
 
 
