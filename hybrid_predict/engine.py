@@ -323,11 +323,6 @@ class HybridEngine:
         self.detach()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Refuse to be copied or pickled, as hooks tie the engine to one model.
-
-        Raises:
-            UsageError: Always.
-        """
         raise UsageError(
             "HybridEngine: expected its state_dict() to be copied or pickled, got the object "
             "itself. Make another one for a copy of the model, and load the state."
@@ -353,7 +348,6 @@ class HybridEngine:
             self._fall_back(f"the plug-in failed with {processes.summary(error)}", error)
 
     def _fall_back(self, reason: str, error: BaseException | None = None) -> None:
-        """Continue the run as plain training."""
         self._state.end()
         number = self._state.next_step
         event = f"{FELL_BACK}{reason}"
@@ -426,7 +420,6 @@ class HybridEngine:
 
 
 def _release(open_steps: dict[str, Step], handles: list[Any], operations: OperationCounter) -> None:
-    """Undo the predicted steps of an engine that goes, and remove all hooks."""
     operations.stop()
     for step in open_steps.values():
         step.undo("the engine was detached")

@@ -95,7 +95,6 @@ def resolve(
 
 
 def _listed(model: nn.Module) -> tuple[dict[int, str], list[_Matrix]]:
-    """Return kinds as if there were no head, and the matrices in order."""
     kinds: dict[int, str] = {}
     matrices: list[_Matrix] = []
     for module_name, module in named_modules(model):
@@ -124,6 +123,5 @@ def _is_vector(shape: Sequence[int]) -> bool:
 
 
 def _named_embedding(name: str) -> bool:
-    """Return whether a word of a name, split at underscores, dots and capitals, means embedding."""
     words = [word.lower() for word in _WORD.findall(name)]
     return any(w in _EMBEDDING_WORDS or w.startswith(("embed", "position")) for w in words)

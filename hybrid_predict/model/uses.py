@@ -190,7 +190,6 @@ class MatrixUses:
 
 
 def _joined(flows: Sequence[_Flow]) -> _Flow:
-    """Return what several tensors are computed from together."""
     return _Flow(
         any(flow.weight for flow in flows),
         NONE.union(*(flow.matrices for flow in flows)),

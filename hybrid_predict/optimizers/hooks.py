@@ -33,7 +33,7 @@ class StepHooks:
     def __init__(self, optimizer: Optimizer, index: int, listener: Callable[[], Any]) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._index = index
-        self._listener = listener
+        self.listener = listener
         self._outermost: Callable[[], _Call | None] = _no_call
         self._handled = 0
         self.handles = [
@@ -42,11 +42,6 @@ class StepHooks:
             # It runs before the optimizer's own hooks, whose order cannot change while they run.
             register_optimizer_step_pre_hook(self._reorder),
         ]
-
-    @property
-    def receiver(self) -> Any:
-        """What listens at the moment, or None."""
-        return self._listener()
 
     def forget_call(self) -> None:
         """Forget a call of ``step`` that an error has ended."""
@@ -64,7 +59,7 @@ class StepHooks:
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         handled = id(sys.exc_info()[1])
         nested = self._outermost() is not None and handled == self._handled
-        receiver = None if nested else self.receiver
+        receiver = None if nested else self.listener()
         if receiver is None:
             return None
         call = _Call(kwargs)
@@ -94,7 +89,7 @@ class StepHooks:
     def _after(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if kwargs is self._outermost():
             self.forget_call()
-            if (receiver := self.receiver) is not None:
+            if (receiver := self.listener()) is not None:
                 receiver.after_update(self._index)
 
 

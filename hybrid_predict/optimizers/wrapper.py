@@ -14,11 +14,11 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.model.gradients import dense_gradients
 from hybrid_predict.optimizers.decay import UpdateRule, found_rule, number, stated_rule
 from hybrid_predict.optimizers.hooks import StepHooks
 from hybrid_predict.optimizers.refusals import check_supported, inner_optimizer
 from hybrid_predict.ranks import shards
+from hybrid_predict.ranks.shards import dense_gradients
 from hybrid_predict.tensors.lists import upcast
 
 
@@ -205,25 +205,17 @@ class OptimizerWrapper:
                 _set(group, name, value)
 
     def attach(self, listener: Callable[[], Any]) -> list[RemovableHandle]:
-        """Call what ``listener`` returns around every update, until the handles are removed.
-
-        Raises:
-            UnsupportedSetupError: See :meth:`check_free`.
-        """
+        """Call what ``listener`` returns around every update, until the handles are removed."""
         self.check_free(listener())
         self._hooks = [StepHooks(o, k, listener) for k, o in enumerate(self.optimizers)]
         return [handle for hooks in self._hooks for handle in hooks.handles]
 
     def check_free(self, listener: object) -> None:
-        """Check that no other engine than ``listener`` corrects the updates of an optimizer.
-
-        Raises:
-            UnsupportedSetupError: If one does: both would correct every update.
-        """
+        """Raise `UnsupportedSetupError` if another engine would correct the same updates too."""
         for optimizer in self.optimizers:
             for hook in optimizer._optimizer_step_pre_hooks.values():
                 known = getattr(hook, "__self__", None)
-                if isinstance(known, StepHooks) and known.receiver not in (None, listener):
+                if isinstance(known, StepHooks) and known.listener() not in (None, listener):
                     expected = "an optimizer that no other engine has"
                     remedy = "Call detach() on the other engine first."
                     got = "that of another HybridEngine"
