@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, final
 
 from torch import Tensor, nn
 
@@ -16,13 +15,6 @@ _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _LAYERS = (nn.Linear, nn.Bilinear, nn.MultiheadAttention, nn.modules.conv._ConvNd, nn.RNNBase)
 _EMBEDDING_WORDS = frozenset({"pos", "posemb", "posembed", "token", "tokens"})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-
-
-@final
-class _Matrix(NamedTuple):
-    key: int
-    shape: tuple[int, ...]
-    trained: bool
 
 
 def classify(model: nn.Module) -> dict[int, str]:
@@ -42,21 +34,18 @@ def classify(model: nn.Module) -> dict[int, str]:
     if any(id(m._parameters.get("weight")) in shared for m in layers):
         return kinds
     vocabularies = {(m.num_embeddings, m.embedding_dim) for m in tables}
-    trained = [m for m in matrices if m.trained]
+    trained = [p for p in matrices if p.requires_grad]
     if trained and len(matrices) > 1:
         # Inner matrices can have the shape of a vocabulary by chance; the head comes last.
-        head = ([m for m in trained if m.shape in vocabularies] or trained)[-1]
-        kinds[head.key] = "head"
+        head = ([p for p in trained if tuple(form(p).shape) in vocabularies] or trained)[-1]
+        kinds[id(head)] = "head"
     return kinds
 
 
 def matrix_index(model: nn.Module) -> dict[int, Tensor]:
     """List the trained matrices by ``id`` whose kinds a loss may show; not one that is alone."""
-    kinds, matrices = _listed(model)
-    chosen = {key for key, kind in kinds.items() if kind == "embedding"}
-    if len(matrices) > 1:
-        chosen |= {m.key for m in matrices}
-    return {id(p): form(p) for p in model.parameters() if p.requires_grad and id(p) in chosen}
+    _, matrices = _listed(model)
+    return {id(p): form(p) for p in matrices if p.requires_grad and len(matrices) > 1}
 
 
 def resolve(
@@ -94,27 +83,26 @@ def resolve(
     return kinds, unseen
 
 
-def _listed(model: nn.Module) -> tuple[dict[int, str], list[_Matrix]]:
+def _listed(model: nn.Module) -> tuple[dict[int, str], list[Tensor]]:
     kinds: dict[int, str] = {}
-    matrices: list[_Matrix] = []
+    matrices: list[Tensor] = []
     for module_name, module in named_modules(model):
         for name, p in module.named_parameters(recurse=False):
             if id(p) in kinds:
                 continue
             shape = tuple(form(p).shape)
             leaf = ".".join(f"{module_name}.{name}".rsplit(".", 2)[-2:])
-            matrix = _Matrix(id(p), shape, p.requires_grad)
             if isinstance(module, _EMBEDDINGS):
                 kinds[id(p)] = "embedding"
             elif _is_vector(shape):
                 kinds[id(p)] = "vector"
                 if isinstance(module, nn.Linear) and len(shape) == 2:
-                    matrices.append(matrix)
+                    matrices.append(p)
             elif _named_embedding(leaf) and not isinstance(module, _LAYERS):
                 kinds[id(p)] = "embedding"
             else:
                 kinds[id(p)] = "hidden"
-                matrices.append(matrix)
+                matrices.append(p)
     return kinds, matrices
 
 

@@ -21,13 +21,12 @@ class StepHooks:
     """The hooks on the steps of one optimizer, until its ``handles`` are removed.
 
     Other hooks see, and may change, gradients before the listener and weights after it, whenever
-    they were registered. The step of a subclass calls the step of its base class, which calls all
-    hooks again if the base class was ever instantiated itself; only the outermost call counts. A
-    call in the handler of an error is no part of the call that raised it.
+    they were registered. The step of a subclass calls the step of its base class, which may call
+    all hooks again; only the outermost call counts. A call in the handler of an error is no part of
+    the call that raised it.
 
-    ``listener`` returns the listener, or None if it no longer exists, such as a weak reference. Its
-    ``open_update(index)`` is called when an update begins, ``before_update(index, loss)`` when the
-    gradients are final, with the loss of a closure or None, and ``after_update(index)`` at the end.
+    ``listener`` is a weak reference. ``before_update(index, loss)`` is called when the gradients
+    are final, with the loss of a closure or None, and ``after_update(index)`` at the end.
     """
 
     def __init__(self, optimizer: Optimizer, index: int, listener: Callable[[], Any]) -> None:
