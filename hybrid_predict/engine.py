@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, NoReturn, final
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import (
     ConfigError,
     HybridPredictError,
-    UnsupportedSetupError,
     UsageError,
     raise_interrupt,
 )
@@ -33,9 +31,6 @@ from hybrid_predict.state import State
 from hybrid_predict.step import UNCOUNTED, Step
 
 logger = processes.rank_zero_logger(__name__)
-
-_ENGINES = WeakTensorKeyDictionary()
-"""Weak reference to the engine of each parameter; two engines would correct an update twice."""
 
 
 @final
@@ -54,7 +49,7 @@ class HybridEngine:
     Raises:
         ConfigError: If an argument is invalid.
         UnsupportedSetupError: If an optimizer, the sharding or the process group is not supported,
-            or another engine trains the same parameters.
+            or another engine follows the same optimizer.
 
     Example:
         >>> import torch
@@ -85,7 +80,7 @@ class HybridEngine:
             optimizer = OptimizerWrapper(optimizer)
         self.optimizer = optimizer
         parameters = optimizer.parameters()
-        self.mapper = ParameterMapper(model, parameters, config.kinds, optimizer.numbers())
+        self.mapper = ParameterMapper(model, parameters, config.kinds)
         self.config = config
         self._model = model
         self._state = State(self.mapper, optimizer, config)
@@ -94,7 +89,7 @@ class HybridEngine:
         self._handles: list[Any] = []
         if not self._state.plain:
             processes.check_same(self.mapper.names, self.mapper.shapes, self.config)
-            self._follow_parameters()
+            self._state.log_left_out()
             if not self._groups.idle:
                 self._handles += optimizer.attach(weakref.ref(self))
         attached = self._open, self._handles, self._operations
@@ -157,7 +152,7 @@ class HybridEngine:
             with self._contained(step):
                 self.optimizer.forget_calls()
                 if self._groups.refresh():  # parameters were frozen, unfrozen or added
-                    self._follow_parameters()
+                    state.log_left_out()
                     state.apply_budget(step.number)
                 self._predict(step)
                 state.kinds.open()
@@ -310,7 +305,6 @@ class HybridEngine:
             self._state.count_undone(step)  # before the finalizer, which marks the step as undone
         self._finalizer()
         self._open.clear()
-        self._unclaim(self.optimizer.parameters())
 
     def __enter__(self) -> HybridEngine:
         return self
@@ -319,11 +313,6 @@ class HybridEngine:
         self.detach()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Refuse to be copied or pickled, as hooks tie the engine to one model.
-
-        Raises:
-            UsageError: Always.
-        """
         raise UsageError(
             "HybridEngine: expected its state_dict() to be copied or pickled, got the object "
             "itself. Make another one for a copy of the model, and load the state."
@@ -349,7 +338,6 @@ class HybridEngine:
             self._fall_back(f"the plug-in failed with {processes.summary(error)}", error)
 
     def _fall_back(self, reason: str, error: BaseException | None = None) -> None:
-        """Continue the run as plain training."""
         self._state.end()
         number = self._state.next_step
         event = f"{FELL_BACK}{reason}"
@@ -367,9 +355,9 @@ class HybridEngine:
         new = OptimizerWrapper(optimizer)
         listening = bool(self._handles) and self._finalizer.alive
         if listening:
-            new.rules()  # refuses an optimizer before anything has changed
-            self._claim(new.parameters())
-        self._unclaim(set(self.optimizer.parameters()) - set(new.parameters()))
+            # These refuse an optimizer before anything has changed.
+            new.rules()
+            new.check_free(self)
         self._state.replace_optimizer(new)
         self.optimizer = new
         if listening:
@@ -378,28 +366,6 @@ class HybridEngine:
             self._handles[:] = new.attach(weakref.ref(self))
             self._state.log_left_out()
             self._state.record_event("the optimizer was replaced", logging.INFO)
-
-    def _follow_parameters(self) -> None:
-        self._claim(self.optimizer.parameters())
-        self._state.log_left_out()
-
-    def _claim(self, parameters: Iterable[Tensor]) -> None:
-        """Register the engine as the only one that trains these parameters."""
-        for p in parameters:
-            owner = _ENGINES.get(p)
-            if owner is not None and owner() not in (None, self):
-                raise UnsupportedSetupError(
-                    "model",
-                    "parameters that no other engine has",
-                    "a model that another HybridEngine trains",
-                    "Call detach() on the other engine first.",
-                )
-            _ENGINES[p] = weakref.ref(self)
-
-    def _unclaim(self, parameters: Iterable[Tensor]) -> None:
-        for p in parameters:
-            if (owner := _ENGINES.get(p)) is not None and owner() is self:
-                del _ENGINES[p]
 
     def _between_steps(self, call: str) -> None:
         if self._step is not None:
@@ -444,7 +410,6 @@ class HybridEngine:
 
 
 def _release(open_steps: dict[str, Step], handles: list[Any], operations: OperationCounter) -> None:
-    """Undo the predicted steps of an engine that goes, and remove all hooks."""
     operations.stop()
     for step in open_steps.values():
         step.undo("the engine was detached")

@@ -131,10 +131,9 @@ class State:
             self.record_event(event, logging.INFO, step)
 
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
-        """Decide the kinds of an optimizer's parameters before its first update.
+        """Decide the kinds of optimizer ``index`` before its first update.
 
-        ``index`` is the optimizer that is about to update, or None at the end of the step, when
-        kinds that no loss has shown are decided by names and shapes.
+        At the end of the step it is None; what no loss has shown is then decided by names.
         """
         kinds = self.kinds
         if not kinds.pending:
@@ -190,7 +189,6 @@ class State:
         return numbers[-1] if numbers else ([], [])
 
     def _learn(self, step: Step) -> None:
-        """Take the measurements of a full step into the policy."""
         self._stop |= step.stop
         ends = {name: moved.dot for name, moved in step.moved.items()}
         seen = Outcome(

@@ -13,10 +13,8 @@ from torch import Tensor
 
 from hybrid_predict.groups.group import Group, OpenUpdate
 from hybrid_predict.ledger import GradientInfo, SavingsLedger
-from hybrid_predict.model.buffers import BufferCopies
-from hybrid_predict.model.gradients import dense_gradients, gradient_norms
-from hybrid_predict.model.module_hooks import watch_state_dict
 from hybrid_predict.model.parameters import ParameterMapper
+from hybrid_predict.model.traces import BufferCopies, watch_state_dict
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.confidence import Window
 from hybrid_predict.policy.policy import Key, Policy
@@ -71,8 +69,6 @@ class Moved(NamedTuple):
 
 @final
 class _Gradient(NamedTuple):
-    """The gradient of one parameter."""
-
     norm: Tensor  # of the local shard
     optimizer: int
     parameter: Tensor
@@ -192,10 +188,7 @@ class Step:
     def measure(
         self, index: int, names: dict[int, str], options: Mapping[int, Options], loss: object
     ) -> Part | None:
-        """Measure the gradients of one optimizer, right before it updates.
-
-        Return the numbers that decide about its predicted steps, for :meth:`judge`, if any.
-        """
+        """Measure an optimizer's gradients before its update; return what :meth:`judge` reads."""
         optimizer: Any = self._optimizer.optimizers[index]
         listed = self._optimizer.parameters(index)
         held = shards.having_gradients(listed)
@@ -208,7 +201,7 @@ class Step:
             self.skipped.add(index)
         if self.calls[index]:
             return None
-        gradients = dense_gradients(held)
+        gradients = shards.dense_gradients(held)
         scale = getattr(optimizer, "grad_scale", None)
         norms = gradient_norms(gradients, scale)
         known = map(names.get, map(id, held))
@@ -227,10 +220,7 @@ class Step:
         gradients: Mapping[str, tuple[Tensor, float]],
         scale: Tensor | None,
     ) -> Part:
-        """Return the numbers that decide whether one optimizer's predicted steps stand.
-
-        Gradients are dense, each with the sign of its update, and multiplied by ``scale``.
-        """
+        # Gradients are dense, each with the sign of its update, and multiplied by ``scale``.
         assert self._movement is not None and self._forecast is not None
         delta = self._movement.delta
         own = [k for k, each in enumerate(self._forecast.optimizers) if each == index]
@@ -255,10 +245,7 @@ class Step:
         return Part(flat, torch.cat([head, products]))
 
     def judge(self, index: int, numbers: Numbers, policy: Policy) -> None:
-        """Hold back an optimizer's update if it does not verify its predicted steps.
-
-        ``numbers`` are those that :meth:`measure` has asked for.
-        """
+        """Hold back an optimizer's update if it does not verify its predicted steps."""
         assert self._movement is not None
         names, met, own = self._deciding
         flat, (loss, known, back, skipped, *dots) = numbers
@@ -356,7 +343,6 @@ class Step:
         self._buffers = None
 
     def _put_back(self, members: Sequence[int]) -> None:
-        """Put weights, by position in the movement, and buffers back as they were before it."""
         if self._movement is not None and not self._is_back:
             self._movement.undo(members)
         if self._buffers is not None:
@@ -413,12 +399,10 @@ class Step:
 
     @property
     def _device(self) -> torch.device | None:
-        """Device of what is measured; None for that of plain numbers."""
         first = next((gradient.norm for gradient in self._gradients.values()), self._loss)
         return first.device if isinstance(first, Tensor) else None
 
     def _counts(self) -> dict[str, float]:
-        """Return one factor per gradient, with which every entry counts once over the ranks."""
         counts = shards.norm_factors([each.parameter for each in self._gradients.values()])
         return dict(zip(self._gradients, counts or [1.0] * len(self._gradients), strict=True))
 
@@ -434,6 +418,18 @@ class Step:
         if not isinstance(loss, Tensor):
             loss = torch.full((), loss, device=device)
         return torch.stack([loss.to(device, torch.float32), *filled])
+
+
+def gradient_norms(gradients: Sequence[Tensor], scale: Tensor | None) -> list[Tensor]:
+    """Return the Euclidean norm of every gradient's local shard, 0-dim."""
+    if not gradients:
+        return []
+    flat = [torch.view_as_real(g) if g.dtype.is_complex else g for g in gradients]
+    # The norm may exceed the range of 16-bit floats, which ends at 65504.
+    kinds = {g.dtype for g in flat}
+    half = bool(kinds & lists.HALF) and torch.float64 not in kinds
+    norms = list(torch._foreach_norm(flat, 2, torch.float32 if half else None))
+    return norms if scale is None else [n / scale.to(n.device) for n in norms]
 
 
 def mean_loss(loss: object) -> Tensor | float | None:

@@ -15,8 +15,8 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.ledger import GradientInfo, SavingsLedger, StepRecord
-from hybrid_predict.model.gradients import dense_gradient
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
+from hybrid_predict.ranks.shards import dense_gradient
 
 
 class TrainableModel(ABC):

@@ -27,7 +27,7 @@ from hybrid_predict.errors import (
 from hybrid_predict.integrations.options import checked_folder, configuration
 from hybrid_predict.integrations.reporter import Reporter, numbers
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.model.module_hooks import OwnHook
+from hybrid_predict.model.traces import OwnHook
 from hybrid_predict.runs.log import RunLog
 from hybrid_predict.saved import reading
 

@@ -205,7 +205,6 @@ def train_step(
 def _moved(
     plans: Any, params: Any, own: Any, known: Any, gradients: Any, numbers: Any
 ) -> tuple[Any, Any, Any]:
-    """Correct the optimizer's own update; return what `transitions.advance` does."""
     before = named(params)
     after = named(optax.apply_updates(params, own))
     arrays = known, named(gradients), before, after, numbers

@@ -118,7 +118,6 @@ def inverse_root(covariance: Any) -> Any:
 
 
 def _inverse_root(square: Any, step: polynomials.Halley) -> Any:
-    """About the inverse square root of a positive matrix with eigenvalues up to one."""
     xp = array_library(square)
     identity = xp.eye(square.shape[0], dtype=square.dtype)
     return step.d * identity + step.e * xp.linalg.inv(identity + step.c * square)

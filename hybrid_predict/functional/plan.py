@@ -131,8 +131,6 @@ def _check_arrays(weights: Any) -> None:
 
 
 def _period(arrays: list[Plan], step_operations: float, max_overhead: float) -> int:
-    """The shortest period within the budget."""
-
     def operations(period: int) -> float:
         return sum(plan.work(period) for plan in arrays) / period
 
@@ -164,7 +162,6 @@ def _kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
 
 
 def _methods(config: HybridConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The updates and predictors by kind."""
     for argument, only in (("shadow", False), ("history_dtype", "float32")):
         if (given := getattr(config, argument)) != only:
             expected = f"{only!r} in the functional form"

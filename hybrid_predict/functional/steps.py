@@ -278,7 +278,6 @@ def settled(state: HybridState, rate: float, known: Any = None, slopes: Any = No
 def _turned(
     state: HybridState, known: Mapping[str, Tensor], rate: float
 ) -> tuple[Mapping[str, Tensor], Clock, list[tuple[Key, Window]]]:
-    """Count a displacement; if the window is full, measure it and open the next one."""
     plans = state.plans
     clock = state.clock
     seen = clock.displacements + 1
@@ -294,7 +293,6 @@ def _turned(
 
 
 def _summed(state: HybridState, slopes: Any) -> dict[str, Any]:
-    """Sum the slopes of the arrays that predicted steps have moved."""
     rows = []
     ends = defaultdict[Key, float](float)
     for plan, row in zip(state.plans.predicted, np.asarray(slopes, float).tolist(), strict=True):

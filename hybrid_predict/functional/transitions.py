@@ -173,7 +173,6 @@ def _unmoved(gradient: Any, rest: Any, after: Any, shrink: Any) -> Any:
 
 
 def _direction(plans: Plans, memory: Any, mixed: Any, updates: Any) -> tuple[Any, Memory]:
-    """The direction of length one, and what is known about the matrix afterwards."""
     xp = array_library(mixed)
     rows = memory.levels.shape[0]
     outputs_first = xp.moveaxis(mixed, -1, 0) if plans.outputs_last else mixed
@@ -220,7 +219,6 @@ def _seen(plans: Plans, memory: Memory, matrix: Any, updates: Any) -> Memory:
 def _moved(
     plans: Plans, plan: Plan, direction: Any, mean: Any, rest: Any, after: Any, fall: Any
 ) -> Any:
-    """Weights after the corrected update; the optimizer's own where a length is not finite."""
     rule: Any = plan.update
     xp = array_library(direction)
     update = wide(after) - rest
@@ -263,13 +261,11 @@ def turn(plans: Plans, known: Mapping[str, Tensor], steps: Any) -> tuple[Any, di
 
 
 def _sampled(array: Any) -> Any:
-    """The entries of an array that are compared, in at least 32 bits."""
     return wide(array.reshape(-1)[_places(array.size)])
 
 
 @lru_cache(maxsize=256)
 def _places(size: int) -> Any:
-    """Places of the sampled entries, the same for all arrays of a size."""
     if size <= SAMPLE:
         return slice(None)
     return np.random.default_rng(size).integers(size, size=SAMPLE)

@@ -12,7 +12,7 @@ from hybrid_predict.errors import raise_interrupt
 from hybrid_predict.model.cost import Follow
 from hybrid_predict.model.kinds import matrix_index
 from hybrid_predict.model.parameters import ParameterMapper
-from hybrid_predict.model.uses import Findings, MatrixIndex, MatrixUses
+from hybrid_predict.model.uses import Findings, MatrixUses
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.ranks import processes
 
@@ -30,7 +30,7 @@ class KindDecision:
     def __init__(self, mapper: ParameterMapper, optimizer: OptimizerWrapper) -> None:
         self._mapper = mapper
         self._optimizer = optimizer
-        self._index: MatrixIndex | None = None
+        self._index: dict[int, Tensor] | None = None
         self._uses: MatrixUses | None = None
         self._seen: Findings | None = None
         self.pending = set(range(len(optimizer.optimizers)))
@@ -45,9 +45,8 @@ class KindDecision:
         """Start a full step: note what is trained, since the loop may freeze parameters in it."""
         self._index = self._uses = self._seen = None
         if self.pending:
-            model = self._mapper.model
-            self._index = matrix_index(model, self._optimizer.numbers())
-            self._uses = MatrixUses(model, self._index)
+            self._index = matrix_index(self._mapper.model)
+            self._uses = MatrixUses(self._mapper.model)
 
     @property
     def follower(self) -> Follow | None:

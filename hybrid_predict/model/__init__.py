@@ -1,1 +1,1 @@
-"""The model: its parameters, their kinds, gradients and buffers, and what a full step costs."""
+"""The model: its parameters, their kinds, what an undo needs, and what a full step costs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -73,9 +73,8 @@ class OperationCounter:
     def start(self, model: nn.Module, follow: Follow | None = None) -> None:
         """Count the next full step, if it is the first one and all of it can be counted.
 
-        Models with compiled parts are not counted, and neither are models with tensor parallelism,
-        where every rank would count the full layers. ``follow`` is called also if nothing is
-        counted, but never for models with compiled parts.
+        Not counted are models with compiled parts, for which ``follow`` is not called either, and
+        those with tensor parallelism, where every rank would count the full layers.
         """
         known = self._started or self._ledger.flops_per_step is not None
         self._started = True
@@ -144,14 +143,11 @@ def _operations(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     if (count := flop_registry.get(operation)) is not None:
         return int(count(*args, **kwargs, out_val=result))
     passes = _RECURRENT.get(operation._qualified_op_name, 0)
-    return passes * _recurrent(args) if passes else 0
-
-
-def _recurrent(args: Sequence[Any]) -> int:
-    """Return the operations of the matrix products in one pass through a recurrent layer."""
-    tensors = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
-    positions = tensors[0].numel() // max(1, tensors[0].shape[-1])
-    return 2 * positions * sum(x.numel() for x in tensors[1:] if x.dim() == 2)
+    if not passes:
+        return 0
+    inputs, *others = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
+    positions = inputs.numel() // max(1, inputs.shape[-1])
+    return 2 * passes * positions * sum(x.numel() for x in others if x.dim() == 2)
 
 
 def _compiled(model: nn.Module) -> bool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, final
 
-from torch import nn
+from torch import Tensor, nn
 
-from hybrid_predict.model.uses import Findings, MatrixIndex
-from hybrid_predict.ranks.fsdp1 import named_modules, named_parameters
+from hybrid_predict.model.uses import Findings
+from hybrid_predict.ranks.fsdp1 import named_modules
 from hybrid_predict.ranks.shards import form
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -19,25 +17,15 @@ _EMBEDDING_WORDS = frozenset({"pos", "posemb", "posembed", "token", "tokens"})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-@final
-class _Matrix(NamedTuple):
-    key: int
-    shape: tuple[int, ...]
-    trained: bool
-    child: str
-
-
-def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[int, str]:
+def classify(model: nn.Module) -> dict[int, str]:
     """Classify every parameter of a model by module types, names and shapes.
 
     This is used before the first full step; then :func:`resolve` uses what the loss has shown.
 
     ``hidden`` matrices are weights of two or more dimensions, including convolutions, attention
     projections and low-rank adapters, but not embedding tables, learned positions and heads. The
-    head of a network is its last trained matrix, or the last one of the shape of a vocabulary;
-    there are more where it ends in children side by side. A model with a layer that is tied to an
-    embedding has none. Kinds and ``owners``, the numbers of several optimizers, are by ``id`` of
-    the parameter.
+    head is the last trained matrix, or the last one of the shape of a vocabulary. A model with a
+    layer that is tied to an embedding has none. Kinds are by ``id`` of the parameter.
     """
     kinds, matrices = _listed(model)
     tables = [m for m in model.modules() if isinstance(m, _EMBEDDINGS)]
@@ -46,43 +34,41 @@ def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[
     if any(id(m._parameters.get("weight")) in shared for m in layers):
         return kinds
     vocabularies = {(m.num_embeddings, m.embedding_dim) for m in tables}
-    for network in _networks(model, matrices, owners or {}):
-        trained = [m for m in network if m.trained]
-        if trained and len(network) > 1:
-            # Inner matrices can have the shape of a vocabulary by chance; the head comes last.
-            head = ([m for m in trained if m.shape in vocabularies] or trained)[-1]
-            kinds.update((m.key, "head") for m in [head, *_beside(model, trained, head)])
+    trained = [p for p in matrices if p.requires_grad]
+    if trained and len(matrices) > 1:
+        # Inner matrices can have the shape of a vocabulary by chance; the head comes last.
+        head = ([p for p in trained if tuple(form(p).shape) in vocabularies] or trained)[-1]
+        kinds[id(head)] = "head"
     return kinds
 
 
-def matrix_index(model: nn.Module, owners: Mapping[int, int] | None = None) -> MatrixIndex:
-    """List the trained matrices of a model, to be followed through a full step."""
-    kinds, matrices = _listed(model)
-    chosen = {key for key, kind in kinds.items() if kind != "vector"} | {m.key for m in matrices}
-    return MatrixIndex(
-        {id(p): form(p) for p in model.parameters() if p.requires_grad and id(p) in chosen},
-        [frozenset(m.key for m in part) for part in _networks(model, matrices, owners or {})],
-    )
+def matrix_index(model: nn.Module) -> dict[int, Tensor]:
+    """List the trained matrices by ``id`` whose kinds a loss may show; not one that is alone."""
+    _, matrices = _listed(model)
+    return {id(p): form(p) for p in matrices if p.requires_grad and len(matrices) > 1}
 
 
 def resolve(
-    known: Mapping[int, str], seen: Findings, index: MatrixIndex, with_gradient: Collection[int]
+    known: Mapping[int, str],
+    seen: Findings,
+    index: Mapping[int, Tensor],
+    with_gradient: Collection[int],
 ) -> tuple[dict[int, str], list[int]]:
     """Change the known kinds of parameters, by ``id``, to what losses have shown.
 
     A head stays one if it is also used inside, as in a model that feeds its prediction back, and a
-    table an embedding, whatever else it is used for. Kinds do not change for the only matrix of a
-    network, and for matrices that no loss shows.
+    table an embedding, whatever else it is used for. A matrix that a later one follows is hidden,
+    also where the later one has an optimizer of its own, as a generator's last one. Kinds do not
+    change for matrices that are not in the ``index``, and for those that no loss shows.
 
     Returns:
         Kinds by ``id``, and the ``id`` of matrices with a gradient whose place was not shown.
     """
-    alone = {key for network in index.networks if len(network) < 2 for key in network}
     kinds = dict(known)
     unseen = []
     for key, kind in known.items():
-        p = index.matrices.get(key)
-        if p is None or kind == "embedding" or key in alone:
+        p = index.get(key)
+        if p is None or kind == "embedding":
             continue
         if key in seen.tables:
             kinds[key] = "embedding"
@@ -97,28 +83,26 @@ def resolve(
     return kinds, unseen
 
 
-def _listed(model: nn.Module) -> tuple[dict[int, str], list[_Matrix]]:
-    """Return kinds as if there were no head, and the matrices in order."""
+def _listed(model: nn.Module) -> tuple[dict[int, str], list[Tensor]]:
     kinds: dict[int, str] = {}
-    matrices: list[_Matrix] = []
+    matrices: list[Tensor] = []
     for module_name, module in named_modules(model):
         for name, p in module.named_parameters(recurse=False):
             if id(p) in kinds:
                 continue
             shape = tuple(form(p).shape)
             leaf = ".".join(f"{module_name}.{name}".rsplit(".", 2)[-2:])
-            matrix = _Matrix(id(p), shape, p.requires_grad, module_name.split(".")[0])
             if isinstance(module, _EMBEDDINGS):
                 kinds[id(p)] = "embedding"
             elif _is_vector(shape):
                 kinds[id(p)] = "vector"
                 if isinstance(module, nn.Linear) and len(shape) == 2:
-                    matrices.append(matrix)
+                    matrices.append(p)
             elif _named_embedding(leaf) and not isinstance(module, _LAYERS):
                 kinds[id(p)] = "embedding"
             else:
                 kinds[id(p)] = "hidden"
-                matrices.append(matrix)
+                matrices.append(p)
     return kinds, matrices
 
 
@@ -127,46 +111,5 @@ def _is_vector(shape: Sequence[int]) -> bool:
 
 
 def _named_embedding(name: str) -> bool:
-    """Return whether a word of a name, split at underscores, dots and capitals, means embedding."""
     words = [word.lower() for word in _WORD.findall(name)]
     return any(w in _EMBEDDING_WORDS or w.startswith(("embed", "position")) for w in words)
-
-
-def _beside(model: nn.Module, matrices: Sequence[_Matrix], head: _Matrix) -> list[_Matrix]:
-    """Return the heads of children of a model right before the one that ends in the head.
-
-    They have its class, take the same inputs, and do not feed it, as a policy and a value.
-    """
-    modules = dict(named_modules(model))
-    parts: dict[str, list[_Matrix]] = defaultdict(list)
-    for m in matrices:
-        parts[m.child].append(m)
-    names = list(parts)
-    inputs = parts[head.child][0].shape[1:]
-    found = []
-    for name in reversed(names[: names.index(head.child)]):
-        part = parts[name]
-        alike = type(modules[name]) is type(modules[head.child]) and part[0].shape[1:] == inputs
-        if not alike or part[-1].shape[:1] == inputs[:1]:
-            break
-        found.append(part[-1])
-    return found
-
-
-def _networks(
-    model: nn.Module, matrices: Sequence[_Matrix], owners: Mapping[int, int]
-) -> list[list[_Matrix]]:
-    """Return the matrices of each network that has its own optimizer, or all as one network.
-
-    There are several if every optimizer trains children of the model of its own, with several
-    matrices: a generator and a discriminator.
-    """
-    owned: dict[int, set[str]] = defaultdict(set)
-    for name, p in named_parameters(model):
-        if id(p) in owners:
-            owned[owners[id(p)]].add(name.rpartition(".")[0].split(".")[0])
-    parts = [[m for m in matrices if m.child in children] for children in owned.values()]
-    shared = sum(map(len, owned.values())) > len(set[str]().union(*owned.values()))
-    if shared or len(parts) < 2 or min(map(len, parts)) < 2:
-        return [list(matrices)]
-    return parts

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.model.kinds import classify, resolve
-from hybrid_predict.model.uses import Findings, MatrixIndex
+from hybrid_predict.model.uses import Findings
 from hybrid_predict.ranks import fsdp1, shards
 from hybrid_predict.ranks.shards import form
 from hybrid_predict.tensors.deltas import Movement, WeightDelta
@@ -30,7 +30,6 @@ class ParameterMapper:
         parameters: The parameters that the optimizers update; None for all parameters of the model.
         overrides: Glob pattern over names to kind; the first pattern that matches wins over the
             classification.
-        owners: Number of the optimizer by ``id`` of the parameter, if there are several.
 
     Raises:
         ConfigError: If ``model`` is not a module, no parameter is trained, or an override matches
@@ -44,7 +43,6 @@ class ParameterMapper:
         model: nn.Module,
         parameters: Iterable[Tensor] | None = None,
         overrides: Mapping[str, str] | None = None,
-        owners: Mapping[int, int] | None = None,
     ) -> None:
         _check_initialised(model)
         shards.check_supported(model)
@@ -53,7 +51,7 @@ class ParameterMapper:
         self._keepers = shards.keepers(model)
         fsdp1.note_ranges(model)
         self._kinds: dict[int, str] = {}
-        self.follow(model.parameters() if parameters is None else parameters, owners)
+        self.follow(model.parameters() if parameters is None else parameters)
         self._check()
 
     def written(self) -> None:
@@ -61,12 +59,12 @@ class ParameterMapper:
         for free in self._keepers:
             free()
 
-    def follow(self, parameters: Iterable[Tensor], owners: Mapping[int, int] | None = None) -> None:
+    def follow(self, parameters: Iterable[Tensor]) -> None:
         """List the parameters again; known parameters keep their kinds."""
         self.written()  # else the optimizers' shards may not be the model's parameters
         known = {id(p): name for name, p in fsdp1.named_parameters(self.model)}
         unique = {id(p): p for p in parameters}
-        kinds = classify(self.model, owners)
+        kinds = classify(self.model)
         self._kinds = {
             key: self._kinds.get(key) or kinds.get(key, "hidden" if form(p).dim() > 1 else "vector")
             for key, p in unique.items()
@@ -82,7 +80,7 @@ class ParameterMapper:
         self,
         keys: Collection[int],
         seen: Findings,
-        index: MatrixIndex,
+        index: Mapping[int, Tensor],
         with_gradient: Collection[int],
     ) -> tuple[dict[str, str], list[str]]:
         """Do as `kinds.resolve`, by names; no kind is changed yet."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -29,19 +29,6 @@ _GATHERING = re.compile(r"sum|mean|prod|amax|amin|logsumexp|norm|linalg_vector_n
 """Names of operations after which a matrix that data were combined with is no weight any more."""
 
 NONE: frozenset[int] = frozenset()
-
-
-@final
-@dataclass(frozen=True)
-class MatrixIndex:
-    """The trained matrices of a model by ``id``.
-
-    ``networks`` are those of each network that an optimizer of its own trains. Those of others do
-    not count for it, so that a generator followed by its discriminator has a head.
-    """
-
-    matrices: Mapping[int, Tensor]
-    networks: Sequence[frozenset[int]]
 
 
 @final
@@ -79,14 +66,11 @@ class MatrixUses:
     to weakly. ``findings`` is what the losses so far have shown, see :meth:`add`.
     """
 
-    def __init__(self, model: nn.Module, index: MatrixIndex) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.findings = Findings()
         self._flows: Any = WeakTensorKeyDictionary()
         self._held: Any = WeakTensorKeyDictionary()  # of parameters, also while updates write them
         self._uses: list[frozenset[int]] = []
-        union = NONE.union(*index.networks)
-        self._others = [union - network for network in index.networks] or [NONE]
-        self._of_network = [0] * len(self._others)
         self._sharded = shards.gathers(model)
         self._places = [
             (module, name, frozenset([id(p)]) if shards.form(p).dim() > 1 else NONE)
@@ -201,17 +185,11 @@ class MatrixUses:
             return _Flow(free=0 if matrices else joined.free, behind=joined.behind)
         use = 1 << len(self._uses)
         self._uses.append(matrices)
-        before = 0
-        for k, others in enumerate(self._others):
-            if matrices - others:
-                before |= self._of_network[k]
-                self._of_network[k] |= use
-        ended = joined.free & before | (use if recurrent else 0)
-        return _Flow(free=(joined.free | use) & ~ended, behind=joined.behind | ended)
+        behind = joined.behind | joined.free
+        return _Flow(behind=behind | use) if recurrent else _Flow(free=use, behind=behind)
 
 
 def _joined(flows: Sequence[_Flow]) -> _Flow:
-    """Return what several tensors are computed from together."""
     return _Flow(
         any(flow.weight for flow in flows),
         NONE.union(*(flow.matrices for flow in flows)),

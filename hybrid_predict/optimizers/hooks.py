@@ -21,19 +21,18 @@ class StepHooks:
     """The hooks on the steps of one optimizer, until its ``handles`` are removed.
 
     Other hooks see, and may change, gradients before the listener and weights after it, whenever
-    they were registered. The step of a subclass calls the step of its base class, which calls all
-    hooks again if the base class was ever instantiated itself; only the outermost call counts. A
-    call in the handler of an error is no part of the call that raised it.
+    they were registered. The step of a subclass calls the step of its base class, which may call
+    all hooks again; only the outermost call counts. A call in the handler of an error is no part of
+    the call that raised it.
 
-    ``listener`` returns the listener, or None if it no longer exists, such as a weak reference. Its
-    ``open_update(index)`` is called when an update begins, ``before_update(index, loss)`` when the
-    gradients are final, with the loss of a closure or None, and ``after_update(index)`` at the end.
+    ``listener`` is a weak reference. ``before_update(index, loss)`` is called when the gradients
+    are final, with the loss of a closure or None, and ``after_update(index)`` at the end.
     """
 
     def __init__(self, optimizer: Optimizer, index: int, listener: Callable[[], Any]) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._index = index
-        self._listener = listener
+        self.listener = listener
         self._outermost: Callable[[], _Call | None] = _no_call
         self._handled = 0
         self.handles = [
@@ -59,7 +58,7 @@ class StepHooks:
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         handled = id(sys.exc_info()[1])
         nested = self._outermost() is not None and handled == self._handled
-        receiver = None if nested else self._listener()
+        receiver = None if nested else self.listener()
         if receiver is None:
             return None
         call = _Call(kwargs)
@@ -89,7 +88,7 @@ class StepHooks:
     def _after(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if kwargs is self._outermost():
             self.forget_call()
-            if (receiver := self._listener()) is not None:
+            if (receiver := self.listener()) is not None:
                 receiver.after_update(self._index)
 
 

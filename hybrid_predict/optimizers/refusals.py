@@ -32,12 +32,7 @@ def inner_optimizer(given: Sequence[Any]) -> str:
 
 
 def check_supported(optimizer: Optimizer) -> None:
-    """Check that an optimizer has one set of weights, one pass per step, and learning rates.
-
-    Raises:
-        UnsupportedSetupError: If it is of a refused class, wraps another optimizer, or has a
-            parameter group without a learning rate.
-    """
+    """Raise `UnsupportedSetupError` for a refused class, a wrapper, or a group without a rate."""
     for cls in type(optimizer).__mro__:
         for refused, reason in _REFUSED.items():
             if refused in cls.__name__:

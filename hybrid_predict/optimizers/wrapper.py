@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from hybrid_predict.errors import ConfigError
-from hybrid_predict.model.gradients import dense_gradients
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.optimizers.decay import UpdateRule, found_rule, number, stated_rule
 from hybrid_predict.optimizers.hooks import StepHooks
 from hybrid_predict.optimizers.refusals import check_supported, inner_optimizer
 from hybrid_predict.ranks import shards
+from hybrid_predict.ranks.shards import dense_gradients
 from hybrid_predict.tensors.lists import upcast
 
 
@@ -54,7 +54,6 @@ class OptimizerWrapper:
             raise ConfigError("optimizer", expected, optimizers, inner_optimizer(several))
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
         self._found: dict[tuple[Any, ...], UpdateRule] = {}
-        self._first_seen: dict[tuple[Any, ...], tuple[float, ...]] = {}
         self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
         self._hooks: list[StepHooks] = []
         for optimizer in several:
@@ -116,16 +115,15 @@ class OptimizerWrapper:
     def _rule(self, index: int, place: int, group: Mapping[str, Any]) -> UpdateRule:
         """Return the rule of a group of an optimizer that is not torch's own.
 
-        It is tried once for each combination of flags in a group, and once for groups with the same
-        numbers. Later its decay is only followed if it is called ``weight_decay``; other numbers
-        may be counters, which change in every step.
+        Groups with the same options are tried once. Later only decay called ``weight_decay`` is
+        followed; other numbers may be counters, which change in every step.
         """
-        flags = _flags(group)
-        numbers = tuple(number(group, name) for name in group if "lr" not in name)
-        numbers = self._first_seen.setdefault((index, place, *flags), numbers)
-        key = (index, *flags, *numbers)
+        key = index, place, number(group, "weight_decay") != 0.0
         if key not in self._found:
-            self._found[key] = found_rule(self.optimizers[index], group)
+            options = [(n, v) for n, v in group.items() if n != "params" and "lr" not in n]
+            alike = index, repr(options)
+            self._found[key] = self._found.get(alike) or found_rule(self.optimizers[index], group)
+            self._found[alike] = self._found[key]
         return self._found[key].at(group)
 
     def gradients(
@@ -208,8 +206,20 @@ class OptimizerWrapper:
 
     def attach(self, listener: Callable[[], Any]) -> list[RemovableHandle]:
         """Call what ``listener`` returns around every update, until the handles are removed."""
+        self.check_free(listener())
         self._hooks = [StepHooks(o, k, listener) for k, o in enumerate(self.optimizers)]
         return [handle for hooks in self._hooks for handle in hooks.handles]
+
+    def check_free(self, listener: object) -> None:
+        """Raise `UnsupportedSetupError` if another engine would correct the same updates too."""
+        for optimizer in self.optimizers:
+            for hook in optimizer._optimizer_step_pre_hooks.values():
+                known = getattr(hook, "__self__", None)
+                if isinstance(known, StepHooks) and known.listener() not in (None, listener):
+                    expected = "an optimizer that no other engine has"
+                    remedy = "Call detach() on the other engine first."
+                    got = "that of another HybridEngine"
+                    raise UnsupportedSetupError("optimizer", expected, got, remedy)
 
     def forget_calls(self) -> None:
         """Forget calls of ``step`` that an error has ended; called before each full step."""
@@ -227,14 +237,3 @@ def _set(group: dict[str, Any], name: str, value: Any) -> None:
         now.copy_(torch.as_tensor(value))  # a schedule or a compiled step may hold this very tensor
     else:
         group[name] = value
-
-
-def _flags(group: Mapping[str, Any]) -> list[Any]:
-    """Return the options that determine a rule; of a number, only whether it is zero counts."""
-    flags: list[Any] = []
-    for name, value in group.items():
-        if value is None or isinstance(value, (bool, str)):
-            flags.append((name, value))
-        elif name != "lr" and number(group, name):
-            flags.append(name)
-    return flags

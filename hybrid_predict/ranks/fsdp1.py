@@ -109,7 +109,6 @@ def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _flat_parameters(model: nn.Module) -> list[tuple[Any, Any]]:
-    """Return each wrapper that has parameters of its own, with their flat parameter."""
     held = [module for module in wrappers(model) if module._handle is not None]
     return [(module, module._handle.flat_param) for module in held]
 

@@ -33,11 +33,7 @@ def owners(tensors: Sequence[Tensor], work: Sequence[int], first: int) -> list[i
 
 
 def check_equal(tensors: Sequence[Tensor]) -> None:
-    """Check that unsharded tensors are equal on all ranks; every rank has to call it.
-
-    Raises:
-        UnsupportedSetupError: On every rank, if they differ: an owner would correct the others.
-    """
+    """Raise `UnsupportedSetupError` on all ranks unless unsharded tensors are equal on them."""
     plain = [t.detach().contiguous() for t in tensors if not shards.is_sharded(t)]
     if plain:  # sums of bytes are exact in any order
         processes.check_same([int(x.view(torch.uint8).sum(dtype=torch.int64)) for x in plain])

@@ -105,11 +105,7 @@ def summary(error: BaseException) -> str:
 
 
 def check_same(*described: Any) -> None:
-    """Check that values have the same ``repr`` on every rank.
-
-    Raises:
-        UnsupportedSetupError: On every rank, if they differ.
-    """
+    """Raise `UnsupportedSetupError` on every rank unless values have the same ``repr`` on all."""
     if size() == 1:
         return
     text = re.sub(r" at 0x\w+", "", repr(described))
@@ -124,7 +120,6 @@ def check_same(*described: Any) -> None:
 
 
 def _all_reduced(values: Tensor) -> Tensor:
-    """Sum over the ranks."""
     reducible = _reducible(values)
     dist.all_reduce(reducible)
     return reducible.to(values.device)

@@ -33,12 +33,7 @@ def of_deepspeed(given: Any) -> bool:
 
 
 def check_supported(model: nn.Module) -> None:
-    """Check that the parameters of a model are full tensors, or sharded in a supported way.
-
-    Raises:
-        UnsupportedSetupError: For those that are not split into one shard per rank along a
-            dimension, and what FSDP1 does not keep in place.
-    """
+    """Raise `UnsupportedSetupError` unless parameters are full, or shards along a dimension."""
     fsdp1.check_supported(model)
     for name, p in model.named_parameters():
         placements = getattr(p, "placements", ()) if is_dtensor(p) else ()
@@ -94,8 +89,7 @@ def is_dtensor(tensor: Any) -> bool:
 
 def _range(tensor: Any) -> fsdp1.Range | None:
     known = fsdp1.RANGES.data and isinstance(tensor, nn.Parameter)
-    found: fsdp1.Range | None = fsdp1.RANGES.get(tensor) if known else None
-    return found
+    return fsdp1.RANGES.get(tensor) if known else None
 
 
 def is_sharded(tensor: Any) -> bool:
@@ -242,8 +236,17 @@ def has_gradient(p: Tensor) -> bool:
     return p.grad is not None if known is None else known.has_gradient()
 
 
-def local_gradient(p: Any) -> Tensor:
-    """Return this rank's part of a parameter's gradient, placed like the parameter.
+def dense_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the local shards of the gradients that parameters have, dense and detached."""
+    known = [p.grad for p in parameters]
+    usual = [type(g) is Tensor and not (g.is_sparse or g.requires_grad) for g in known]
+    if all(usual) and all_plain(parameters):
+        return known  # type: ignore[return-value]
+    return [dense_gradient(p) for p in parameters]
+
+
+def dense_gradient(p: Any) -> Tensor:
+    """Return this rank's part of a parameter's gradient, placed like the parameter, and dense.
 
     It is zero where :func:`has_gradient` and this rank has none.
     """
@@ -252,7 +255,8 @@ def local_gradient(p: Any) -> Tensor:
         return local(p).new_zeros(p.shape)
     if is_dtensor(gradient) and gradient.placements != p.placements:
         gradient = gradient.redistribute(placements=p.placements)
-    return local(gradient)
+    part = local(gradient)
+    return part.coalesce().to_dense() if part.is_sparse else part
 
 
 def norm_factors(tensors: Sequence[Any]) -> list[float] | None:
@@ -268,7 +272,6 @@ def norm_factors(tensors: Sequence[Any]) -> list[float] | None:
 
 
 def _shards(tensor: Any) -> int:
-    """Return the number of ranks among which each copy of a tensor is divided."""
     if (known := _range(tensor)) is not None:
         return len(known.sizes)
     if not is_dtensor(tensor):

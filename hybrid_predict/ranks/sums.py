@@ -23,7 +23,7 @@ Counts = Sequence[float] | None
 def norms(tensors: Sequence[Tensor], counts: Counts) -> Tensor:
     """Return the Frobenius norm of each tensor, shape (K,), at least 32-bit."""
     local = lists.norms(tensors)
-    return local if counts is None else processes.combine(_counted(local, counts, 1), local[:0])[0]
+    return _whole(local, local[:0], counts)[0]
 
 
 def slopes(
@@ -46,10 +46,7 @@ def slopes(
     along = lists.dots(moved, averages, overwrite=True)
     del moved
     products = torch.cat([along, lists.dots(directions, averages)])
-    if counts is not None:
-        norms, products = processes.combine(
-            _counted(norms, counts, 1), _counted(products, counts, 2)
-        )
+    norms, products = _whole(norms, products, counts)
     first, second = products.chunk(2)
     return norms, first, second
 
@@ -61,18 +58,17 @@ def angles(
 
     Both have shape (K,) and at least 32 bits; a cosine is 0 if either tensor is zero.
     """
-    lengths = lists.norms([*left, *right])
-    products = lists.dots(left, right)
-    if counts is not None:
-        lengths, products = processes.combine(
-            _counted(lengths, counts, 1), _counted(products, counts, 2)
-        )
+    lengths, products = _whole(lists.norms([*left, *right]), lists.dots(left, right), counts)
     first, second = lengths.chunk(2)
     cosines = (products / (first * second).clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
     return first, cosines
 
 
-def _counted(values: Tensor, counts: Sequence[float], power: int) -> Tensor:
-    """Scale one value per tensor, so that entries on several ranks count once."""
-    factors = [count**power for count in counts] * (len(values) // max(1, len(counts)))
-    return lists.scaled(values, factors)
+def _whole(norms: Tensor, products: Tensor, counts: Counts) -> tuple[Tensor, Tensor]:
+    if counts is None:
+        return norms, products
+    scaled = []
+    for values, power in ((norms, 1), (products, 2)):
+        factors = [count**power for count in counts] * (len(values) // max(1, len(counts)))
+        scaled.append(lists.scaled(values, factors))
+    return processes.combine(*scaled)

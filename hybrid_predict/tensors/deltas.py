@@ -9,7 +9,6 @@ from typing import final
 import torch
 from torch import Tensor
 
-from hybrid_predict.errors import ConfigError
 from hybrid_predict.tensors.lists import HALF, add_scaled, clones, upcast
 
 
@@ -29,11 +28,6 @@ class WeightDelta:
     names: tuple[str, ...]
     directions: tuple[Tensor, ...]
     factors: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not len(self.names) == len(self.directions) == len(self.factors):
-            got = len(self.names), len(self.directions), len(self.factors)
-            raise ConfigError("WeightDelta", "as many directions and factors as names", got)
 
     @classmethod
     def joined(cls, parts: Sequence[WeightDelta]) -> WeightDelta:

@@ -149,11 +149,6 @@ def dots(left: Sequence[Tensor], right: Sequence[Tensor], *, overwrite: bool = F
     return torch.stack([x.sum() for x in products])
 
 
-def size(number: float | Tensor) -> Any:
-    """Return a number or a tensor without its sign."""
-    return abs(number)
-
-
 def clear(tensors: Sequence[Tensor], masks: Sequence[Tensor | None]) -> None:
     """Set the masked entries of tensors to zero."""
     for x, mask in zip(tensors, masks, strict=True):

@@ -85,10 +85,7 @@ def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
 
 
 def _scales(stack: Tensor, energies: Sequence[Tensor]) -> list[Tensor]:
-    """Update the energies, and return the scales of rows and of columns.
-
-    The matrices are scaled to a largest entry of one, so that their squares fit in 32 bits.
-    """
+    # The matrices are scaled to a largest entry of one, so that their squares fit in 32 bits.
     # Norms of columns and largest norms take ten times as long on the CPU as means and maxima.
     stack.div_(stack.abs().amax((-2, -1), keepdim=True).clamp_min_(_TINY))
     squares = stack.square()
@@ -103,7 +100,6 @@ def _scales(stack: Tensor, energies: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _levelled(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
-    """Update the second moments of rows, and divide the rows by their negated roots."""
     squares = stack.square().mean(-1).to(moments[0])
     torch._foreach_lerp_(list(moments), list(squares.unbind()), 1.0 - MOMENT_DECAY)
     roots = torch.stack(list(moments)).clamp_min_(_TINY).rsqrt_().neg_()
@@ -136,7 +132,6 @@ def orthogonal(stack: Tensor, roots: Sequence[Tensor] = ()) -> Tensor:
 
 
 def _iterated(x: Tensor, gram: Tensor, iterations: int) -> Tensor:
-    """Return the orthogonal factor of matrices of norm up to one, by matrix products alone."""
     for k, (a, b, c) in enumerate(POLYNOMIALS[iterations]):
         gram = torch.bmm(x, x.mT) if k else gram
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
@@ -144,10 +139,7 @@ def _iterated(x: Tensor, gram: Tensor, iterations: int) -> Tensor:
 
 
 def _inverts(stack: Tensor) -> bool:
-    """Whether inverses are found, or polynomials in their place.
-
-    An inverse needs more than the 16 bits that make accelerators fast.
-    """
+    # An inverse needs more than the 16 bits that make accelerators fast.
     return stack.device.type == "cpu"
 
 
@@ -165,10 +157,7 @@ def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _inverse_root(square: Tensor, step: Halley) -> Tensor:
-    """Return about the inverse square root of positive matrices with eigenvalues up to one.
-
-    They are overwritten.
-    """
+    """Overwrite positive matrices with eigenvalues up to one by about their inverse roots."""
     square.mul_(step.c).diagonal(dim1=-2, dim2=-1).add_(1.0)
     factor, _ = torch.linalg.cholesky_ex(square)
     root = torch.cholesky_inverse(factor).mul_(step.e)
@@ -235,7 +224,6 @@ def observe(packed: Sequence[Tensor], matrices: Sequence[Tensor], decay: float) 
 
 
 def _normalised_grams(stack: Tensor) -> Tensor:
-    """Return the Gram matrices of the shorter sides of matrices, scaled to a trace of one."""
     rows = upcast(stack)
     rows = rows.mT if rows.shape[-2] > rows.shape[-1] else rows
     rows = rows / rows.abs().amax((-2, -1), keepdim=True).clamp_min_(_TINY)

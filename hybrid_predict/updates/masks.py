@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hybrid_predict.model.gradients import dense_gradients
 from hybrid_predict.optimizers.wrapper import Options
+from hybrid_predict.ranks.shards import dense_gradients
 from hybrid_predict.tensors.lists import upcast
 from hybrid_predict.updates.base import COASTING, ROUNDING
 

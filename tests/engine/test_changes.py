@@ -109,7 +109,7 @@ def test_a_refused_replacement_changes_nothing_and_an_accepted_one_owns_its_para
     assert run.engine.ledger.predicted_steps > 0
     run.engine.replace_optimizer(adamw(model.parameters()))
     with pytest.raises(UnsupportedSetupError, match="no other engine"):
-        HybridEngine(model, adamw(model[3:].parameters()), make_config())
+        HybridEngine(model, run.engine.optimizer, make_config())
 
 
 def clamped(model, in_place):

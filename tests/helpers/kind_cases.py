@@ -178,7 +178,7 @@ class KindCase:
 CASES = {
     "count decoder": KindCase(
         CountDecoder,
-        ["px_dropout_decoder.weight", "px_r", "px_r_decoder.weight", "px_scale_decoder.0.weight"],
+        ["px_dropout_decoder.weight", "px_r", "px_scale_decoder.0.weight"],
     ),
     "attention": KindCase(Attending, ["out.weight", "value.weight"], of_words, ["embed.weight"]),
     "tied": KindCase(TiedLM, [], of_words, ["embedding.weight"]),
@@ -209,7 +209,7 @@ def resolved(model: nn.Module, loss: Loss, after: bool = True) -> tuple[dict[str
     The loss is observed before or after its backward pass.
     """
     index = matrix_index(model)
-    uses = MatrixUses(model, index)
+    uses = MatrixUses(model)
     with Watching(uses.see):
         value = loss(model)
         value.backward() if after else None

@@ -6,7 +6,7 @@ from loops import Bench, Run, make_config, weights
 from torch import nn
 
 from hybrid_predict import GradientInfo, TorchModel
-from hybrid_predict.model.gradients import dense_gradient
+from hybrid_predict.ranks.shards import dense_gradient
 
 
 def watched(bench, clip=False, factor=1.0):

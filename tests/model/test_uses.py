@@ -10,7 +10,6 @@ from kind_cases import CASES, KindCase, frozen, mlp, resolved, rows, square
 from torch import nn
 
 from hybrid_predict.model.cost import Watching
-from hybrid_predict.model.kinds import matrix_index
 from hybrid_predict.model.uses import MatrixUses
 
 
@@ -121,7 +120,7 @@ def test_where_the_loss_is_a_derivative_names_and_shapes_tell_the_head():
 
 def test_tensors_are_freed_as_without_it():
     net, kept = mlp(6, 8, 3), []
-    uses = MatrixUses(net, matrix_index(net))
+    uses = MatrixUses(net)
     with Watching(uses.see):
         inner = net[0](rows())
         kept = [weakref.ref(inner), weakref.ref(inner.untyped_storage())]
