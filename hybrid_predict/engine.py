@@ -80,7 +80,7 @@ class HybridEngine:
             optimizer = OptimizerWrapper(optimizer)
         self.optimizer = optimizer
         parameters = optimizer.parameters()
-        self.mapper = ParameterMapper(model, parameters, config.kinds)
+        self.mapper = ParameterMapper(model, parameters, config.kinds, optimizer.numbers())
         self.config = config
         self._model = model
         self._state = State(self.mapper, optimizer, config)

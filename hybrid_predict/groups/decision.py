@@ -45,7 +45,7 @@ class KindDecision:
         """Start a full step: note what is trained, since the loop may freeze parameters in it."""
         self._index = self._uses = self._seen = None
         if self.pending:
-            self._index = matrix_index(self._mapper.model)
+            self._index = matrix_index(self._mapper.model, self._optimizer.numbers())
             self._uses = MatrixUses(self._mapper.model)
 
     @property

@@ -135,7 +135,7 @@ class Groups:
         before, self._layout = self._layout, self._optimizer.layout()
         if self._layout == before:
             return False
-        self._mapper.follow(self._optimizer.parameters())
+        self._mapper.follow(self._optimizer.parameters(), self._optimizer.numbers())
         self.regroup()
         return True
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor, nn
 
 from hybrid_predict.model.uses import Findings
-from hybrid_predict.ranks.fsdp1 import named_modules
+from hybrid_predict.ranks.fsdp1 import named_modules, named_parameters
 from hybrid_predict.ranks.shards import form
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -17,7 +18,7 @@ _EMBEDDING_WORDS = frozenset({"pos", "posemb", "posembed", "token", "tokens"})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-def classify(model: nn.Module) -> dict[int, str]:
+def classify(model: nn.Module, optimizers: Mapping[int, int] | None = None) -> dict[int, str]:
     """Classify every parameter of a model by module types, names and shapes.
 
     This is used before the first full step; then :func:`resolve` uses what the loss has shown.
@@ -25,7 +26,9 @@ def classify(model: nn.Module) -> dict[int, str]:
     ``hidden`` matrices are weights of two or more dimensions, including convolutions, attention
     projections and low-rank adapters, but not embedding tables, learned positions and heads. The
     head is the last trained matrix, or the last one of the shape of a vocabulary. A model with a
-    layer that is tied to an embedding has none. Kinds are by ``id`` of the parameter.
+    layer that is tied to an embedding has none. Where every optimizer trains a network of its own,
+    each network ends in a head. Kinds, and ``optimizers`` by their numbers, are by ``id`` of the
+    parameter.
     """
     kinds, matrices = _listed(model)
     tables = [m for m in model.modules() if isinstance(m, _EMBEDDINGS)]
@@ -39,13 +42,30 @@ def classify(model: nn.Module) -> dict[int, str]:
         # Inner matrices can have the shape of a vocabulary by chance; the head comes last.
         head = ([p for p in trained if tuple(form(p).shape) in vocabularies] or trained)[-1]
         kinds[id(head)] = "head"
+    kinds.update(dict.fromkeys(_ends(model, matrices, optimizers or {}), "head"))
     return kinds
 
 
-def matrix_index(model: nn.Module) -> dict[int, Tensor]:
-    """List the trained matrices by ``id`` whose kinds a loss may show; not one that is alone."""
+def matrix_index(model: nn.Module, optimizers: Mapping[int, int]) -> dict[int, Tensor]:
+    """List the trained matrices by ``id`` whose kinds a loss may show; not one that is alone.
+
+    The ends of separate networks are none: a discriminator follows the head of a generator.
+    """
     _, matrices = _listed(model)
-    return {id(p): form(p) for p in matrices if p.requires_grad and len(matrices) > 1}
+    ends = _ends(model, matrices, optimizers)
+    trained = [p for p in matrices if p.requires_grad and id(p) not in ends]
+    return {id(p): form(p) for p in trained if len(matrices) > 1}
+
+
+def _ends(model: nn.Module, matrices: Sequence[Tensor], optimizers: Mapping[int, int]) -> set[int]:
+    """Return the last matrix of each network, if every optimizer trains children of its own."""
+    children: dict[int, set[str]] = defaultdict(set)
+    for name, p in named_parameters(model):
+        if id(p) in optimizers:
+            children[optimizers[id(p)]].add(name.split(".")[0])
+    shared = sum(map(len, children.values())) > len(set[str]().union(*children.values()))
+    last = {optimizers[id(p)]: id(p) for p in matrices if id(p) in optimizers}
+    return set() if shared or len(children) < 2 else set(last.values())
 
 
 def resolve(
@@ -57,9 +77,8 @@ def resolve(
     """Change the known kinds of parameters, by ``id``, to what losses have shown.
 
     A head stays one if it is also used inside, as in a model that feeds its prediction back, and a
-    table an embedding, whatever else it is used for. A matrix that a later one follows is hidden,
-    also where the later one has an optimizer of its own, as a generator's last one. Kinds do not
-    change for matrices that are not in the ``index``, and for those that no loss shows.
+    table an embedding, whatever else it is used for. Kinds do not change for matrices that are not
+    in the ``index``, and for those that no loss shows.
 
     Returns:
         Kinds by ``id``, and the ``id`` of matrices with a gradient whose place was not shown.

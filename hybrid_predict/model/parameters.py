@@ -30,6 +30,7 @@ class ParameterMapper:
         parameters: The parameters that the optimizers update; None for all parameters of the model.
         overrides: Glob pattern over names to kind; the first pattern that matches wins over the
             classification.
+        optimizers: Number of the optimizer by ``id`` of the parameter, if there are several.
 
     Raises:
         ConfigError: If ``model`` is not a module, no parameter is trained, or an override matches
@@ -43,6 +44,7 @@ class ParameterMapper:
         model: nn.Module,
         parameters: Iterable[Tensor] | None = None,
         overrides: Mapping[str, str] | None = None,
+        optimizers: Mapping[int, int] | None = None,
     ) -> None:
         _check_initialised(model)
         shards.check_supported(model)
@@ -51,7 +53,7 @@ class ParameterMapper:
         self._keepers = shards.keepers(model)
         fsdp1.note_ranges(model)
         self._kinds: dict[int, str] = {}
-        self.follow(model.parameters() if parameters is None else parameters)
+        self.follow(model.parameters() if parameters is None else parameters, optimizers)
         self._check()
 
     def written(self) -> None:
@@ -59,12 +61,14 @@ class ParameterMapper:
         for free in self._keepers:
             free()
 
-    def follow(self, parameters: Iterable[Tensor]) -> None:
+    def follow(
+        self, parameters: Iterable[Tensor], optimizers: Mapping[int, int] | None = None
+    ) -> None:
         """List the parameters again; known parameters keep their kinds."""
         self.written()  # else the optimizers' shards may not be the model's parameters
         known = {id(p): name for name, p in fsdp1.named_parameters(self.model)}
         unique = {id(p): p for p in parameters}
-        kinds = classify(self.model)
+        kinds = classify(self.model, optimizers)
         self._kinds = {
             key: self._kinds.get(key) or kinds.get(key, "hidden" if form(p).dim() > 1 else "vector")
             for key, p in unique.items()

@@ -132,5 +132,5 @@ class Adversaries:
 def test_every_optimizer_s_own_loss_shows_its_part_although_the_rest_is_frozen_meanwhile():
     run = Adversaries()
     run.step()
-    assert heads(run.engine) == {"judge.2.weight"}
+    assert heads(run.engine) == {"made.2.weight", "judge.2.weight"}
     assert run.engine.ledger.events == []

@@ -208,7 +208,7 @@ def resolved(model: nn.Module, loss: Loss, after: bool = True) -> tuple[dict[str
 
     The loss is observed before or after its backward pass.
     """
-    index = matrix_index(model)
+    index = matrix_index(model, {})
     uses = MatrixUses(model)
     with Watching(uses.see):
         value = loss(model)
