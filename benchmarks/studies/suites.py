@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks import load
-from benchmarks.arms import ARCHIVED, ARMS, MECHANISMS, PLAIN, UNTUNED
+from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.cells import CellPlan, Line
 from benchmarks.gains import Figures, Summary
 from benchmarks.measure import set_imports_aside, without_advice
@@ -74,8 +74,8 @@ class Suite:
 
 
 _CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only", "corrected-any-cost")
-_HERE = tuple(name for name in ARMS if name not in (*ARCHIVED, *PLAIN))
-_ALL = tuple(name for name in _HERE if name not in UNTUNED)
+_HERE = tuple(name for name in ARMS if name not in PLAIN)
+_ALL = tuple(name for name in _HERE if name != "auto")
 _PEERS = ("muon", "normuon", "soap", "soap-muon")
 
 SUITES: dict[str, Suite] = {

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks import optimizers, peers
 from benchmarks.optimizers import Rates, hidden_and_rest
-from benchmarks.peers import DoWG, Muon
+from benchmarks.peers import Muon
 from benchmarks.tasks import TASKS
 from hybrid_predict.errors import MissingExtraError
 
@@ -96,28 +96,9 @@ def test_hidden_matrices_have_the_peer_and_the_rest_adamw(build, name):
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [
-        ("normuon", "pytorch_optimizer"),
-        ("schedule_free", "schedulefree"),
-        ("mechanic", "mechanic_pytorch"),
-    ],
+    [("normuon", "pytorch_optimizer"), ("schedule_free", "schedulefree")],
 )
 def test_peers_from_a_library_need_it(name, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=r"hybrid_predict\[bench\]"):
         trained(partial(getattr(peers, name), lr=RATE))
-
-
-def test_dowg_follows_its_formulas():
-    weights = first = start()
-    squared = 1e-4
-    weighted = 0.0
-    for step in range(STEPS):
-        slopes = gradients(step, weights)
-        moved = sum(((w - w0) ** 2).sum() for w, w0 in zip(weights, first, strict=True))
-        squared = max(squared, moved)
-        weighted += squared * sum((g**2).sum() for g in slopes)
-        size = squared / weighted**0.5
-        weights = [w - size * g for w, g in zip(weights, slopes, strict=True)]
-    for x, y in zip(trained(DoWG), weights, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)

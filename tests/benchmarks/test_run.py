@@ -8,7 +8,7 @@ import torch
 
 from benchmarks import step_cost
 from benchmarks.__main__ import main
-from benchmarks.arms import ARCHIVED, ARMS, PLAIN
+from benchmarks.arms import ARMS, PLAIN
 from benchmarks.plan import Plan, Selection
 from benchmarks.registry import STUDIES, Study
 from benchmarks.run import make_runs, stored
@@ -59,11 +59,7 @@ QUICK = ("plain-double", "hybrid", "predict-.5", "muon")
 @pytest.mark.filterwarnings("ignore:.*predicted steps only:UserWarning")
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(x, marks=() if x in QUICK else pytest.mark.slow)
-        for x in ARMS
-        if x not in ARCHIVED
-    ],
+    [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in ARMS],
 )
 def test_every_arm_trains_what_it_promises(name):
     cell, task = tiny(name)
