@@ -130,7 +130,7 @@ def test_step_cost_measures_every_way():
     assert found["plain_ms"] > 0
     held = {way: found[way]["memory"] for way in step_cost.WAYS}
     assert held["plain"] < held["corrected"] < held["predicted"] < held["both"]
-    assert all(found[way]["ratio"] > 0 and "waits" not in found[way] for way in step_cost.ADDED)
+    assert all(found[way]["ratio"] > 0 for way in step_cost.ADDED)
 
 
 ARGUMENTS = ["smoke", "--tasks", "inr", "--arms", "hybrid", "--output-dir"]
