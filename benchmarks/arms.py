@@ -75,7 +75,6 @@ def _momentum(coefficient: float) -> MomentumPredictor:
 
 
 def _predicted(coefficient: float) -> Arm:
-    """Return an arm with corrected updates, and predicted steps that need no skill."""
     return Arm(
         name=f"predict-{coefficient:g}".replace("0.", "."),
         title=f"corrected + predicted, coefficient {coefficient:g}",
@@ -89,7 +88,6 @@ _COEFFICIENTS = tuple(map(_predicted, (0, 0.5, 1)))
 
 
 def _placebos(*, gated: bool) -> tuple[Arm, ...]:
-    """Return arms with corrected updates, and with predicted steps of a meaningless direction."""
     return tuple(
         Arm(
             name=f"placebo-{name}" + "-gated" * gated,

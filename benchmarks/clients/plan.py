@@ -45,7 +45,6 @@ class ClientsPlan(Plan[Key]):
         yield from ((name, seed) for seed in range(self._seeds) for name in self._names)
 
     def key(self, row: Row) -> Key:
-        """Return name and seed."""
         return row["client"], row["seed"]
 
     def work(self, key: Key) -> Row:
@@ -71,7 +70,6 @@ class ClientsPlan(Plan[Key]):
         return codes == {code_digest("hybrid")}
 
     def tell(self, row: Row) -> str:
-        """Return the rows."""
         return "\n".join(map(json.dumps, row["rows"]))
 
 

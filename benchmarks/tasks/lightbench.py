@@ -37,7 +37,6 @@ class Family(NamedTuple):
 
 
 def _scales(x: Tensor, level: float) -> Tensor:
-    """Return factors from level to 1 / level for thirds of a vector."""
     return torch.tensor([level, 1.0, 1 / level], dtype=x.dtype).repeat_interleave(len(x) // 3)
 
 

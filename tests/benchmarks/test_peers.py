@@ -66,18 +66,7 @@ def test_kernels_are_read_as_matrices(make):
     assert torch.equal(kernel.detach().flatten(1), matrix)
 
 
-LIBRARY = {
-    name: partial(getattr(peers, name), lr=RATE, weight_decay=DECAY) for name in ("normuon", "soap")
-}
-library = pytest.mark.parametrize("make", LIBRARY.values(), ids=LIBRARY)
-
-
 HIDDEN = {name: getattr(optimizers, name) for name in ("muon", "normuon", "soap", "soap_muon")}
-
-
-@library
-def test_the_global_random_state_is_neither_read_nor_moved(make, after_seeds):
-    assert_same(*after_seeds(lambda: trained(make)))
 
 
 @pytest.mark.parametrize("build", HIDDEN.values(), ids=HIDDEN)

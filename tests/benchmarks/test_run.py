@@ -16,7 +16,6 @@ from benchmarks.studies import suites
 from benchmarks.tasks import TASKS
 from benchmarks.train import train
 from hybrid_predict.forecast.predictors import make_predictor
-from hybrid_predict.runs.rows import Rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -164,19 +163,3 @@ def test_bad_usage_is_one_line(arguments, complaint, tmp_path, monkeypatch, caps
     message = capsys.readouterr().err
     assert complaint in message
     assert message.startswith("usage: ") or message.count("\n") == 1  # argparse tells both
-
-
-@pytest.mark.slow
-def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
-    kept = Rows.add
-
-    def stop_at_the_third(store, row):
-        if len(store.done) == 2:
-            raise KeyboardInterrupt
-        kept(store, row)
-
-    monkeypatch.setattr(Rows, "add", stop_at_the_third)
-    assert main(["run", *ARGUMENTS, str(tmp_path)]) == 130
-    found = json.loads((tmp_path / "bench-smoke.json").read_text())
-    assert len(found["runs"]) == 2 and not found["complete"]
-    assert "2 runs are finished" in capsys.readouterr().out
