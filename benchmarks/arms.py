@@ -8,15 +8,10 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from torch import nn
-from torch.optim import Optimizer
-
 from benchmarks import optimizers as opt
-from benchmarks.optimizers import AroundOptimizers, Build, Rates, adamw
+from benchmarks.optimizers import AroundOptimizers, Build, adamw
 from benchmarks.placebos import PLACEBOS
-from benchmarks.tasks import Recipe
 from hybrid_predict import FittedPredictor, HybridConfig, MomentumPredictor, SpectralUpdate
-from hybrid_predict.errors import UnsupportedSetupError
 
 SPEEDUP = 1.5
 """Every arm except the plain ones takes T / 1.5 full steps."""
@@ -75,23 +70,11 @@ def _described(function: Callable[..., Any]) -> str:
     return f"{inner.__qualname__}{signature(inner)} {sorted(bound.items())}"
 
 
-def archived(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Stand for an optimizer of committed runs that only an earlier commit has.
-
-    Raises:
-        UnsupportedSetupError: Always.
-    """
-    raise UnsupportedSetupError(
-        "arm", "one whose optimizer is here", "an archived one", "Run it at commit 0540831."
-    )
-
-
 def _momentum(coefficient: float) -> MomentumPredictor:
     return MomentumPredictor(coefficient=coefficient, gated=False)
 
 
 def _predicted(coefficient: float) -> Arm:
-    """Return an arm with corrected updates, and predicted steps that need no skill."""
     return Arm(
         name=f"predict-{coefficient:g}".replace("0.", "."),
         title=f"corrected + predicted, coefficient {coefficient:g}",
@@ -105,7 +88,6 @@ _COEFFICIENTS = tuple(map(_predicted, (0, 0.5, 1)))
 
 
 def _placebos(*, gated: bool) -> tuple[Arm, ...]:
-    """Return arms with corrected updates, and with predicted steps of a meaningless direction."""
     return tuple(
         Arm(
             name=f"placebo-{name}" + "-gated" * gated,
@@ -138,31 +120,19 @@ ARMS: dict[str, Arm] = {
             plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(longest=0)}}),
         Arm(name="fitted-only", title="fitted only",
             plugin={"updates": {}, "predictors": {"hidden": FittedPredictor()}}),
-        Arm(name="nesterov-.3", title="corrected, EMA-Nesterov .3", plugin={"speedup": 1},
-            build=archived),
         *_placebos(gated=False),
         *_placebos(gated=True),
         Arm(name="hidden-x2", title="hidden rate x 2", tunes="hidden", factors=(2.0,)),
         Arm(name="hidden-x3", title="hidden rate x 3", tunes="hidden", factors=(3.0,)),
         Arm(name="hidden-x4", title="hidden rate x 4", tunes="hidden", factors=(4.0,)),
         Arm(name="beta1", title="beta1 = 0.95", build=partial(adamw, beta1=0.95)),
-        Arm(name="ema", title="EMA read-out", build=archived),
-        Arm(name="lookahead", title="Lookahead", build=archived),
-        Arm(name="snoo", title="SNOO", build=archived),
         Arm(name="muon", title="Muon", build=opt.muon, tunes="hidden", factors=_MUON),
         Arm(name="normuon", title="NorMuon", build=opt.normuon, tunes="hidden", factors=_MUON),
         Arm(name="soap", title="SOAP", build=opt.soap, tunes="hidden", factors=_SOAP),
         Arm(name="soap-muon", title="SOAP-Muon", build=opt.soap_muon, tunes="hidden",
             factors=_MUON),
-        Arm(name="kron", title="Kron (PSGD)", build=archived),
-        Arm(name="ademamix", title="AdEMAMix", build=archived),
-        Arm(name="gpa", title="GPA-AdamW", build=archived),
         Arm(name="schedule-free", title="Schedule-Free AdamW", build=opt.free, scheduled=False,
             factors=(0.5, 1.0, 2.0)),
-        Arm(name="prodigy", title="Prodigy", build=opt.prodigy, share=1.0),
-        Arm(name="d-adapt", title="D-Adapt AdamW", build=opt.d_adapt_adam, share=1.0),
-        Arm(name="mechanic", title="Mechanic over AdamW", build=opt.mechanic, share=1.0),
-        Arm(name="dowg", title="DoWG", build=opt.dowg, share=1.0, scheduled=False),
     )
 }  # fmt: skip
 
@@ -171,12 +141,6 @@ PLAIN = ("plain-half", "short", "plain", "plain-double", "plain-quadruple")
 
 They resolve speedups from 0.75 to 6 of an arm with T / 1.5 full steps.
 """
-
-UNTUNED = ("auto", "prodigy", "d-adapt", "mechanic", "dowg")
-"""Arms of the study of untuned learning rates alone."""
-
-ARCHIVED = tuple(name for name, arm in ARMS.items() if arm.build is archived)
-"""Arms of committed runs that cannot be run here."""
 
 MECHANISMS: dict[str, str | None] = {
     "short": "plain",

@@ -8,7 +8,7 @@ from time import perf_counter
 
 import torch
 
-from benchmarks.arms import ARCHIVED, ARMS, PLAIN
+from benchmarks.arms import ARMS, PLAIN
 from benchmarks.digests import code_digest, recipe_digest
 from benchmarks.optimizers import Rates
 from benchmarks.plan import (
@@ -167,13 +167,10 @@ class CellPlan(Plan[Cell]):
         return to_row(cell, {**results, "elapsed": elapsed, "code": code_digest(cell.arm)})
 
     def holds(self, row: Row) -> bool:
-        """Return whether a run has a recipe of the study, and no plug-in or its present code.
-
-        Runs of archived arms cannot be made again, and always hold.
-        """
+        """Return whether a run has a recipe of the study, and no plug-in or its present code."""
         arm = ARMS.get(row["arm"])
-        if arm is None or arm.name in ARCHIVED:
-            return arm is not None
+        if arm is None:
+            return False
         if not self._recipes:
             cells = self._keys(self._all, _Pretended())
             self._recipes = {cell.recipe for cell in cells}

@@ -144,7 +144,7 @@ class Overall:
 
 
 class Summary:
-    """Statistics of the rows of a study, trials of rates left out.
+    """Statistics of the rows of a study, without trials of rates and arms of earlier commits.
 
     An arm is read off all plain runs of its task and setting, paired by seed.
     """
@@ -152,7 +152,7 @@ class Summary:
     def __init__(self, rows: Iterable[Row]) -> None:
         self._runs: dict[Place, dict[int, Row]] = {}
         for row in rows:
-            if row["seed"] != TUNING_SEED:
+            if row["seed"] != TUNING_SEED and row["arm"] in ARMS:
                 place = Place(row["task"], row["setting"], row["arm"], row["steps"])
                 self._runs.setdefault(place, {})[row["seed"]] = row
         self.tasks = list(dict.fromkeys(place.task for place in self._runs))

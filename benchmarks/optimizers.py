@@ -79,24 +79,10 @@ def _of_hidden(name: str, make: Callable[..., Optimizer]) -> Build:
     return build
 
 
-def _of_all(name: str, make: Callable[..., Optimizer]) -> Build:
-    """Make a peer for all parameters."""
-
-    def build(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-        options = {"betas": recipe.betas, "weight_decay": recipe.weight_decay}
-        return [make(trainable(model), rates.base, **options)]
-
-    build.__qualname__ = name
-    return build
-
-
 muon = _of_hidden("muon", partial(peers.Muon, adjust_lr_fn="match_rms_adamw"))
 normuon = _of_hidden("normuon", peers.normuon)
 soap = _of_hidden("soap", peers.soap)
 soap_muon = _of_hidden("soap_muon", peers.SOAPMuon)
-prodigy = _of_all("prodigy", peers.prodigy)
-d_adapt_adam = _of_all("d_adapt_adam", peers.d_adapt_adam)
-mechanic = _of_all("mechanic", peers.mechanic)
 
 
 def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
@@ -110,11 +96,6 @@ def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[O
     )
     peer.train()  # type: ignore[attr-defined]
     return [peer]
-
-
-def dowg(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Return DoWG for all parameters; it has no weight decay."""
-    return [peers.DoWG(trainable(model), rates.base)]
 
 
 def trainable(model: nn.Module) -> list[Tensor]:

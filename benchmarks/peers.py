@@ -113,45 +113,6 @@ class SOAPMuon(Muon):
         return direction
 
 
-class DoWG(Optimizer):
-    r"""DoWG, for all parameters as one vector.
-
-    .. math::
-        r^2 \leftarrow \max(r^2, \lVert w - w_0 \rVert^2), \qquad
-        v \leftarrow v + r^2 \lVert g \rVert^2, \qquad
-        w \leftarrow w - \eta \, r^2 g / \sqrt{v}
-
-    ``lr`` is 1 in the paper, and ``least``, the first squared distance, that of the authors' code.
-
-    References:
-        Khaled, Mishchenko and Jin, DoWG Unleashed (2023).
-    """
-
-    def __init__(self, params: Iterable[Tensor], lr: float = 1.0, least: float = 1e-4) -> None:
-        super().__init__(params, {"lr": lr})
-        self._weights = [p for group in self.param_groups for p in group["params"]]
-        self._starts = [p.detach().clone() for p in self._weights]
-        self._squared_distance = least
-        self._weighted = 0.0
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take one step."""
-        moved = _squares(p - start for p, start in zip(self._weights, self._starts, strict=True))
-        self._squared_distance = max(self._squared_distance, moved)
-        reached = [p for p in self._weights if p.grad is not None]
-        self._weighted += self._squared_distance * _squares(p.grad for p in reached)
-        if self._weighted:
-            size = self.param_groups[0]["lr"] * self._squared_distance / self._weighted**0.5
-            for p in reached:
-                p.sub_(p.grad, alpha=size)
-
-
-def _squares(tensors: Iterable[Tensor]) -> float:
-    """Return the sum of all squared entries."""
-    return sum(float(t.square().sum()) for t in tensors)
-
-
 def from_package(package: str, name: str, **options: Any) -> Callable[..., Optimizer]:
     """Return a function that makes a package's optimizer with these options and others.
 
@@ -187,23 +148,3 @@ kernel has its own basis."""
 
 schedule_free = from_package("schedulefree", "AdamWScheduleFree")
 """Defazio et al., The Road Less Scheduled (2024)."""
-
-prodigy = from_package("pytorch_optimizer", "Prodigy")
-"""Mishchenko and Defazio, Prodigy: An Expeditiously Adaptive Parameter-Free Learner (2023)."""
-
-d_adapt_adam = from_package("pytorch_optimizer", "DAdaptAdam", weight_decouple=True)
-"""Defazio and Mishchenko, Learning-Rate-Free Learning by D-Adaptation (2023)."""
-
-
-def mechanic(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
-    """Mechanic over AdamW: learns a factor on the whole movement since the first step.
-
-    References:
-        Cutkosky, Defazio and Mehta, Mechanic: A Learning Rate Tuner (2023).
-    """
-    try:
-        mechanize = import_module("mechanic_pytorch").mechanize
-    except ImportError as error:
-        raise MissingExtraError("Mechanic", "bench") from error
-    optimizer: Optimizer = mechanize(torch.optim.AdamW)(list(params), lr=lr, **options)
-    return optimizer

@@ -92,25 +92,6 @@ class ShuffledForecast(_Wrapped):
         return list(map(_read_as, directions, [*directions[1:], directions[0]]))
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class StaleForecast(_Wrapped):
-    """Forecasts what another predictor forecast early in the run.
-
-    Args:
-        until: Number of displacements that ``inner`` observes, at least 1.
-    """
-
-    until: int = 20
-
-    def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
-        """Add a displacement to the history of ``inner``, if it is one of the first."""
-        if state.count < self.until:
-            self.inner.observe(state, displacement)
-        else:
-            state.count += 1
-
-
 PLACEBOS: dict[str, type[_Wrapped]] = {
     "random": RandomForecast,
     "negated": NegatedForecast,

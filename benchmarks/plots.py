@@ -101,8 +101,7 @@ def _losses(
 def of_rates(rows: Iterable[Row]) -> Figure:
     """Draw gains beside plain training at its best rate: the flatter, the better.
 
-    It shows the tasks on which the rule was chosen. The last panel has their means, and optimizers
-    that need no learning rate.
+    It shows the tasks on which the rule was chosen. The last panel has their means.
     """
     kept = [row for row in rows if row["task"] in rates.DEVELOPMENT]
     panels: dict[str, dict[tuple[str, float], list[rates.Ratio]]] = {}
@@ -121,7 +120,6 @@ def of_rates(rows: Iterable[Row]) -> Figure:
         every, [*panels.items(), ("geometric mean", means)], strict=False
     ):
         _rates(axes, title, ratios)
-    _peers(every[len(panels)], kept)
     figure.supxlabel("learning rate / best rate of plain training")
     figure.supylabel("tuned plain steps per full step")
     handles, names = every[0].get_legend_handles_labels()
@@ -145,25 +143,6 @@ def _rates(axes: Axes, title: str, ratios: Mapping[tuple[str, float], list[rates
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
     tidy(axes)
-
-
-def _peers(axes: Axes, rows: Iterable[Row]) -> None:
-    found = [
-        (rates.mean_value(tasks.values()), arm)
-        for (arm, _), tasks in rates.untuned_ratios(rows).items()
-        if arm not in rates.COMPARED
-    ]
-    for k, (value, arm) in enumerate(sorted(found)):
-        axes.axhline(value, color="0.5", linestyle=":", linewidth=0.8)
-        place, side = ((0.02, "left"), (0.98, "right"))[k % 2]  # neighbours would overlap
-        axes.annotate(
-            ARMS[arm].title,
-            (place, value),
-            xycoords=("axes fraction", "data"),
-            fontsize=6,
-            va="bottom",
-            ha=side,
-        )
 
 
 def of_scale(rows: Iterable[Row]) -> Figure:

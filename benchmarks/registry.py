@@ -101,7 +101,7 @@ STUDIES: dict[str, Study] = {
         compiled=clients.compiled,
     ),
     "ranks": Study(
-        "traffic, operations and time on several processes",
+        "traffic and operations on several processes",
         "ranks.json",
         ranks.RanksPlan,
         ranks.blocks,

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from benchmarks.measure import set_imports_aside
 from benchmarks.plan import Plan, Row, as_cell
+from benchmarks.step_cost import set_imports_aside
 from hybrid_predict.runs.rows import Rows
 
 K = TypeVar("K")

@@ -94,9 +94,7 @@ class Run:
             for scheduler in self._schedulers:
                 scheduler.step()
         target = self._task.target
-        if target is None or self.full_steps % self._task.every:
-            return
-        if self._task.final_loss(self.model) <= target:
+        if target is not None and self._task.final_loss(self.model) <= target:
             self.hit = self.full_steps
 
     def result(self) -> dict[str, Any]:

@@ -61,5 +61,6 @@ def count(number: int, what: str) -> str:
 
 def states_text(rows: Iterable[Row]) -> str:
     """Tell from how many states of the code the runs with the plug-in come; empty if it is one."""
-    states = len({row["code"] for row in rows if ARMS[row["arm"]].plugin is not None})
+    mine = {name for name, arm in ARMS.items() if arm.plugin is not None}
+    states = len({row["code"] for row in rows if row["arm"] in mine})
     return f" Runs with the plug-in come from {states} states of the code." if states > 1 else ""

@@ -1,11 +1,10 @@
-"""Published packages that train with the plug-in, by name."""
+"""Published packages that train with the plug-in, each by a module of its name; see `About`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict import HybridEngine
@@ -14,27 +13,28 @@ if TYPE_CHECKING:
     from hybrid_predict import HybridPredict
 
 CLIENTS = {
-    "scvi": "scvi_tools",
-    "chemprop": "chemprop",
-    "nhits": "nhits",
-    "tide": "tide",
-    "fusion": "pytorch_forecasting",
-    "deeptab": "deeptab",
-    "deepxde": "deepxde",
-    "neuraloperator": "neuraloperator",
-    "geometric": "torch_geometric",
-    "nequip": "nequip",
-    "speechbrain": "speechbrain",
-    "asteroid": "asteroid",
-    "pykeen": "pykeen",
-    "sentence_transformers": "sentence_transformers",
-    "recbole": "recbole",
-    "fastai": "fastai",
-    "monai": "monai",
-    "smp": "smp",
-    "lightly": "lightly",
-    "deepinv": "deepinv",
+    "scvi": "scvi-tools==1.4.2",
+    "chemprop": "chemprop==2.3.1",
+    "nhits": "neuralforecast==3.3.0",
+    "tide": "darts==0.48.1",
+    "fusion": "pytorch-forecasting==1.8.0",
+    "deeptab": "deeptab==2.1.0",
+    "deepxde": "DeepXDE==1.15.0",
+    "neuraloperator": "neuraloperator==2.0.0",
+    "geometric": "torch_geometric==2.8.1",
+    "nequip": "nequip==0.19.1",
+    "speechbrain": "speechbrain==1.1.2 torchaudio==2.11.0",
+    "asteroid": "asteroid==0.5.1 torchaudio==2.11.0 requests<3",
+    "pykeen": "pykeen==1.11.1",
+    "sentence_transformers": "sentence-transformers==6.2.0 datasets==5.2.0 accelerate==1.15.0",
+    "recbole": "recbole==1.2.1 numpy<2 pandas<3",
+    "fastai": "fastai==2.8.12 scikit-learn==1.9.1",
+    "monai": "monai==1.6.1",
+    "smp": "segmentation-models-pytorch==0.6.0",
+    "lightly": "lightly==1.6.0 scikit-learn==1.9.1",
+    "deepinv": "deepinv==0.5.0 scikit-learn==1.9.1",
 }
+"""What pip needs for each client beyond torch, Lightning and this project, its package first."""
 
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",
@@ -59,27 +59,14 @@ class About:
 
     ``trains`` says what is trained, and names settings that are not the package's defaults. The
     full run lasts for ``length`` epochs or steps, whichever ``unit`` says. ``lower`` says whether a
-    lower metric is better. ``requires`` are the client's requirements of pip beyond torch,
-    Lightning and this project, its package first.
+    lower metric is better.
     """
 
     trains: str
     metric: str
     length: int
-    requires: tuple[str, ...]
     lower: bool = True
     unit: str = "epochs"
-
-    @property
-    def package(self) -> str:
-        """Name of the package."""
-        return self.requires[0].partition("==")[0]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the description of the client as plain data."""
-        plain = asdict(self)
-        del plain["requires"]
-        return {"package": self.package, **plain, "version": version(self.package)}
 
 
 def validated(metric: str, part: int | None = None) -> Callable[[Any, Any], float]:
@@ -112,6 +99,37 @@ def fitted(
     return trainer
 
 
+def learner(net: Any, optimizer: Any, loss: Any, judge: Any = None) -> Any:
+    """Return a LightningModule that trains a net by ``loss(net, batch)``.
+
+    Its ``configure_optimizers`` returns ``optimizer``. For a batch held out, ``judge(net, batch)``
+    returns the metric, which is logged as ``judged``, and the size of the batch.
+    """
+    import lightning.pytorch as pl
+
+    class Learner(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def configure_optimizers(self) -> Any:
+            return optimizer
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return loss(self.net, batch)
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            value, size = judge(self.net, batch)
+            self.log("judged", value, batch_size=size)
+
+    return Learner()
+
+
 def client(name: str) -> Any:
     """Return the module of a client; see `About`."""
-    return import_module(f"benchmarks.clients.{CLIENTS[name]}")
+    return import_module(f"benchmarks.clients.{name}")
+
+
+def package(name: str) -> str:
+    """Return the name of a client's package."""
+    return CLIENTS[name].partition("==")[0]

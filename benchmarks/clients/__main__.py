@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from benchmarks.clients import CLIENTS, client
+from benchmarks.clients import CLIENTS
 from benchmarks.clients.plan import ROOT, interpreter
 from benchmarks.plan import check_chosen
 
@@ -12,7 +12,7 @@ def main(names: list[str]) -> int:
     """Test clients, all if none is named; return how many failed."""
     check_chosen("NAME", names, CLIENTS)
     command = ("-m", "pytest", "-m", "slow", "tests/clients/test_clients.py", "-k")
-    pythons = {name: interpreter(client(name).ABOUT) for name in names or CLIENTS}
+    pythons = {name: interpreter(name) for name in names or CLIENTS}
     codes = [subprocess.run([python, *command, name], cwd=ROOT) for name, python in pythons.items()]
     return sum(bool(code.returncode) for code in codes)
 

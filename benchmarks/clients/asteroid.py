@@ -50,5 +50,4 @@ ABOUT = About(
     trains=f"`ConvTasNet` with 6 blocks of width 64, {MIXTURES} sums of two artificial voices",
     metric="validation loss (negated scale-invariant ratio of signal and distortion, dB)",
     length=4,
-    requires=("asteroid==0.5.1", "torchaudio==2.11.0", "requests<3"),
 )

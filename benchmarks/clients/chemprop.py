@@ -38,7 +38,6 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 quality = validated("val_loss", 1)
 
 ABOUT = About(
-    requires=("chemprop==2.3.1",),
     trains=f"`MPNN`, logP by Crippen of {MOLECULES} molecules of the NCI set",
     metric="validation loss (squared error of the scaled target)",
     length=50,

@@ -71,5 +71,4 @@ ABOUT = About(
     metric="peak signal-to-noise ratio of held-out crops",
     lower=False,
     length=10,
-    requires=("deepinv==0.5.0", "scikit-learn==1.9.1"),
 )

@@ -36,7 +36,6 @@ def quality(trained: Any, data: Any) -> float:
 
 
 ABOUT = About(
-    requires=("deeptab==2.1.0",),
     trains="`ResNetRegressor`, scikit-learn's diabetes data of 442 patients",
     metric="validation squared error, as a share of the target's variance",
     length=100,

@@ -64,5 +64,4 @@ ABOUT = About(
     metric="relative error of the solution at 3,600 points",
     length=1000,
     unit="steps",
-    requires=("DeepXDE==1.15.0",),
 )

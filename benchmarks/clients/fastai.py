@@ -81,5 +81,4 @@ ABOUT = About(
     ),
     metric="validation loss (cross entropy)",
     length=10,
-    requires=("fastai==2.8.12", "scikit-learn==1.9.1"),
 )

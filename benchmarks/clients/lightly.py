@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.clients import About, Callbacks, fitted
+from benchmarks.clients import About, Callbacks, fitted, learner
 
 SIDE = 16
 BATCH = 64
@@ -23,27 +23,19 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    import lightning.pytorch as pl
     from lightly.loss import NTXentLoss
     from lightly.models import ResNetGenerator
     from lightly.models.modules import SimCLRProjectionHead
     from lightly.transforms import SimCLRTransform
     from torchvision.transforms.functional import to_pil_image
 
-    class Net(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            layers = list(ResNetGenerator("resnet-9", WIDTH).children())[:-1]
-            pool = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
-            self.backbone = torch.nn.Sequential(*layers, *pool)
-            self.head = SimCLRProjectionHead(128, 128, 128)
-            self.loss = NTXentLoss()
+    layers = list(ResNetGenerator("resnet-9", WIDTH).children())[:-1]
+    backbone = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    net = torch.nn.Sequential(backbone, SimCLRProjectionHead(128, 128, 128))
+    contrast = NTXentLoss()
 
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.06)
-
-        def training_step(self, batch: Any, index: int) -> Any:
-            return self.loss(*(self.head(self.backbone(view)) for view in batch))
+    def loss(net: Any, batch: Any) -> Any:
+        return contrast(*map(net, batch))
 
     views = SimCLRTransform(input_size=SIDE, gaussian_blur=0.0)
     pictures: Any = [to_pil_image(image) for image in data[0][: data[2]]]
@@ -51,8 +43,9 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
         pictures, BATCH, shuffle=True, drop_last=True,
         collate_fn=lambda batch: [torch.stack(v) for v in zip(*map(views, batch), strict=True)],
     )  # fmt: skip
-    fitted(net := Net(), [loader], length, callbacks)
-    return net.backbone.eval()
+    sgd = torch.optim.SGD(net.parameters(), lr=0.06)
+    fitted(learner(net, sgd, loss), [loader], length, callbacks)
+    return backbone.eval()
 
 
 @torch.no_grad()
@@ -73,5 +66,4 @@ ABOUT = About(
     metric="accuracy of held-out images by their nearest neighbours",
     lower=False,
     length=10,
-    requires=("lightly==1.6.0", "scikit-learn==1.9.1"),
 )

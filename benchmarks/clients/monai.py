@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.clients import About, Callbacks, fitted, validated
+from benchmarks.clients import About, Callbacks, fitted, learner, validated
 
 
 def data(seed: int) -> Any:
@@ -24,40 +24,28 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    import lightning.pytorch as pl
     from monai.losses import DiceLoss
-    from monai.metrics import DiceMetric
+    from monai.metrics import compute_dice
     from monai.networks.nets import UNet
 
-    class Net(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = UNet(2, 1, 1, (16, 32, 64, 128, 256), (2, 2, 2, 2), num_res_units=2)
-            self.loss = DiceLoss(sigmoid=True)
-            self.dice = DiceMetric()
+    net = UNet(2, 1, 1, (16, 32, 64, 128, 256), (2, 2, 2, 2), num_res_units=2)
+    dice = DiceLoss(sigmoid=True)
 
-        def configure_optimizers(self) -> Any:
-            return torch.optim.Adam(self.parameters(), 1e-3)
+    def loss(net: Any, batch: Any) -> Any:
+        return dice(net(batch["image"]), batch["label"])
 
-        def training_step(self, batch: Any, index: int) -> Any:
-            return self.loss(self.net(batch["image"]), batch["label"])
+    def judge(net: Any, batch: Any) -> Any:
+        return compute_dice((net(batch["image"]) > 0).float(), batch["label"]).mean(), 1
 
-        def validation_step(self, batch: Any, index: int) -> None:
-            self.dice((self.net(batch["image"]) > 0).float(), batch["label"])
-
-        def on_validation_epoch_end(self) -> None:
-            self.log("val_dice", self.dice.aggregate())
-            self.dice.reset()
-
-    return fitted(Net(), data, length, callbacks)
+    adam = torch.optim.Adam(net.parameters(), 1e-3)
+    return fitted(learner(net, adam, loss, judge), data, length, callbacks)
 
 
-quality = validated("val_dice", 1)
+quality = validated("judged", 1)
 
 ABOUT = About(
     trains="`UNet` with `DiceLoss`, 40 images of `create_test_image_2d`, crops of 96 pixels",
     metric="Dice score of held-out images",
     lower=False,
     length=10,
-    requires=("monai==1.6.1",),
 )

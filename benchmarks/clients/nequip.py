@@ -88,5 +88,4 @@ ABOUT = About(
     trains=f"`NequIPGNNModel`, {TRAINED} rattled crystals of copper, with the potential of ASE",
     metric="validation mean absolute error of forces, eV/Å",
     length=15,
-    requires=("nequip==0.19.1",),
 )

@@ -83,5 +83,4 @@ ABOUT = About(
     trains=f"`FNO`, Darcy flow through {TRAINED} generated media of {SIDE} x {SIDE} cells",
     metric="relative error (L2) on generated media",
     length=EPOCHS,
-    requires=("neuraloperator==2.0.0",),
 )

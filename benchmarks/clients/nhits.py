@@ -34,7 +34,6 @@ def quality(trained: Any, data: Any) -> float:
 
 
 ABOUT = About(
-    requires=("neuralforecast==3.3.0",),
     trains=(
         "`NHITS`, the package's panel of airline passengers, robust scaler, 128 windows per batch"
     ),

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.clients import CLIENTS, About, client
+from benchmarks.clients import CLIENTS, package
 from benchmarks.clients.train import ARMS
 from benchmarks.digests import code_digest
 from benchmarks.plan import Plan, Row, Selection, check_chosen
@@ -45,13 +45,12 @@ class ClientsPlan(Plan[Key]):
         yield from ((name, seed) for seed in range(self._seeds) for name in self._names)
 
     def key(self, row: Row) -> Key:
-        """Return name and seed."""
         return row["client"], row["seed"]
 
     def work(self, key: Key) -> Row:
         """Train a seed: packages change global settings, so it has its own process."""
         name, seed = key
-        python = interpreter(client(name).ABOUT)
+        python = interpreter(name)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "seed.json"
             code = (
@@ -71,7 +70,6 @@ class ClientsPlan(Plan[Key]):
         return codes == {code_digest("hybrid")}
 
     def tell(self, row: Row) -> str:
-        """Return the rows."""
         return "\n".join(map(json.dumps, row["rows"]))
 
 
@@ -94,15 +92,15 @@ def compiled(chosen: Selection, runs: Sequence[Row], whole: bool, before: Any) -
     }
 
 
-def interpreter(about: About) -> Path:
+def interpreter(name: str) -> Path:
     """Return the Python of a client's environment, which is made if its requirements are new."""
-    place = ENVIRONMENTS.resolve() / about.package
+    place = ENVIRONMENTS.resolve() / package(name)
     python = place / "bin" / "python"
     made = place / "requirements.txt"
-    present = (f"{name}=={version(name).partition('+')[0]}" for name in ("torch", "lightning"))
-    wanted = "\n".join((*present, *about.requires, *SHARED))
+    present = (f"{x}=={version(x).partition('+')[0]}" for x in ("torch", "lightning"))
+    wanted = "\n".join((*present, *CLIENTS[name].split(), *SHARED))
     if not made.exists() or made.read_text("utf-8") != wanted:
-        print(f"Environment of {about.package}: {place}", flush=True)
+        print(f"Environment of {name}: {place}", flush=True)
         venv.create(place, with_pip=True, clear=True)
         limits = place / "builds.txt"
         limits.write_text(OLD_BUILDS, "utf-8")

@@ -62,5 +62,4 @@ ABOUT = About(
     metric="mean reciprocal rank of the validation facts",
     lower=False,
     length=20,
-    requires=("pykeen==1.11.1",),
 )

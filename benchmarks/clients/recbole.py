@@ -58,5 +58,4 @@ ABOUT = About(
     metric="mean reciprocal rank of the validation film among 10",
     lower=False,
     length=4,
-    requires=("recbole==1.2.1", "numpy<2", "pandas<3"),
 )

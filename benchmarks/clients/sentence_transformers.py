@@ -92,5 +92,4 @@ ABOUT = About(
     trains=f"a BERT of 3 layers of width 128 from scratch, {PAIRS} pairs of artificial texts",
     metric="validation loss (rank of the partner among 64 texts)",
     length=3,
-    requires=("sentence-transformers==6.2.0", "datasets==5.2.0", "accelerate==1.15.0"),
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.clients import About, Callbacks, fitted, validated
+from benchmarks.clients import About, Callbacks, fitted, learner, validated
 
 SIDE = 64
 BATCH = 16
@@ -28,38 +28,31 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    import lightning.pytorch as pl
     import segmentation_models_pytorch as smp
 
-    class Net(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = smp.create_model("FPN", ENCODER, encoder_weights=None)
-            self.loss = smp.losses.DiceLoss("binary", from_logits=True)
+    net = smp.create_model("FPN", ENCODER, encoder_weights=None)
+    dice = smp.losses.DiceLoss("binary", from_logits=True)
+    adam = torch.optim.Adam(net.parameters(), 2e-4)
+    steps = length * len(data[0])
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps, eta_min=1e-5)
 
-        def configure_optimizers(self) -> Any:
-            adam = torch.optim.Adam(self.parameters(), 2e-4)
-            steps = int(self.trainer.estimated_stepping_batches)
-            cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps, eta_min=1e-5)
-            return [adam], [{"scheduler": cosine, "interval": "step"}]
+    def loss(net: Any, batch: Any) -> Any:
+        return dice(net(batch[0]), batch[1])
 
-        def training_step(self, batch: Any, index: int) -> Any:
-            return self.loss(self.net(batch[0]), batch[1])
+    def judge(net: Any, batch: Any) -> Any:
+        found = (net(batch[0]) > 0).long()
+        counts = smp.metrics.get_stats(found, batch[1].long(), mode="binary")
+        return smp.metrics.iou_score(*counts, reduction="micro"), len(found)
 
-        def validation_step(self, batch: Any, index: int) -> None:
-            found = (self.net(batch[0]) > 0).long()
-            counts = smp.metrics.get_stats(found, batch[1].long(), mode="binary")
-            self.log("val_iou", smp.metrics.iou_score(*counts, reduction="micro"))
-
-    return fitted(Net(), data, length, callbacks)
+    optimizer = [adam], [{"scheduler": cosine, "interval": "step"}]
+    return fitted(learner(net, optimizer, loss, judge), data, length, callbacks)
 
 
-quality = validated("val_iou", 1)
+quality = validated("judged", 1)
 
 ABOUT = About(
     trains=f"`FPN` with encoder `{ENCODER}`, {IMAGES} generated images of {SIDE} pixels",
     metric="intersection over union of held-out images",
     lower=False,
     length=13,
-    requires=("segmentation-models-pytorch==0.6.0",),
 )

@@ -97,5 +97,4 @@ ABOUT = About(
     trains=f"`Xvector` of width 64, {VOICES} artificial voices of {SPEAKERS} speakers, Adam",
     metric="validation loss (cross entropy)",
     length=6,
-    requires=("speechbrain==1.1.2", "torchaudio==2.11.0"),
 )

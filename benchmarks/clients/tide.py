@@ -42,7 +42,6 @@ def quality(trained: Any, data: Any) -> float:
 
 
 ABOUT = About(
-    requires=("darts==0.48.1",),
     trains="`TiDEModel`, weekly differences of carbon dioxide at Mauna Loa",
     metric="mean absolute error of rolling forecasts over the last four years",
     length=20,

@@ -3,13 +3,15 @@
 import logging
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
 from time import process_time
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from benchmarks.clients import client
+from benchmarks.clients import client, package
 
 ARMS: dict[str, Any] = {
     "full": None,
@@ -49,7 +51,8 @@ def train_seed(
     for arm, row in by_arm.items():
         row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]
         row["code"] = code_digest("hybrid" if ARMS[arm] is not None else "plain")
-    return chosen.ABOUT.to_dict(), [{**shared, "arm": arm, **by_arm[arm]} for arm in arms]
+    about = {"package": package(name), **asdict(chosen.ABOUT), "version": version(package(name))}
+    return about, [{**shared, "arm": arm, **by_arm[arm]} for arm in arms]
 
 
 def quiet() -> None:

@@ -21,8 +21,7 @@ from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, EXACT
 
 RATES = "rates"
 STEADY = "constant"
-GUESSED = "untuned"
-"""Settings: shares of the best rate with the task's schedule, constant shares, and guesses."""
+"""Settings: shares of the best rate with the task's schedule, and constant shares."""
 
 SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)
 """Learning rates, as shares of the rate that is best for plain training."""
@@ -38,15 +37,6 @@ LENGTHS = {
 
 COMPARED = tuple(LENGTHS)
 
-GUESSES = (3e-4, 1e-3)
-
-UNTUNED: Mapping[str, tuple[float, ...]] = {
-    **dict.fromkeys(COMPARED, GUESSES),
-    **dict.fromkeys(("prodigy", "d-adapt", "mechanic", "dowg"), (1.0,)),
-    "schedule-free": (0.0025,),
-}
-"""Arms whose rates are not tuned to the task: common guesses, or the default of an optimizer."""
-
 STEADY_TASKS = ("cnn", "mlp", "pinn", "autoencoder")
 STEADY_SHARES = (1 / 10, 1.0)
 """Tasks and shares of the best rate that are also trained at constant rates."""
@@ -59,8 +49,6 @@ SEEDS = {**dict.fromkeys(DEVELOPMENT, 3), **{task.name: 1 for task in FRESH}}
 
 BOTH = "≈"
 """Marks a mean over bounds from both sides."""
-
-TOLD = 1 / 10
 
 
 @lru_cache(maxsize=1)
@@ -88,9 +76,6 @@ def lines() -> Iterator[Line]:
         for (setting, share), (arm, lengths) in product(places, LENGTHS.items()):
             for length in lengths:
                 yield line(name, arm, best_rates()[name] * share, length, setting)
-        for arm, rates in UNTUNED.items():
-            for rate in rates:
-                yield line(name, arm, rate, 1, GUESSED)
 
 
 def line(name: str, arm: str, rate: float, length: float, setting: str = RATES) -> Line:
@@ -125,17 +110,13 @@ class Point(NamedTuple):
 
 
 def at_rates(rows: Iterable[Row]) -> Summary:
-    """Return runs whose settings also say the share of the best rate, or an untuned rate."""
+    """Return runs whose settings also say the share of the best rate."""
+    best = best_rates()
     return Summary(
-        {**row, "setting": _named(row["setting"], _place(row))}
+        {**row, "setting": _named(row["setting"], nearest(row["rate"] / best[row["task"]]))}
         for row in rows
-        if row["setting"] != GUESSED or row["rate"] in UNTUNED.get(row["arm"], ())
+        if row["setting"] in (RATES, STEADY)
     )
-
-
-def _place(row: Row) -> float:
-    rate: float = row["rate"]
-    return rate if row["setting"] == GUESSED else nearest(rate / best_rates()[row["task"]])
 
 
 def _named(setting: str, place: float) -> str:
@@ -179,18 +160,6 @@ def _beside(summary: Summary, place: Place, arm: str, setting: str) -> Ratio:
     return Ratio(found.value, found.bound) if found else Ratio(math.nan)
 
 
-def untuned_ratios(rows: Iterable[Row]) -> dict[tuple[str, float], dict[str, Ratio]]:
-    """Return gains beside plain training at its best rate, by arm and untuned rate, and by task."""
-    summary = at_rates(rows)
-    found: dict[tuple[str, float], dict[str, Ratio]] = {}
-    for place in summary.places():
-        setting, rate = place.setting.split()
-        if setting == GUESSED:
-            ratio = _beside(summary, place, "plain", _named(RATES, 1.0))
-            found.setdefault((place.arm, float(rate)), {})[place.task] = ratio
-    return found
-
-
 def mean(ratios: Iterable[Ratio]) -> str:
     """Return the geometric mean with the mark of its bound, if all of the numbers are known."""
     kept = list(ratios)
@@ -221,10 +190,8 @@ def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
     fresh = parts[False]
     return {
         "rates source": partial(source, kept),
-        "rates headline": partial(headline, kept),
         "rates overall": partial(overall, kept),
         "rates constant": partial(overall, kept, STEADY),
-        "rates untuned": partial(untuned, kept),
         "rates each": partial(each, kept),
         "rates short": partial(short, kept),
         "rates fresh": partial(overall, fresh),
@@ -238,26 +205,6 @@ def source(rows: Sequence[Row]) -> str:
         f"{len(rows)} runs, {count(len({row['seed'] for row in rows}), 'seed')}; {AT_LEAST} and "
         f"{AT_MOST} mark losses outside of the range of the runs compared with, {BOTH} means over "
         "bounds of both kinds."
-    )
-
-
-def headline(rows: Sequence[Row]) -> str:
-    """Tell what a run at a tenth of the best rate is worth, and the best peer without a rate."""
-    arms = {arm: [p for p in points(rows) if (p.share, p.arm) == (TOLD, arm)] for arm in COMPARED}
-    worth = {arm: mean(p.beside_tuned for p in mine) for arm, mine in arms.items()}
-    peers = {
-        ARMS[arm].title: tasks.values()
-        for (arm, _), tasks in untuned_ratios(rows).items()
-        if arm not in COMPARED
-    }
-    peer = max(peers, key=lambda name: mean_value(peers[name]))
-    return (
-        f'**At a tenth of the best learning rate, a full step with `speedup="auto"` is worth '
-        f"{worth['auto']} full steps of plain training at its best rate**, and "
-        f"{mean(p.gain for p in arms['auto'])} of plain training at the same rate (geometric means "
-        f"over {len(arms['auto'])} tasks). Corrected updates alone are worth {worth['corrected']}, "
-        f"plain training at a tenth of its rate {worth['plain']}, and the best of "
-        f"{len(peers)} optimizers that need no learning rate, {peer}, {mean(peers[peer])}."
     )
 
 
@@ -288,21 +235,6 @@ def overall(rows: Iterable[Row], setting: str = RATES) -> str:
         }
         for share, arm, mine in groups
         if mine
-    )
-
-
-def untuned(rows: Iterable[Row]) -> str:
-    """Return geometric means over tasks of arms whose rates know nothing of the task."""
-    found = untuned_ratios(rows)
-    return view(
-        {
-            "arm": ARMS[arm].title,
-            "learning rate": f"{rate:g}",
-            "tasks": f"{len(tasks)}",
-            "beside plain at its best rate": mean(tasks.values()),
-            "worst task": worst(tasks),
-        }
-        for (arm, rate), tasks in sorted(found.items(), key=lambda g: -mean_value(g[1].values()))
     )
 
 

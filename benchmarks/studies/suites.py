@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks import load
-from benchmarks.arms import ARCHIVED, ARMS, MECHANISMS, PLAIN, UNTUNED
+from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.cells import CellPlan, Line
 from benchmarks.gains import Figures, Summary
-from benchmarks.measure import set_imports_aside, without_advice
 from benchmarks.optimizers import Rates
 from benchmarks.plan import Row, Selection
-from benchmarks.step_cost import ADDED, WAYS, measure
+from benchmarks.step_cost import ADDED, WAYS, measure, set_imports_aside, without_advice
 from benchmarks.tasks import FRESH, TASKS, Task
 from benchmarks.views import (
     NONE,
@@ -74,8 +73,8 @@ class Suite:
 
 
 _CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only", "corrected-any-cost")
-_HERE = tuple(name for name in ARMS if name not in (*ARCHIVED, *PLAIN))
-_ALL = tuple(name for name in _HERE if name not in UNTUNED)
+_HERE = tuple(name for name in ARMS if name not in PLAIN)
+_ALL = tuple(name for name in _HERE if name != "auto")
 _PEERS = ("muon", "normuon", "soap", "soap-muon")
 
 SUITES: dict[str, Suite] = {
@@ -228,7 +227,6 @@ def arms_table(summary: Summary) -> str:
 
 def steps_table(steps: Mapping[str, Any]) -> str:
     """List the cost of the plug-in in a full step, a row per task."""
-    waits = any("waits" in cost[way] for cost in steps.values() for way in ADDED)
     return view(
         {
             "task": f"`{task}`",
@@ -236,7 +234,6 @@ def steps_table(steps: Mapping[str, Any]) -> str:
             "plain full step, ms": f"{cost['plain_ms']:.1f}",
             **{f"{way} / plain": ratio_text(cost[way]) for way in ADDED},
             **{f"MiB, {way}": f"{cost[way]['memory'] / 2**20:,.1f}" for way in WAYS},
-            **{f"waits of the host, {way}": cost[way]["waits"] or "none" for way in ADDED if waits},
         }
         for task, cost in steps.items()
     )

@@ -61,9 +61,6 @@ class Task(ABC):
     needs_cuda: ClassVar[bool] = False
     """Whether it is too large for a CPU."""
 
-    every: ClassVar[int] = 1
-    """Full steps between two looks at whether a target is reached."""
-
     small: ClassVar[Mapping[str, Any]] = {}
     """Fields that :meth:`tiny` changes beside the steps."""
 

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from benchmarks.tasks.base import Batch, Recipe, Task
+from benchmarks.tasks.base import Recipe, Task
 
 
 class Family(NamedTuple):
@@ -37,7 +37,6 @@ class Family(NamedTuple):
 
 
 def _scales(x: Tensor, level: float) -> Tensor:
-    """Return factors from level to 1 / level for thirds of a vector."""
     return torch.tensor([level, 1.0, 1 / level], dtype=x.dtype).repeat_interleave(len(x) // 3)
 
 
@@ -166,76 +165,6 @@ class Trap(Task):
         return float((model.x - optimum(model.x)).square().mean().sqrt())
 
 
-class Bits(nn.Module):
-    """An LSTM over bits, which starts from the state of another one over ``before``."""
-
-    def __init__(self, width: int, *, pair: bool) -> None:
-        super().__init__()
-        if pair:
-            self.first_embedding = nn.Embedding(2, width)
-        self.embedding = nn.Embedding(2, width)
-        if pair:
-            self.first = nn.LSTM(width, width, batch_first=True)
-        self.recurrent = nn.LSTM(width, width, batch_first=True)
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, 1)
-
-    def forward(self, bits: Tensor, before: Tensor | None = None) -> Tensor:
-        """Return logits of shape [N, length] for bits of that shape."""
-        state = None if before is None else self.first(self.first_embedding(before))[1]
-        states, _ = self.recurrent(self.embedding(bits), state)
-        logits: Tensor = self.head(self.norm(states)).squeeze(-1)
-        return logits
-
-
-@dataclass(frozen=True, kw_only=True)
-class XorTask(Task):
-    """Random bits, and their parity or, bit by bit, the exclusive or of two sequences."""
-
-    metric = "binary cross-entropy on 256 held-out sequences"
-    every = 10
-    fixed = False
-
-    length: int
-    parity: bool
-
-    @property
-    def target(self) -> float:
-        return 1e-3 if self.parity else 1e-2
-
-    def net(self) -> nn.Module:
-        return Bits(64, pair=False) if self.parity else Bits(16, pair=True)
-
-    def batches(self, seed: int) -> Iterator[Batch]:
-        generator = torch.Generator().manual_seed(seed)
-        while True:
-            yield self._drawn(generator)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        bits, targets = batch
-        if self.parity:
-            return F.binary_cross_entropy_with_logits(model(bits)[:, -1], targets)
-        one, other = bits.chunk(2, 1)
-        return F.binary_cross_entropy_with_logits(model(other, one), targets)
-
-    @torch.no_grad()
-    def evaluate(self, model: nn.Module) -> float:
-        return float(self.loss(model, self._drawn(torch.Generator().manual_seed(10**6))))
-
-    def _drawn(self, generator: Generator) -> Batch:
-        length = self.length if self.parity else 2 * self.length
-        bits = torch.randint(2, (256, length), generator=generator)
-        one, other = bits.chunk(2, 1)
-        return bits, (bits.sum(1) % 2 if self.parity else one ^ other).float()
-
-
-RECURRENT: dict[str, tuple[tuple[str, int, float], ...]] = {
-    "xor_digit": (("trivial", 4, 0.01105), ("easy", 8, 0.00116), ("medium", 16, 0.02504)),
-    "xor_sequence": (("trivial", 2, 0.01105), ("easy", 4, 0.01105), ("medium", 6, 0.00116)),
-}
-"""Levels of the parity and of the exclusive or; their parameter is the length."""
-
-
 def constant(rate: float) -> Recipe:
     """Return Adam at a constant rate, with its default betas."""
     return Recipe(
@@ -249,29 +178,15 @@ def constant(rate: float) -> Recipe:
     )
 
 
-LIGHTBENCH: tuple[Trap | XorTask, ...] = (
-    *(
-        Trap(
-            name=f"{name}-{level}",
-            title=name,
-            steps=4000,
-            family=name,
-            level=parameter,
-            recipe=constant(rate),
-        )
-        for name, family in FAMILIES.items()
-        for level, parameter, rate in family.levels
-    ),
-    *(
-        XorTask(
-            name=f"{name}-{level}",
-            title="recurrent net on bits",
-            steps=2000,
-            parity=name == "xor_digit",
-            length=length,
-            recipe=constant(rate),
-        )
-        for name, levels in RECURRENT.items()
-        for level, length, rate in levels
-    ),
+LIGHTBENCH = tuple(
+    Trap(
+        name=f"{name}-{level}",
+        title=name,
+        steps=4000,
+        family=name,
+        level=parameter,
+        recipe=constant(rate),
+    )
+    for name, family in FAMILIES.items()
+    for level, parameter, rate in family.levels
 )

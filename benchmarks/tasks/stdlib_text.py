@@ -90,7 +90,6 @@ def read_source(root: Path, paths: Iterable[Path], max_bytes: int) -> StdlibText
 
 
 def _source_files(root: Path) -> Iterator[Path]:
-    """Yield the standard library's Python files, in no particular order."""
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [
             name

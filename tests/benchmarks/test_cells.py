@@ -1,6 +1,5 @@
 """Which cells studies run, with which rates, and what the tables make of them."""
 
-import json
 import math
 from dataclasses import dataclass, replace
 
@@ -14,7 +13,6 @@ from benchmarks.gains import Summary
 from benchmarks.optimizers import Rates
 from benchmarks.plan import Selection, as_cell, to_row
 from benchmarks.registry import STUDIES
-from benchmarks.step_cost import WAYS
 from benchmarks.studies import rates, suites, yardsticks
 from benchmarks.studies.suites import SUITES
 from benchmarks.tasks import TASKS
@@ -103,7 +101,9 @@ def test_the_plan_has_every_committed_run_once(name, lines):
     cells = list(plan.keys({}))
     assert len(cells) == len(set(cells))
     committed = {place(as_cell(row)) for row in load(f"{name}.jsonl")}
-    assert {place(cell) for cell in cells} == {c for c in committed if c.task in plan.tasks}
+    settings = {line.setting for line in plan.lines}  # earlier commits had others
+    known = {c for c in committed if c.task in plan.tasks and c.setting in settings}
+    assert {place(cell) for cell in cells} == known
 
 
 @pytest.mark.parametrize("name", ["core", "wide", "fresh"])
@@ -126,21 +126,3 @@ def test_figures_recover_what_was_put_in(core):
     assert hybrid.loss["n"] == 5
     assert summary.speedup("cnn", "short") == pytest.approx(1.0)
     assert summary.overall("hybrid").value == pytest.approx(1.3, rel=0.01)
-
-
-def test_tables_name_every_task_and_arm(core, monkeypatch):
-    plan, done = core
-    ways = {way: {"ratio": 2.0, "quartiles": [1.9, 2.1], "memory": 0} for way in WAYS}
-    steps = {task: {"parameters": 9, "plain_ms": 100.0, **ways} for task in ("cnn", "inr")}
-    rows = list(done.values())
-    results = suites.compiled("core", Selection(), rows, False, {"steps": steps})
-    results = json.loads(json.dumps(results, allow_nan=False))
-    made = {name: make() for name, make in suites.blocks(results).items()}
-    wanted = ("source", "headline", "mechanisms", "arms", "steps")
-    assert list(made) == [f"bench core {name}" for name in wanted]
-    assert all(f"`{task}`" in made["bench core arms"] for task in plan.tasks)
-    others = {line.arm for line in plan.lines} - set(PLAIN)
-    assert all(ARMS[arm].title in made["bench core arms"] for arm in others)
-    assert f"5 paired seeds, {len(rows):,} runs so far" in made["bench core source"]
-    for row in ("`cnn` | corrected | 533 | 7 | 106.6", "`gpt-0.2m` | corrected | 400 | 7 | n/a"):
-        assert f"\n| {row} |" in made["bench core mechanisms"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,9 +29,7 @@ def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
 
 
 SMALL = SimpleNamespace(
-    ABOUT=About(
-        requires=("lightning",), trains="a small net", metric="loss", length=30, unit="steps"
-    ),
+    ABOUT=About(trains="a small net", metric="loss", length=30, unit="steps"),
     data=lambda seed: loader(20),
     train=train,
     quality=lambda trained, data: float(
@@ -42,6 +41,7 @@ SMALL = SimpleNamespace(
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "client", lambda name: SMALL)
+    monkeypatch.setattr(run, "package", lambda name: "lightning")
     monkeypatch.setattr(run, "quiet", lambda: None)
 
 
@@ -82,7 +82,7 @@ def made(hybrid: list[float | None], lower: bool = True) -> dict[str, Any]:
         **dict.fromkeys(("corrected", "hybrid", "auto"), hybrid),
     }
     rows = [row(arm, k, q, 1 + k) for arm, values in arms.items() for k, q in enumerate(values)]
-    told = {**SMALL.ABOUT.to_dict(), "lower": lower}
+    told = {"package": "lightning", **asdict(SMALL.ABOUT), "lower": lower}
     environment = {"torch": "2", "python": "3"}
     return {"environment": environment, "clients": {"small": told}, "rows": rows}
 

@@ -128,15 +128,3 @@ def test_gain_at_a_share_of_the_best_rate_is_read_off_runs_at_that_rate():
     assert (auto.full_steps, auto.predicted_steps) == (200, 600)
     assert auto.gain.value == pytest.approx(2 * steps / 200)
     assert auto.beside_corrected.value == auto.beside_tuned.value == pytest.approx(steps / 200)
-
-
-def test_untuned_arms_are_compared_with_tuned_plain_training():
-    guessed = [
-        row(arm, 800, 0, loss, 800, setting=rates.GUESSED, rate=rate)
-        for arm, rate, loss in (("prodigy", 1.0, None), ("plain", 3e-4, 1.25), ("plain", 1e-3, 1.2))
-    ]
-    lines = rates.untuned([*ROWS, *guessed]).splitlines()[2:]
-    assert [line.split(" | ")[1] for line in lines] == ["0.001", "0.0003", "1"]
-    assert "0.71" in lines[1]
-    assert "Prodigy" in lines[2]
-    assert "≤0.50 (mlp)" in lines[2]

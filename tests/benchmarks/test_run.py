@@ -8,7 +8,7 @@ import torch
 
 from benchmarks import step_cost
 from benchmarks.__main__ import main
-from benchmarks.arms import ARCHIVED, ARMS, PLAIN
+from benchmarks.arms import ARMS, PLAIN
 from benchmarks.plan import Plan, Selection
 from benchmarks.registry import STUDIES, Study
 from benchmarks.run import make_runs, stored
@@ -16,7 +16,6 @@ from benchmarks.studies import suites
 from benchmarks.tasks import TASKS
 from benchmarks.train import train
 from hybrid_predict.forecast.predictors import make_predictor
-from hybrid_predict.runs.rows import Rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -59,11 +58,7 @@ QUICK = ("plain-double", "hybrid", "predict-.5", "muon")
 @pytest.mark.filterwarnings("ignore:.*predicted steps only:UserWarning")
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(x, marks=() if x in QUICK else pytest.mark.slow)
-        for x in ARMS
-        if x not in ARCHIVED
-    ],
+    [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in ARMS],
 )
 def test_every_arm_trains_what_it_promises(name):
     cell, task = tiny(name)
@@ -134,7 +129,7 @@ def test_step_cost_measures_every_way():
     assert found["plain_ms"] > 0
     held = {way: found[way]["memory"] for way in step_cost.WAYS}
     assert held["plain"] < held["corrected"] < held["predicted"] < held["both"]
-    assert all(found[way]["ratio"] > 0 and "waits" not in found[way] for way in step_cost.ADDED)
+    assert all(found[way]["ratio"] > 0 for way in step_cost.ADDED)
 
 
 ARGUMENTS = ["smoke", "--tasks", "inr", "--arms", "hybrid", "--output-dir"]
@@ -168,19 +163,3 @@ def test_bad_usage_is_one_line(arguments, complaint, tmp_path, monkeypatch, caps
     message = capsys.readouterr().err
     assert complaint in message
     assert message.startswith("usage: ") or message.count("\n") == 1  # argparse tells both
-
-
-@pytest.mark.slow
-def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
-    kept = Rows.add
-
-    def stop_at_the_third(store, row):
-        if len(store.done) == 2:
-            raise KeyboardInterrupt
-        kept(store, row)
-
-    monkeypatch.setattr(Rows, "add", stop_at_the_third)
-    assert main(["run", *ARGUMENTS, str(tmp_path)]) == 130
-    found = json.loads((tmp_path / "bench-smoke.json").read_text())
-    assert len(found["runs"]) == 2 and not found["complete"]
-    assert "2 runs are finished" in capsys.readouterr().out

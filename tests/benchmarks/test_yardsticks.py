@@ -9,8 +9,7 @@ import torch
 from benchmarks.cells import CellPlan
 from benchmarks.gains import Summary
 from benchmarks.plan import Selection
-from benchmarks.plots import of_scale
-from benchmarks.studies import scale, yardsticks
+from benchmarks.studies import yardsticks
 from benchmarks.tasks.lightbench import LIGHTBENCH
 from benchmarks.tasks.nanogpt import characters, nanogpt
 from benchmarks.train import Run
@@ -67,11 +66,10 @@ def test_a_text_file_becomes_numbers_of_its_characters(tmp_path):
         characters(tmp_path / "missing.txt")
 
 
-@pytest.mark.parametrize(("target", "hit"), [(1e9, 3), (-1.0, None)])
+@pytest.mark.parametrize(("target", "hit"), [(1e9, 1), (-1.0, None)])
 def test_a_run_ends_when_its_target_is_reached(target, hit, monkeypatch):
     problem = replace(PROBLEMS["wide_linear-trivial"], steps=12)
     monkeypatch.setattr(type(problem), "target", target)
-    monkeypatch.setattr(type(problem), "every", 3)
     lines = [replace(x, task=problem, steps=18) for x in yardsticks.lines(Selection())]
     line = next(x for x in lines if (x.setting, x.arm) == ("lightbench", "hybrid"))
     run = Run(next(CellPlan([line]).keys({})), problem)
@@ -106,20 +104,3 @@ def test_an_arm_is_compared_with_plain_training_of_the_same_seed(plain, arm, cou
     assert cell in yardsticks.traps(Summary(rows))
     some = Summary(rows[:3])  # some arms are not done
     assert yardsticks.traps(some) == "Not measured yet."
-
-
-@pytest.mark.slow
-def test_tables_and_figure_show_every_width_and_arm(tmp_path):
-    case = scale.Case(32, 12, 2, 12, 1, 16, 2)
-    lines = [
-        replace(line, task=replace(line.task, validation_batches=1)) for line in scale.lines([case])
-    ]
-    plan = CellPlan(lines)
-    done = {}
-    while ready := plan.ready(done):
-        done.update({cell: plan.work(cell) for cell in ready})
-    found = scale.points(done.values())
-    assert scale.plain_table(found).count("\n| 32 ") == 3
-    assert scale.speedups_table(found).count("\n| 32 | 12 |") == 5
-    of_scale(done.values()).savefig(tmp_path / "scale.svg")
-    assert (tmp_path / "scale.svg").stat().st_size > 0

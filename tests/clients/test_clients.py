@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.clients import CLIENTS, client
+from benchmarks.clients import CLIENTS, package
 from benchmarks.clients import train as run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -24,11 +24,10 @@ SHARE = 0.1
 def test_a_client_trains_as_many_steps_as_without_the_plug_in(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = client(name).ABOUT.package
     try:
-        version(package)
+        version(package(name))
     except PackageNotFoundError:
-        pytest.skip(f"{package} is not installed")
+        pytest.skip(f"{package(name)} is not installed")
     arms: dict[str, Any] = {"full": None, "hybrid": {}, "off": {"enabled": False}}
     monkeypatch.setattr(run, "ARMS", arms)
     monkeypatch.chdir(tmp_path)  # some packages write logs

@@ -41,7 +41,6 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 quality = validated("val_loss", 2)
 
 ABOUT = About(
-    requires=("pytorch-forecasting==1.8.0",),
     trains=(
         "`TemporalFusionTransformer`, `generate_ar_data` with 10 series of 150 steps, clipped at .1"
     ),

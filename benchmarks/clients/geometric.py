@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.clients import About, Callbacks, fitted, validated
+from benchmarks.clients import About, Callbacks, fitted, learner, validated
 
 GRAPHS = 2000
 TRAINED = 1600
@@ -32,37 +32,29 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    import lightning.pytorch as pl
     from torch_geometric.nn import GIN, MLP, global_add_pool
 
-    class Model(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gnn = GIN(FEATURES, 64, 3, dropout=0.5, jk="cat")
-            self.classifier = MLP([64, 64, 2], norm="batch_norm", dropout=0.5)
+    gnn = GIN(FEATURES, 64, 3, dropout=0.5, jk="cat")
+    net = nn.ModuleDict(
+        {"gnn": gnn, "classifier": MLP([64, 64, 2], norm="batch_norm", dropout=0.5)}
+    )
 
-        def forward(self, batch: Any) -> Any:
-            x = self.gnn(batch.x, batch.edge_index)
-            return self.classifier(global_add_pool(x, batch.batch, batch.num_graphs))
+    def loss(net: Any, batch: Any) -> Any:
+        x = net["gnn"](batch.x, batch.edge_index)
+        scores = net["classifier"](global_add_pool(x, batch.batch, batch.num_graphs))
+        return nn.functional.cross_entropy(scores, batch.y)
 
-        def training_step(self, batch: Any, index: int) -> Any:
-            return nn.functional.cross_entropy(self(batch), batch.y)
+    def judge(net: Any, batch: Any) -> Any:
+        return loss(net, batch), batch.num_graphs
 
-        def validation_step(self, batch: Any, index: int) -> None:
-            loss = nn.functional.cross_entropy(self(batch), batch.y)
-            self.log("loss", loss, batch_size=batch.num_graphs)
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.Adam(self.parameters(), lr=0.01)
-
-    return fitted(Model(), [data], length, callbacks)
+    adam = torch.optim.Adam(net.parameters(), lr=0.01)
+    return fitted(learner(net, adam, loss, judge), [data], length, callbacks)
 
 
-quality = validated("loss")
+quality = validated("judged")
 
 ABOUT = About(
     trains=f"`GIN`, {TRAINED} random graphs that contain a house or a cycle of five nodes",
     metric="cross entropy on 400 further graphs",
     length=40,
-    requires=("torch_geometric==2.8.1",),
 )

@@ -45,7 +45,6 @@ def quality(trained: Any, data: Any) -> float:
 
 
 ABOUT = About(
-    requires=("scvi-tools==1.4.2",),
     trains=f"`SCVI`, counts of {CELLS} cells and {GENES} genes from {PROGRAMS} programs",
     metric="validation ELBO per cell, negated",
     length=400,
