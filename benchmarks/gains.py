@@ -12,8 +12,9 @@ import numpy as np
 from scipy.stats import norm, t  # type: ignore[import-untyped,unused-ignore]
 
 from benchmarks.arms import ARMS, PLAIN
+from benchmarks.plain_steps import EXACT, plain_steps_to_reach
 from benchmarks.plan import TUNING_SEED, Row, number
-from hybrid_predict.runs.evidence import EXACT, plain_steps_to_reach, spread
+from hybrid_predict.runs.evidence import spread
 
 RESAMPLES = 2000
 """Of the bootstrap."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.arms import ARMS, PLAIN
 from benchmarks.gains import Figures, Summary
+from benchmarks.plain_steps import AT_LEAST, AT_MOST, EXACT
 from benchmarks.plan import Row
 from benchmarks.studies import rates, scale
 from benchmarks.studies.suites import SETTINGS
 from benchmarks.views import count
-from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, EXACT
 from hybrid_predict.runs.figures import new_figure
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.plan import Plan, Row, as_cell
 from benchmarks.step_cost import set_imports_aside
-from hybrid_predict.runs.rows import Rows
+from hybrid_predict.runs.runtime import Rows
 
 K = TypeVar("K")
 

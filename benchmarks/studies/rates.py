@@ -14,10 +14,10 @@ from benchmarks.arms import ARMS
 from benchmarks.cells import Line
 from benchmarks.gains import Place, Summary
 from benchmarks.optimizers import Rates
+from benchmarks.plain_steps import AT_LEAST, AT_MOST, EXACT
 from benchmarks.plan import Row, number
 from benchmarks.tasks import FRESH, TASKS
 from benchmarks.views import NONE, count, view
-from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, EXACT
 
 RATES = "rates"
 STEADY = "constant"

@@ -44,9 +44,13 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     Inside :func:`importable`, classes are found from the current directory too.
     """
     path = given_path("file", file)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, OSError, ValueError, LookupError) as error:
+        remedy = f"Reading it failed with: {error}."
+        raise ConfigError("file", "a YAML file", str(path), remedy) from error
     with preserved():
         builder = _build(path, None, ["--seed_everything=false"])
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     given = content.get("audit") or {}
     parsed = builder.config
     fields = {name: parsed.audit[name] for name in given if name != "hybrid"}

@@ -60,7 +60,7 @@ class AuditPlan:
         if self.tests:
             lines = [
                 f"At most {self.runs} runs, for {self.tests} tests of candidates; fewer if some "
-                "are finished, or given up early."
+                "are finished."
             ]
         lines += [
             *self.notes,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hybrid_predict.audit.arm import MakeRun
-from hybrid_predict.audit.config import AUTO, AuditConfig, shortened
+from hybrid_predict.audit.config import AUTO, AuditConfig
 from hybrid_predict.audit.results import paired
 from hybrid_predict.audit.run import Runs
 from hybrid_predict.audit.store import SCHEMA, SEARCH, FinishedRun, RunStore
@@ -39,9 +39,6 @@ the level of one test."""
 WAYS = (CORRECTED, HYBRID)
 """The arms whose largest speedup is searched."""
 
-FUTILE = 3
-"""Smallest number of seeds after which a candidate that is inferior is given up."""
-
 FINDINGS = {
     AuditOutcome.VERIFIED: "keeps quality",
     AuditOutcome.NO_SAVING: "no saving",
@@ -64,13 +61,8 @@ class SearchResult:
     folder: Path
 
     @property
-    def best(self) -> Mapping[str, float | None]:
-        """By arm, the largest number that keeps quality; None if none was shown to."""
-        return dict(self.results["best"])
-
-    @property
     def line(self) -> str:
-        """Python source that builds the Trainer; empty if nothing was trained."""
+        """Python source that builds the callback; empty if nothing was trained."""
         return str(self.results["line"])
 
     @property
@@ -127,12 +119,7 @@ def search_runs(get: GetRun, config: AuditConfig, folder: Path, observer: Observ
     def written(*, partial: bool) -> SearchResult:
         found: dict[str, Any] = {"schema": SCHEMA, "partial": partial, "level": level}
         found |= {"environment": environment(), "config": config.to_dict(), "tried": tried}
-        found |= {"best": {}, "line": ""}
-        for arm in WAYS:
-            passed = [each["speedup"] for each in tried if each["passed"] and each["arm"] == arm]
-            found["best"][arm] = max((s for s in passed if s != AUTO), default=None)
-        if tried:
-            found["line"] = trainer_line(config, tried, get(config, FULL, 0)["lengths"])
+        found["line"] = callback_line(config, tried) if tried else ""
         results = finite(found)
         write_json(results, folder / SEARCH)
         return SearchResult(results, folder)
@@ -184,46 +171,32 @@ def number_of_tests(config: AuditConfig) -> int:
 
 
 def _tested(get: GetRun, config: AuditConfig, arm: str) -> Tried:
-    """Train and judge a candidate, seed by seed, as long as it can pass."""
-    seeds = []
-    finding = ""
-    for seed in range(config.seeds):
-        runs = [get(config, name, seed) for name in (FULL, SHORT, arm)]
-        seeds.append(paired(*runs))
-        verdict = judge_audit(seeds, config, arm)
-        failed = [run["arm"] for run in runs if run["failure"]]
-        inferior = len(seeds) >= FUTILE and verdict.contrast and verdict.contrast.lower > 0
-        if len(seeds) < config.seeds and (failed or inferior):
-            # Further seeds of a hybrid arm that failed, or is inferior, would not save it.
-            final = config.seeds >= FEW_SEEDS and failed in ([], [arm])
-            outcome = AuditOutcome.NO_SAVING if final else AuditOutcome.UNDECIDED
-            verdict = replace(verdict, outcome=outcome)
-            finding = f", given up after seed {seed}"
-            break
-    passed = verdict.outcome is AuditOutcome.VERIFIED
-    finding = FINDINGS[verdict.outcome] + finding
-    known = {"arm": arm, "speedup": config.speedup, "passed": passed, "finding": finding}
-    return {**known, **verdict.to_dict()}
+    """Train and judge a candidate."""
+    seeds = [
+        paired(*(get(config, name, seed) for name in (FULL, SHORT, arm)))
+        for seed in range(config.seeds)
+    ]
+    verdict = judge_audit(seeds, config, arm)
+    return {
+        "arm": arm,
+        "speedup": config.speedup,
+        "passed": verdict.outcome is AuditOutcome.VERIFIED,
+        "finding": FINDINGS[verdict.outcome],
+        **verdict.to_dict(),
+    }
 
 
-def trainer_line(config: AuditConfig, tried: Sequence[Tried], lengths: Mapping[str, int]) -> str:
-    """Return the Python source of the Trainer of the candidate that saves most full steps.
-
-    The lengths are ``max_steps`` and ``max_epochs`` of the full arm, as far as given.
-    """
+def callback_line(config: AuditConfig, tried: Sequence[Tried]) -> str:
+    """Return the Python source of the callback of the candidate that saves most full steps."""
     passed = [each for each in tried if each["passed"]]
     if not passed:
         few = f"; fewer than {FEW_SEEDS} seeds show none" * (config.seeds < FEW_SEEDS)
         return f"# no saving at equal quality was shown{few}"
     best = max(passed, key=lambda each: each["saving"])  # the first one of equals
-    speedup = repr(AUTO) if best["speedup"] == AUTO else f"{best['speedup']:g}"
-    options = [f"speedup={speedup}"]
+    options = [f"speedup={best['speedup']!r}"]
     note = ""
     if best["arm"] == CORRECTED:
-        lengths = {name: shortened(n, best["speedup"]) for name, n in lengths.items()}
         options = ["speedup=1"]
-        note = "  # with a schedule as short as the run"
+        note = f"  # in a run, and with a schedule, shorter by {best['speedup']:g}"
     options += [f"{name}={value!r}" for name, value in config.hybrid.items()]
-    arguments = [f"{name}={length}" for name, length in lengths.items()]
-    arguments.append(f"callbacks=[HybridPredict({', '.join(options)})]")
-    return f"Trainer({', '.join(arguments)}){note}"
+    return f"HybridPredict({', '.join(options)}){note}"

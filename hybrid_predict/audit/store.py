@@ -13,8 +13,7 @@ from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
 from hybrid_predict.runs.files import writing
-from hybrid_predict.runs.rows import RUNS, Rows
-from hybrid_predict.runs.runtime import finite
+from hybrid_predict.runs.runtime import RUNS, Rows, finite
 
 FinishedRun = Mapping[str, Any]
 """Entry of a run in the results file; :class:`hybrid_predict.audit.run.Runs` makes it."""

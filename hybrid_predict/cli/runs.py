@@ -5,13 +5,16 @@ from __future__ import annotations
 from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
-from time import sleep, time
-from typing import Any
+from time import sleep
+from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.cli.program import PROGRAM, add_command, need
-from hybrid_predict.runs.facts import ONE_RUN, PROOF, finding, lines
+from hybrid_predict.cli.program import add_command, need
+from hybrid_predict.runs.facts import ONE_RUN, PROOF, events, facts
 from hybrid_predict.runs.files import given_path, printable, replace_text
-from hybrid_predict.runs.log import find_log, read_log
+from hybrid_predict.runs.log import RunLog, find_log, read_log
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _PAGE = "hybrid_predict.html"
 
@@ -21,9 +24,9 @@ _RUN = "Folder of a run's logger, or one above it; its newest run log is read."
 def add_watch(commands: Any) -> None:
     """Add ``watch`` to the commands of a parser."""
     text = (
-        "Watch a run in the terminal. Shows loss, full and predicted steps, skill, saving and "
-        "events of a run with the callback, while it trains or afterwards. It only reads the run's "
-        "log, so the run goes on when you leave with Ctrl-C."
+        "Watch a run in the terminal. Prints what report says of a run with the callback, again "
+        "each second while it trains. It only reads the run's log, so the run goes on when you "
+        "leave with Ctrl-C."
     )
     parser = add_command(commands, "watch", _watch, text)
     parser.add_argument("log", metavar="RUN", help=_RUN)
@@ -31,32 +34,22 @@ def add_watch(commands: Any) -> None:
 
 def _watch(options: Namespace) -> int:
     need("The view", ["cli"])
-    from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
     path = find_log(options.log)
     log = read_log(path)
-    console = Console()
-    if console.is_terminal and log.end is None:
-        # Ctrl-C ends the view only: the run is another process.
-        view = Live(console=console, screen=True, auto_refresh=False)
-        with suppress(KeyboardInterrupt), view as live:
-            while log.end is None:
-                shown = [*lines(log, console.width, time()), "", "Ctrl-C leaves the view."]
-                live.update(Text("\n".join(shown)), refresh=True)
-                sleep(1.0)
-                log = read_log(path)
-    for line in lines(log, console.width, time()):
-        print(line)
-    print(f"\nPage:   {PROGRAM} report {printable(path)}")
+    with suppress(KeyboardInterrupt), Live(text_of(log), auto_refresh=False) as live:
+        while log.end is None and live.console.is_terminal:
+            sleep(1.0)
+            log = read_log(path)
+            live.update(text_of(log), refresh=True)
     return 0
 
 
 def add_report(commands: Any) -> None:
     """Add ``report`` to the commands of a parser."""
     text = (
-        "Write a page about runs: their cost, and what to do next. Shows what runs with the "
+        "Print what runs have cost, and write a page about them. Shows what runs with the "
         "callback have spent, skill, events and configuration, finished or not, several side by "
         "side. Reads the run log that the callback writes into the folder of a TensorBoard or CSV "
         "logger."
@@ -69,6 +62,8 @@ def add_report(commands: Any) -> None:
 
 def _report(options: Namespace) -> int:
     need("The report", ["cli"])
+    from rich.console import Console
+
     from hybrid_predict.runs.page import run_page
 
     logs = [read_log(find_log(name)) for name in options.logs]
@@ -77,6 +72,18 @@ def _report(options: Namespace) -> int:
         path = given_path("--output", options.output)
     replace_text(path, run_page(logs), "--output")
     for log in logs:
-        print(f"{printable(log.name)}: {finding(log)}")
+        Console().print(text_of(log))
     print(f"\n{ONE_RUN}\nProof:    {PROOF}\nReport:   {printable(path)}")
     return 0
+
+
+def text_of(log: RunLog) -> Table:
+    """Return the facts of a run and its last events as a table for the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    last = [("event", event) for event in events(log)[-5:]]
+    for name, text in [("run", log.name), *facts(log).items(), *last]:
+        table.add_row(Text(printable(name)), Text(printable(text)))
+    return table

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from textwrap import wrap
+from time import time
 
-from hybrid_predict.ledger import SavingsLedger, duration, percent, why_unpredicted
+from hybrid_predict.ledger import duration, percent, why_unpredicted
 from hybrid_predict.runs.files import printable
 from hybrid_predict.runs.log import RunLog
 
@@ -30,17 +30,24 @@ def finding(log: RunLog) -> str:
     so_far = "so far " if log.end is None else ""
     why = ledger.fell_back or ("" if ledger.predicted_steps else why_unpredicted(ledger.events))
     reason = f"; {printable(why)}" if why else ""
-    unsaved = f"{ledger.full_steps:,} full steps, no predicted steps"
-    return f"{so_far}{_saving(ledger) if ledger.predicted_steps else unsaved}{reason}"
+    saved = f"{ledger.full_steps:,} full steps, no predicted steps"
+    if ledger.predicted_steps:
+        share = percent(ledger.saved_steps_fraction)
+        saved = f"{share} fewer full steps; by estimate {ledger.host_time}"
+    return f"{so_far}{saved}{reason}"
 
 
 def facts(log: RunLog) -> dict[str, str]:
-    """Return the counts and measurements of a run as text by name; what is unknown is left out."""
+    """Return what a run found, counted and measured, by name; what is unknown is left out."""
     ledger = log.ledger
     plan = log.start["plan"]
     planned = f"{'at most ' if plan['paced'] else ''}{plan['predicted']:,} planned"
+    status = log.status
+    if log.end is None and (silent := time() - log.seen) > _SILENT:
+        status += f"; nothing written for {duration(silent)}, so it may have been killed"
     shown = {
-        "status": log.status,
+        "finding": finding(log),
+        "status": status,
         "written": datetime.fromtimestamp(log.seen).strftime("%Y-%m-%d %H:%M:%S"),
         "steps": f"{ledger.steps:,} of {log.steps:,}",
         "full steps": f"{ledger.full_steps:,}, {ledger.corrected_steps:,} corrected",
@@ -48,7 +55,6 @@ def facts(log: RunLog) -> dict[str, str]:
     }
     if ledger.mean_length is not None:
         shown["mean length"] = f"{ledger.mean_length:.2f} of the drift"
-        shown["saving"] = _saving(ledger)
     shown["seconds"] = (
         f"{duration(ledger.full_seconds)} in full steps, {duration(ledger.overhead_seconds)} in "
         "the plug-in, on the host"
@@ -65,22 +71,3 @@ def facts(log: RunLog) -> dict[str, str]:
 def events(log: RunLog) -> list[str]:
     """Return the events of a run, each with the full step where it first happened."""
     return [f"full step {event['step']:,}: {event['reason']}" for event in log.ledger.events]
-
-
-def lines(log: RunLog, width: int, now: float) -> list[str]:
-    """Return a run as lines of text at time ``now``, of at least 40 columns."""
-    width = max(40, width)
-    table = [*facts(log).items(), *(("event", event) for event in events(log)[-5:])]
-    if log.end is None and (silent := now - log.seen) > _SILENT:
-        table.append(("silent", f"nothing written for {duration(silent)}; it may have been killed"))
-    column = max(len(name) for name, _ in table) + 2
-    shown = wrap(printable(log.name), width)
-    for name, text in table:
-        row = printable(f"{name:{column}}{text}")
-        shown += wrap(row, width, subsequent_indent=" " * column)
-    return shown
-
-
-def _saving(ledger: SavingsLedger) -> str:
-    saved = percent(ledger.saved_steps_fraction)
-    return f"{saved} fewer full steps; by estimate {ledger.host_time}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.runs.facts import ONE_RUN, PROOF, events, facts, finding
+from hybrid_predict.runs.facts import ONE_RUN, PROOF, events, facts
 from hybrid_predict.runs.figures import data_uri, run_figure
 from hybrid_predict.runs.log import RunLog
 
@@ -27,8 +27,8 @@ def render(template: str, **context: Any) -> str:
 
 def run_page(logs: Sequence[RunLog]) -> str:
     """Return a page about one run, or about several side by side: their cost, not their quality."""
-    table = [{"finding": finding(log), **facts(log)} for log in logs]
-    names = dict.fromkeys(name for each in table for name in each if name != "saving")
+    table = [facts(log) for log in logs]
+    names = dict.fromkeys(name for each in table for name in each)
     return render(
         "runs/run.html.jinja",
         runs=[

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.gains import Summary, speedup
-from benchmarks.studies import rates
-from benchmarks.studies.rates import COMPARED, Ratio, points
-from benchmarks.tasks import TASKS
-from hybrid_predict.runs.evidence import (
+from benchmarks.plain_steps import (
     AT_LEAST,
     AT_MOST,
     EXACT,
     PlainSteps,
     plain_steps_to_reach,
 )
+from benchmarks.studies import rates
+from benchmarks.studies.rates import COMPARED, Ratio, points
+from benchmarks.tasks import TASKS
 
 STEPS = (300, 400, 600, 1200)
 FALLING = (4.0, 3.0, 2.0, 1.0)

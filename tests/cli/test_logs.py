@@ -7,7 +7,8 @@ import pytest
 from run_logs import NAME, ROWS, row, written
 
 from hybrid_predict import cli
-from hybrid_predict.runs.facts import finding, lines
+from hybrid_predict.runs import facts
+from hybrid_predict.runs.facts import finding
 from hybrid_predict.runs.log import read_log
 
 pytest.importorskip("rich")
@@ -63,13 +64,19 @@ def test_several_runs_stand_side_by_side(tmp_path, monkeypatch, refused):
     assert "--output: expected a file that can be written" in line
 
 
-def test_the_view_fits_the_terminal(tmp_path):
-    shown = lines(read_log(write(tmp_path, ROWS, end=None)), 60, now=1600.0)
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("command", ["watch", "report"])
+def test_the_facts_of_a_run_are_printed(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.setattr(facts, "time", lambda: 1600.0)
+    monkeypatch.setenv("COLUMNS", "60")
+    write(tmp_path, ROWS, end=None)
+    assert cli.main([command, str(tmp_path)]) == 0
+    shown = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     assert max(map(len, shown)) <= 60
     text = " ".join(" ".join(shown).split())
     for words in (
         "status running",
-        "nothing written for 10.0 min; it may have been killed",
+        "nothing written for 10.0 min, so it may have been killed",
         "60 (60 planned), 1 undone",
         "30 % fewer full steps; by estimate 15 s on the host instead of 20 s",
         "full step 70: something <happened>",
