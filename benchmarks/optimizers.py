@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 
 from torch import Tensor, nn
@@ -105,7 +106,19 @@ def trainable(model: nn.Module) -> list[Tensor]:
 
 def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     """Return the trained hidden matrices, and the other trained parameters."""
+    kinds = known_kinds(model)
+    wanted = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    hidden: list[Tensor] = [p for name, p in wanted.items() if kinds[name] == "hidden"]
+    return hidden, [p for name, p in wanted.items() if kinds[name] != "hidden"]
+
+
+def known_kinds(model: nn.Module) -> dict[str, str]:
+    """Return the kinds of a task's parameters by name, without a loss that shows them."""
+    named = dict(model.named_parameters())
     kinds = classify(model)
-    wanted: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
-    hidden = [p for p in wanted if kinds[id(p)] == "hidden"]
-    return hidden, [p for p in wanted if kinds[id(p)] != "hidden"]
+    told: Mapping[str, str] = getattr(model, "kinds", {})
+    found = {}
+    for name, p in named.items():
+        patterns = [kind for pattern, kind in told.items() if fnmatchcase(name, pattern)]
+        found[name] = patterns[0] if patterns and kinds[id(p)] != "vector" else kinds[id(p)]
+    return found

@@ -64,6 +64,9 @@ class Task(ABC):
     small: ClassVar[Mapping[str, Any]] = {}
     """Fields that :meth:`tiny` changes beside the steps."""
 
+    kinds: ClassVar[Mapping[str, str]] = {}
+    """Kinds by pattern of names that a loss tells, and names and shapes do not; for peers."""
+
     name: str
     title: str
     steps: int
@@ -80,7 +83,9 @@ class Task(ABC):
 
     def model(self, seed: int) -> nn.Module:
         """Return the model, freshly initialised, in training mode."""
-        return seeded(self.net, seed)
+        model = seeded(self.net, seed)
+        vars(model)["kinds"] = self.kinds
+        return model
 
     @abstractmethod
     def net(self) -> nn.Module:

@@ -121,6 +121,7 @@ class ControlTask(Task):
 
     metric = "negative mean return over one episode"
     small: ClassVar = {"epochs": 2}
+    kinds: ClassVar = {"policy.4.weight": "head"}
 
     widths: tuple[int, ...] = (64, 64)
     carts: int = 8

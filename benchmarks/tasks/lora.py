@@ -67,6 +67,7 @@ class LowRankTask(TextTask):
     process.
     """
 
+    kinds: ClassVar = {"*.up.weight": "hidden"}
     small: ClassVar = {"base_steps": 12, "validation_batches": 1}
 
     rank: int = 8

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from hybrid_predict.tensors.deltas import WeightDelta
 
 
+__all__ = [
+    "PREDICTORS",
+    "AbstractPredictor",
+    "FittedPredictor",
+    "MomentumPredictor",
+    "PredictorState",
+    "make_predictor",
+]
+
+
 @final
 @dataclass
 class PredictorState:

@@ -87,7 +87,7 @@ class Exchange:
         targets: list[list[Tensor]] = [[] for _ in team]
         wholes = []
         for k, tensor, owner in zip(self.positions, self.tensors, self.owners, strict=True):
-            sends = shards.sends(tensor)
+            sends = shards.sends(tensor, team.index(owner))
             if sends[me]:
                 sent[team.index(owner)].append(lists.cast(part(k), self.like.dtype))
             if owner == processes.rank():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -16,7 +17,7 @@ from hybrid_predict.ranks import fsdp1, processes
 from hybrid_predict.ranks.processes import rank, size
 
 _PLAIN = {Tensor, nn.Parameter}
-_Box = tuple[slice, ...]
+_Box = tuple[tuple[int, int], ...]
 
 DEEPSPEED = (
     "DeepSpeed divides weights among ranks or updates copies of them. Use DistributedDataParallel, "
@@ -121,14 +122,23 @@ def parts(whole: Tensor, tensor: Any) -> list[Tensor]:
     if (known := _range(tensor)) is not None:
         ranges = whole.reshape(-1).split(known.sizes)
         return [ranges[place] for place in known.places]
-    return [whole[box] for box in _boxes(tensor)]
+    return [whole[tuple(slice(*ends) for ends in box)] for box in _boxes(tensor)]
 
 
-def sends(tensor: Any) -> list[bool]:
-    """Return for each rank of the team whether it sends its part, which is no copy of another."""
+def sends(tensor: Any, to: int) -> list[bool]:
+    """Return for each rank of the team whether it sends its part to member ``to`` of it.
+
+    Of several ranks that hold the same part, the one in the copy of that member does.
+    """
     known = _range(tensor)
     places: Sequence[Any] = _boxes(tensor) if known is None else known.places
-    return [places.index(place) == k for k, place in enumerate(places)]
+    seen = Counter[Any]()
+    copies = []
+    for place in places:
+        copies.append(seen[place])
+        seen[place] += 1
+    pairs = zip(copies, places, strict=True)
+    return [copy == min(copies[to], seen[place] - 1) for copy, place in pairs]
 
 
 def _boxes(tensor: Any) -> tuple[_Box, ...]:
@@ -141,7 +151,7 @@ def _divided(
     shape: tuple[int, ...], mesh: tuple[int, ...], placements: tuple[Any, ...]
 ) -> tuple[_Box, ...]:
     """Return the part of each rank: all along a dimension but the last are equally long."""
-    boxes: list[_Box] = [tuple(slice(0, n) for n in shape)]
+    boxes: list[_Box] = [tuple((0, n) for n in shape)]
     for count, placement in zip(mesh, placements, strict=True):
         cut = []
         for box in boxes:
@@ -149,22 +159,23 @@ def _divided(
                 cut += [box] * count
                 continue
             d = placement.dim
-            most = -(-(box[d].stop - box[d].start) // count)
-            ends = [min(box[d].start + most * k, box[d].stop) for k in range(count + 1)]
-            cut += [(*box[:d], slice(a, b), *box[d + 1 :]) for a, b in pairwise(ends)]
+            start, stop = box[d]
+            most = -(-(stop - start) // count)
+            ends = [min(start + most * k, stop) for k in range(count + 1)]
+            cut += [(*box[:d], each, *box[d + 1 :]) for each in pairwise(ends)]
         boxes = cut
     return tuple(boxes)
 
 
 def full_tensor(part: Tensor, tensor: Any) -> Tensor:
     """Gather the full tensor from parts placed like ``tensor``; every rank has to call it."""
-    if _shards(tensor) == 1:
-        return part.view(form(tensor).shape)
-    members = team(tensor)
-    sending = sends(tensor)
     whole = part.new_empty(form(tensor).shape)
-    sent = [[part] if sending[members.index(rank())] else [] for _ in members]
-    pairs = zip(parts(whole, tensor), sending, strict=True)
+    if _shards(tensor) == 1:
+        return part.view(whole.shape)
+    members = team(tensor)
+    me = members.index(rank())
+    sent = [[part] if sends(tensor, k)[me] else [] for k in range(len(members))]
+    pairs = zip(parts(whole, tensor), sends(tensor, me), strict=True)
     targets = [[target] if given else [] for target, given in pairs]
     processes.exchange(sent, targets, part, processes.group_of(members))
     return whole

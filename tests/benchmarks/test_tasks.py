@@ -8,10 +8,10 @@ import torch
 from kind_cases import resolved
 from torch.utils import _pytree as pytree
 
+from benchmarks.optimizers import known_kinds
 from benchmarks.tasks import TASKS
 from benchmarks.tasks.burgers import burgers_residual
 from benchmarks.tasks.digits import load_digits
-from hybrid_predict.model.kinds import classify
 
 
 @pytest.fixture(params=TASKS, scope="module")
@@ -110,7 +110,7 @@ def test_names_and_shapes_say_what_the_loss_shows(task):
     """So that a peer, which knows names and shapes alone, has the same hidden matrices."""
     model = task.model(0)
     batch = next(task.batches(0))
-    kinds = classify(model)
-    named = {n: kinds[id(p)] for n, p in model.named_parameters() if p.requires_grad}
+    kinds = known_kinds(model)
+    named = {n: kinds[n] for n, p in model.named_parameters() if p.requires_grad}
     matrices = {name: kind for name, kind in named.items() if kind != "vector"}
     assert resolved(model, lambda net: task.loss(net, batch)) == (matrices, [])

@@ -28,7 +28,7 @@ ELSEWHERE = {
     "Ctrl-C in a Trainer": f"integrations/test_lightning_interrupts.py::{INTERRUPT}",
     "SIGTERM in a Trainer": f"integrations/test_lightning_interrupts.py::{INTERRUPT}",
     "SLURM": "integrations/test_lightning_interrupts.py::test_a_signal_to_requeue",
-    "One of several": "ranks/test_rank_failures.py::test_a_failure_on_one_rank",
+    "One of several": "ranks/test_distributed.py::test_a_failure_on_one_rank",
     "The server is down": "integrations/test_logging.py::test_mlflow_gets_metrics_tags",
     "Truncated": f"{DAMAGED}_an_engine_loads_a_whole_state_or_nothing",
     "The callback's entries": f"{DAMAGED}_the_callback_loads_a_whole_state_or_nothing",
