@@ -411,8 +411,10 @@ class HybridEngine:
 
 def _release(open_steps: dict[str, Step], handles: list[Any], operations: OperationCounter) -> None:
     operations.stop()
-    for step in open_steps.values():
-        step.undo("the engine was detached")
-    open_steps.clear()
-    for handle in handles:
-        handle.remove()
+    try:
+        for step in open_steps.values():
+            step.undo("the engine was detached")
+    finally:
+        open_steps.clear()
+        for handle in handles:
+            handle.remove()

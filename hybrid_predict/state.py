@@ -290,6 +290,8 @@ class State:
 
         with saved.all_or_nothing(restore):
             self._load(state, steps)
+        if self.plain:
+            self.end()
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
         before = self._mapper.kinds

@@ -120,11 +120,11 @@ class Step:
     ) -> None:
         """Take ``count`` predicted steps at once."""
         self._buffers = BufferCopies(mapper.model)
-        self._forecast = forecast
-        self.predicted = count
         delta = forecast.delta.scaled(count) if count > 1 else forecast.delta
         self._movement = mapper.movement(delta, carries)
         self._handles += watch_state_dict(mapper.model, self.withdraw, self._give_way)
+        self._forecast = forecast
+        self.predicted = count
         self._movement.apply()
 
     def observe_loss(self, loss: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -80,6 +80,7 @@ class _Run:
     engine: HybridEngine
     clock: TrainerClock
     reporter: Reporter
+    leave_bar: Callable[[], None]
     loss: Tensor | None = None
 
 
@@ -206,9 +207,8 @@ class HybridPredict(TrainerCallback):
         reporter = Reporter(engine, say, folder, trainer.loggers if first else ())
         self._last.ledger = engine.ledger
         self._last.log = reporter.log
-        self._run = _Run(engine, clock, reporter)
+        self._run = _Run(engine, clock, reporter, _extend_bar(trainer, reporter))
         trainer.callbacks.append(MissedCheckpoints(clock))  # type: ignore[attr-defined]
-        _extend_bar(trainer, reporter)
         clock.start(engine.done)
 
     def on_train_batch_start(
@@ -287,15 +287,16 @@ class HybridPredict(TrainerCallback):
 
     def _end(self, trainer: pl.Trainer, status: str) -> None:
         """Leave model and Trainer as they were, and report once how the run ended."""
-        if self.engine is not None:
-            self.engine.detach()
-        if self._run is not None:
-            self._run.clock.release()
-            self._run.reporter.close(status)
-        if trainer.progress_bar_callback is not None:
-            vars(trainer.progress_bar_callback).pop("get_metrics", None)
-        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        callbacks[:] = [each for each in callbacks if not isinstance(each, MissedCheckpoints)]
+        try:
+            if self.engine is not None:
+                self.engine.detach()
+        finally:
+            if self._run is not None:
+                self._run.clock.release()
+                self._run.leave_bar()
+                self._run.reporter.close(status)
+            callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+            callbacks[:] = [each for each in callbacks if not isinstance(each, MissedCheckpoints)]
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -329,18 +330,29 @@ class HybridPredict(TrainerCallback):
                 self._last.ledger = SavingsLedger.from_dict(saved["engine"]["ledger"])
 
 
-def _extend_bar(trainer: pl.Trainer, reporter: Reporter) -> None:
-    """Show what a run saves in the Trainer's progress bar, behind the user's metrics."""
+def _extend_bar(trainer: pl.Trainer, reporter: Reporter) -> Callable[[], None]:
+    """Show what a run saves in the Trainer's progress bar, behind the user's metrics.
+
+    Return a function that leaves the bar as it was.
+    """
     bar = trainer.progress_bar_callback
+    known = {} if bar is None else vars(bar)
+    before = {name: value for name, value in known.items() if name == "get_metrics"}
+
+    def leave() -> None:
+        known.pop("get_metrics", None)
+        known.update(before)
+
     if bar is None:
-        return
+        return leave
     get_metrics = bar.get_metrics
 
     def extended(*args: Any, **options: Any) -> dict[str, Any]:
         metrics = get_metrics(*args, **options)
         return {**metrics, **{k: v for k, v in reporter.shown.items() if k not in metrics}}
 
-    vars(bar)["get_metrics"] = extended
+    known["get_metrics"] = extended
+    return leave
 
 
 @final

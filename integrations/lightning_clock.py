@@ -57,8 +57,9 @@ class TrainerClock:
     in the next one otherwise. The last full step of an epoch stays, as user code may wait for it.
 
     With manual optimization the global step counts the updates of all optimizers, so a full step of
-    n updates and k ticks advances it by n k. A scheduler that the module steps in one full step
-    after another is stepped in predicted steps too; one that it steps now and then is left to it.
+    n updates and k ticks advances it by n k. A scheduler that the module steps in
+    ``training_step``, in one full step after another, is stepped in predicted steps too. One that
+    it steps now and then, a ``ChainedScheduler`` and a ``ReduceLROnPlateau`` are left to it.
 
     ``epochs`` is ``max_epochs`` as the user set it; weight averages may add one for batch norm.
 
@@ -204,7 +205,9 @@ class TrainerClock:
         """
         configs = self._trainer.lr_scheduler_configs
         if self._manual:
-            own = (c.scheduler for c in configs if not isinstance(c.scheduler, _NOT_FOLLOWED))
+            all_own = (config.scheduler for config in configs)
+            counting = (each for each in all_own if hasattr(each, "last_epoch"))
+            own = (each for each in counting if not isinstance(each, _NOT_FOLLOWED))
             self._of_module = [(each, each.last_epoch) for each in own]
             return
         for config in configs:

@@ -74,6 +74,11 @@ def _contained(report: Callable[..., None]) -> Callable[..., None]:
     return contained
 
 
+def _is_a(target: Any, name: str) -> bool:
+    """Return whether a logger has a class of this name, of any Lightning package."""
+    return name in [cls.__name__ for cls in type(target).__mro__]
+
+
 @final
 class Reporter:
     """Reports on one run in any framework.
@@ -145,13 +150,15 @@ class Reporter:
         # Fields that are set, under names that no user has.
         fields = {name: x for name, x in engine.config.to_dict().items() if x is not None}
         plain = (int, float)
-        self._log(
-            "log_hyperparams",
-            {
-                f"hybrid_predict/{name}": x if isinstance(x, plain) else str(x)
-                for name, x in fields.items()
-            },
-        )
+        chosen = {
+            f"hybrid_predict/{name}": x if isinstance(x, plain) else str(x)
+            for name, x in fields.items()
+        }
+        for each in self._loggers:
+            with self._failing(each):
+                # Without metrics TensorBoard would add a chart of a constant.
+                none: list[Any] = [{}] if _is_a(each, "TensorBoardLogger") else []
+                each.log_hyperparams(chosen, *none)
 
     def _write_start(self, plan: Overview) -> None:
         done = self._ledger.full_steps - 1
@@ -182,7 +189,7 @@ class Reporter:
     def _end_in_mlflow(self, status: str) -> None:
         """Leave status, description and ledger; a description of the user stays."""
         for each in self._loggers:
-            if "MLFlowLogger" not in [cls.__name__ for cls in type(each).__mro__]:
+            if not _is_a(each, "MLFlowLogger"):
                 continue
             with self._failing(each):
                 client = each.experiment

@@ -75,11 +75,16 @@ class Group:
         self.follow(parameters)
 
     def holds(
-        self, treatment: Treatment, names: Sequence[str], parameters: Sequence[Tensor]
+        self,
+        treatment: Treatment,
+        names: Sequence[str],
+        parameters: Sequence[Tensor],
+        momentum: float,
     ) -> bool:
-        """Return whether these are names, shapes and treatment of the group."""
+        """Return whether these are names, shapes, treatment and momentum of the group."""
         shapes = [p.shape for p in parameters] == [p.shape for p in self.parameters]
-        return shapes and self.names == tuple(names) and self.treatment == treatment
+        alike = self.treatment == treatment and self._momentum == momentum
+        return shapes and self.names == tuple(names) and alike
 
     def follow(self, parameters: Sequence[Tensor]) -> None:
         """Take other tensors in place of the parameters, and keep everything known about them."""

@@ -151,9 +151,10 @@ class Groups:
         before = self._groups
         self._groups = []
         for treatment, names, parameters in self._partition():
-            group = next((g for g in before if g.holds(treatment, names, parameters)), None)
+            momentum = self._optimizer.momentum(treatment.optimizer)
+            known = (g for g in before if g.holds(treatment, names, parameters, momentum))
+            group = next(known, None)
             if group is None:
-                momentum = self._optimizer.momentum(treatment.optimizer)
                 group = Group(treatment, names, parameters, self._config.history_dtype, momentum)
                 for old in before:
                     group.inherit(old)

@@ -16,6 +16,7 @@ With smaller ones, equal readings would turn every other one into an outlier."""
 HIGHEST = 80.0  # logarithm of the highest limit of a norm; its exponential fits in 32 bits
 PAUSE = 16  # full steps in the pause after the first alarm; each further pause is twice as long
 MOST_PAUSES = 3  # the next alarm ends predicted steps for the rest of the run
+IDLE = 8  # verifying steps in a row without an update that count as an alarm
 CALM = 500  # full steps without an alarm after which the number of pauses returns to 0
 
 RISE, PATIENCE = 0.2, 32
@@ -87,6 +88,7 @@ class Limits:
     pauses: int = 0  # number of alarms that count
     calm: int = 0  # full steps since the last alarm
     above: int = 0  # full steps in a row with a mean loss far above that of the warm-up
+    idle: int = 0  # verifying steps in a row without an update
 
     @classmethod
     def of(cls, optimizers: int) -> Limits:
@@ -134,6 +136,7 @@ class Limits:
             self.until = step + PAUSE * 2**self.pauses
             self.pauses += 1
         self.calm = 0
+        self.idle = 0
 
     def learn(self, loss: float | None, norms: list[float], *, warmup: bool) -> None:
         """Add loss and gradient norms of a full step without an alarm, as far as they are known."""

@@ -18,7 +18,7 @@ from hybrid_predict.policy.confidence import (
     Window,
     steps_until_known,
 )
-from hybrid_predict.policy.limits import EXHAUSTED, RISEN, Limits
+from hybrid_predict.policy.limits import EXHAUSTED, IDLE, RISEN, Baseline, Limits
 from hybrid_predict.policy.verdict import ENDED, QUIET, RESTARTED, Evidence, Slopes
 
 NO_SKILL = "no predicted steps while forecasts have not shown enough skill"
@@ -299,7 +299,8 @@ class Policy:
             if not seen.held and seen.slopes is not None:
                 events += self._weigh(seen.slopes, seen.ends or {}, seen.predicted)
             late = limits.loss_cause(seen.loss)
-        if late or seen.held not in ("", *QUIET):
+            limits.idle = limits.idle + 1 if seen.held in QUIET else 0
+        if late or seen.held not in ("", *QUIET) or limits.idle >= IDLE:
             limits.alarm(seen.step)
         else:
             loss = seen.loss if self._config.watch_loss else None
@@ -373,6 +374,9 @@ class Policy:
         if len(state["limits"]["norms"]) != len(self.limits.norms):
             return False
         _load(self.limits, state["limits"])
+        if not self._config.watch_loss:
+            self.limits.loss = Baseline()
+            self.limits.above = 0
         _load(self.evidence, state["evidence"])
         return True
 

@@ -103,7 +103,11 @@ class Exchange:
         own = iter(wholes)
         if not shards.is_sharded(self.tensors[0]):
             arrays = [
-                [next(own) if owner == processes.rank() else self.like.new_empty(tensor.shape)]
+                [
+                    next(own)
+                    if owner == processes.rank()
+                    else self.like.new_empty(tensor.shape, device="meta")
+                ]
                 for tensor, owner in zip(self.tensors, self.owners, strict=True)
             ]
             return [x for (x,) in self._from_owners(arrays)]

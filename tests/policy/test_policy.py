@@ -185,3 +185,12 @@ def test_predicted_steps_are_undone_with_their_cause(norm, loss, words):
     assert words in found
     assert bool(found) == bool(words)
     assert policy.cause(0, norm, loss, finite=False)
+
+
+def test_a_loss_that_is_not_watched_has_no_limit_after_a_resume_either():
+    watching = make([hidden(9)], 9)
+    for step in range(1, READINGS + 1):
+        watching.learn(Outcome(step, [1.0], loss=1.0))
+    other = make([hidden(9)], 9, watch_loss=False)
+    other.load_state_dict(watching.state_dict())
+    assert watching.cause(0, 1.0, 90.0, finite=True) and not other.cause(0, 1.0, 90.0, finite=True)
