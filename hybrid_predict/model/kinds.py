@@ -58,14 +58,21 @@ def matrix_index(model: nn.Module, optimizers: Mapping[int, int]) -> dict[int, T
 
 
 def _ends(model: nn.Module, matrices: Sequence[Tensor], optimizers: Mapping[int, int]) -> set[int]:
-    """Return the last matrix of each network, if every optimizer trains children of its own."""
+    """Return the last matrix of each network, if every optimizer trains children of its own.
+
+    Each of these has to have several matrices: others are parts of one network.
+    """
     children: dict[int, set[str]] = defaultdict(set)
     for name, p in named_parameters(model):
         if id(p) in optimizers:
             children[optimizers[id(p)]].add(name.split(".")[0])
+    held: dict[int, list[int]] = defaultdict(list)
+    for key in map(id, matrices):
+        if key in optimizers:
+            held[optimizers[key]].append(key)
     shared = sum(map(len, children.values())) > len(set[str]().union(*children.values()))
-    last = {optimizers[id(p)]: id(p) for p in matrices if id(p) in optimizers}
-    return set() if shared or len(children) < 2 else set(last.values())
+    several = len(held) > 1 and all(len(held[number]) > 1 for number in children)
+    return {keys[-1] for keys in held.values()} if several and not shared else set()
 
 
 def resolve(
