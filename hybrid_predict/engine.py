@@ -305,6 +305,8 @@ class HybridEngine:
             self._state.count_undone(step)  # before the finalizer, which marks the step as undone
         self._finalizer()
         self._open.clear()
+        for group in self._groups:
+            group.release()
 
     def __enter__(self) -> HybridEngine:
         return self

@@ -72,6 +72,8 @@ class Group:
         self._seen = [0] * len(names)  # updates of each tensor in which it had a gradient
         self._peaks = [0.0] * len(names)  # largest rates in these
         self._rest = 1  # full steps that have to update the group before it is predicted
+        self._local: list[Tensor] = []
+        self._places: list[int] = []
         self.follow(parameters)
 
     def holds(
@@ -89,6 +91,7 @@ class Group:
     def follow(self, parameters: Sequence[Tensor]) -> None:
         """Take other tensors in place of the parameters, and keep everything known about them."""
         self.parameters = list(parameters)
+        self.release()
         self._sharded = shards.any_sharded(self.parameters)
 
     @cached_property
@@ -318,7 +321,17 @@ class Group:
         self._peaks = list(saved["peaks"])
 
     def _values(self) -> list[Tensor]:
-        return [shards.local(p) for p in self.parameters]
+        """Local shards of the tensors, found anew where one has moved to other memory."""
+        places = [*map(Tensor.data_ptr, self.parameters)]
+        if self._sharded or places != self._places:
+            self._places = places
+            self._local = [shards.local(p) for p in self.parameters]
+        return self._local
+
+    def release(self) -> None:
+        """Let go of the weights, which would stay in memory with the engine."""
+        self._local = []
+        self._places = []
 
     def _counts(self, tensors: Sequence[Tensor]) -> Counts:
         return shards.norm_factors(tensors) if self._sharded else None
