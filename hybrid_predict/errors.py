@@ -6,8 +6,7 @@ import copyreg
 import inspect
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from itertools import pairwise
 from types import FrameType
@@ -134,12 +133,3 @@ def _is_given(caller: FrameType, frame: FrameType) -> bool:
 
 def _package(module: object) -> str:
     return str(module).partition(".")[0]
-
-
-@contextmanager
-def failures_suppressed() -> Iterator[None]:
-    """Do as ``suppress(Exception)``, but raise the error of an interrupt."""
-    try:
-        yield
-    except Exception as error:
-        raise_interrupt(error)

@@ -180,7 +180,8 @@ class State:
 
     def read(self, *deciding: Part) -> Numbers:
         """Read all measurements so far, with those that decide, and return the last numbers."""
-        unread, self._unread = self._unread, []
+        unread = self._unread
+        self._unread = []
         parts = [*(part for _, part in unread), *deciding]
         numbers = read(parts) if parts else []
         for (step, _), found in zip(unread, numbers, strict=False):

@@ -165,14 +165,10 @@ class Reporter:
         self._writer.start(plan, self._engine.config.to_dict(), done)
 
     def _log_row(self) -> None:
-        if self._unlogged is not None:
-            self._log("log_metrics", numbers(self._ledger), step=self._unlogged)
-        self._unlogged = None
-
-    def _log(self, method: str, *args: Any, **options: Any) -> None:
-        for each in self._loggers:
+        for each in self._loggers if self._unlogged is not None else ():
             with self._failing(each):
-                getattr(each, method)(*args, **options)
+                each.log_metrics(numbers(self._ledger), step=self._unlogged)
+        self._unlogged = None
 
     @contextmanager
     def _failing(self, target: Any) -> Iterator[None]:

@@ -132,9 +132,10 @@ class Groups:
         """Regroup if parameters were frozen, unfrozen or added, and return whether any were."""
         if self.idle:
             return False
-        before, self._layout = self._layout, self._optimizer.layout()
-        if self._layout == before:
+        layout = self._optimizer.layout()
+        if layout == self._layout:
             return False
+        self._layout = layout
         self._mapper.follow(self._optimizer.parameters(), self._optimizer.numbers())
         self.regroup()
         return True

@@ -99,18 +99,15 @@ class Exchange:
 
     def parts(self, wholes: Sequence[Tensor]) -> list[Tensor]:
         """Return this rank's parts of all tensors, from the whole ones of their owners."""
-        team = shards.team(self.tensors[0])
-        own = iter(wholes)
         if not shards.is_sharded(self.tensors[0]):
+            known = dict(zip(self.own, wholes, strict=True))
             arrays = [
-                [
-                    next(own)
-                    if owner == processes.rank()
-                    else self.like.new_empty(tensor.shape, device="meta")
-                ]
-                for tensor, owner in zip(self.tensors, self.owners, strict=True)
+                [known.get(k, torch.empty(tensor.shape, device="meta"))]
+                for k, tensor in zip(self.positions, self.tensors, strict=True)
             ]
             return [x for (x,) in self._from_owners(arrays)]
+        team = shards.team(self.tensors[0])
+        own = iter(wholes)
         sent: list[list[Tensor]] = [[] for _ in team]
         targets: list[list[Tensor]] = [[] for _ in team]
         for tensor, owner in zip(self.tensors, self.owners, strict=True):

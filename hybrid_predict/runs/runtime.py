@@ -213,9 +213,3 @@ class Rows(Generic[Key]):
         with writing(self.path):
             append_json(self.path, kept)
         self.done[self._key(kept)] = kept
-
-    def clear(self) -> None:
-        """Delete all rows and the file."""
-        with writing(self.path):
-            self.path.unlink(missing_ok=True)
-        self.done = {}

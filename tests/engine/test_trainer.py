@@ -55,7 +55,8 @@ def test_a_bad_loss_is_known_before_the_update_and_undoes_predicted_steps():
 def test_a_batch_that_raises_undoes_the_predicted_steps_before_it():
     shop = Workshop(make_config())
     shop.steps(VERIFYING)
-    before, moved = weights(shop.bench.model), []
+    before = weights(shop.bench.model)
+    moved = []
 
     def fail(*_):
         moved.append(weights(shop.bench.model))

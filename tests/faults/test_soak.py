@@ -20,7 +20,9 @@ def held():
 
 
 def test_undone_steps_and_copies_leave_nothing_behind():
-    config, alarms, first = make_config(total_steps=4 * STEPS, warmup_steps=8), 0, None
+    config = make_config(total_steps=4 * STEPS, warmup_steps=8)
+    alarms = 0
+    first = None
     bench = Bench(config)
     for step in range(STEPS):
         if step in (STEPS // 5, STEPS - 1):  # fresh objects have none of the copies made so far

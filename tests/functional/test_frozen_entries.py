@@ -10,7 +10,10 @@ from functional_loops import KINDS, batch, loss_and_gradients, weights
 from hybrid_predict import FittedPredictor, HybridConfig
 from hybrid_predict.functional import correct, init, predict, verify
 
-RATE, DECAY, FROM, FROZEN = 0.05, 0.1, 25, slice(4, None)
+RATE = 0.05
+DECAY = 0.1
+FROM = 25
+FROZEN = slice(4, None)
 SETTINGS = HybridConfig(
     total_steps=90, kinds=KINDS, predictors={"hidden": FittedPredictor(gated=False)}
 )

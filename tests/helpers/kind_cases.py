@@ -131,7 +131,8 @@ class Recomputed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.out = mlp(6, 8, 8), nn.Linear(8, 3)
+        self.inner = mlp(6, 8, 8)
+        self.out = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         again = torch.utils.checkpoint.checkpoint

@@ -57,7 +57,8 @@ def test_an_optimizer_that_wraps_another_is_refused_and_nothing_is_updated():
     layer = nn.Linear(2, 2)
     inner = torch.optim.AdamW(layer.parameters(), lr=0.1)
     layer(torch.ones(1, 2)).sum().backward()
-    wrapping, before = Handing(inner), layer.weight.detach().clone()
+    wrapping = Handing(inner)
+    before = layer.weight.detach().clone()
     with pytest.raises(UnsupportedSetupError, match="pass the inner optimizer to the engine"):
         OptimizerWrapper(wrapping).options(0)
     assert torch.equal(layer.weight, before)

@@ -18,13 +18,18 @@ class Kernel(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.points, self.scale = nn.Parameter(torch.randn(5, 6)), nn.Parameter(torch.ones(1, 6))
-        self.stem, self.inner, self.out = nn.Linear(6, 6), nn.Linear(5, 8), nn.Linear(8, 3)
+        self.points = nn.Parameter(torch.randn(5, 6))
+        self.scale = nn.Parameter(torch.ones(1, 6))
+        self.stem = nn.Linear(6, 6)
+        self.inner = nn.Linear(5, 8)
+        self.out = nn.Linear(8, 3)
 
     def forward(self, x):
         """Squares and a product of both with ones, as gpytorch has it."""
-        x, points = self.stem(x) / self.scale, self.points / self.scale
-        ones, more = torch.ones(len(x), 1), torch.ones(len(points), 1)
+        x = self.stem(x) / self.scale
+        points = self.points / self.scale
+        ones = torch.ones(len(x), 1)
+        more = torch.ones(len(points), 1)
         left = torch.cat([-2 * x, x.square().sum(-1, keepdim=True), ones], -1)
         right = torch.cat([points, more, points.square().sum(-1, keepdim=True)], -1)
         return self.out(F.silu(self.inner(torch.exp(-(left @ right.T)))))
@@ -99,7 +104,8 @@ class Bounded(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.out, self.inner = nn.Linear(8, 2), nn.Linear(8, 8)
+        self.out = nn.Linear(8, 2)
+        self.inner = nn.Linear(8, 8)
         self.stem = nn.Linear(6, 8)
 
     def forward(self, x):

@@ -34,7 +34,8 @@ def failing(wrap: Callable[[Any], Any], **changes: Any) -> Callable[[Path], dict
             while not loop.engine.done:
                 kept = loop.state()
                 loop.step()
-        whole, text = same_bits(loop.state(), kept), str(caught.value)
+        whole = same_bits(loop.state(), kept)
+        text = str(caught.value)
         return {"type": caught.typename, "text": text, "whole": whole, "steps": loop.taken}
 
     return check

@@ -99,7 +99,8 @@ def run(
     **kwargs: Any,
 ) -> dict[str, Any]:
     """A fit with a random state of each rank's own, and what came of it on this rank."""
-    callback, spy = Ungated(config=PREDICTING), Spy()
+    callback = Ungated(config=PREDICTING)
+    spy = Spy()
     callbacks = [callback, *kwargs.pop("callbacks", [])]
     trainer, _ = fit(
         callbacks, model(), train=RankLoader(10), seed=kwargs.pop("seed", 0) + processes.rank(),
@@ -186,7 +187,8 @@ def test_a_single_process_continues_a_checkpoint_of_two_ranks(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    callback, path = Ungated(config=PREDICTING), folder / f"{name}-left" / "step=18.ckpt"
+    callback = Ungated(config=PREDICTING)
+    path = folder / f"{name}-left" / "step=18.ckpt"
     save = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=6, save_top_k=-1)
     with caplog.at_level(logging.WARNING, "hybrid_predict"):
         trainer, _ = fit([callback, save], train=RankLoader(10), max_steps=36, ckpt_path=str(path))

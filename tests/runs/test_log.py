@@ -45,7 +45,8 @@ def test_rows_are_evenly_spaced_and_never_too_many(tmp_path, monkeypatch):
 
 def test_the_run_that_was_started_last_is_shown(tmp_path):
     path = tmp_path / NAME
-    first, second = begun(path), begun(path)
+    first = begun(path)
+    second = begun(path)
     stepped(second, *range(1, 11), loss=2.0)
     stepped(first, 1, loss=1.0)  # is still alive
     log = read_log(path)

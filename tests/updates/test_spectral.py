@@ -134,7 +134,8 @@ def test_covariance_and_root_take_at_most_the_memory_of_the_weights(history, siz
 def test_operations_are_those_that_torch_counts(longest, period):
     """Torch does not count inverses; each takes the third power of the shorter side."""
     update = SpectralUpdate(longest=longest)
-    like, total = [torch.zeros(8, 4), torch.zeros(6, 3, 4)], 0
+    like = [torch.zeros(8, 4), torch.zeros(6, 3, 4)]
+    total = 0
     state = update.init(like, "float32")
     state.period = period
     rounds = SEEN_EVERY * SEEN_EVERY
