@@ -172,6 +172,7 @@ class Group:
         lists.average(average, gradients, AVERAGE if update is None else update.decay)
         corrected = None
         if turn and update is not None and memory.update is not None:
+            angles = cosines.unbind()  # one operation, where each index would be one
             memory.update.period = self._period or 1
             due = [members[at] for at in turn]
             corrected = correction(
@@ -180,7 +181,7 @@ class Group:
                 due,
                 [average[at] for at in turn],
                 [gradients[at] for at in turn],
-                torch.stack([cosines[at] for at in turn]),
+                torch.stack([angles[at] for at in turn]),
                 {self.names[k]: self.parameters[k] for k in due},
                 [self._peaks[k] / (abs(settings[k].rate) or math.inf) for k in due],
                 None if memory.owners is None else [memory.owners[k] for k in due],
