@@ -101,6 +101,12 @@ class Group:
         about = self.treatment, self.names, self.parameters, self._type, self._momentum
         return Memory(*about, self._owners)
 
+    def _checked_memory(self) -> Memory:
+        if self.memory.owners is not None and not self._checked:
+            owners.check_equal(self.parameters)
+        self._checked = True
+        return self.memory
+
     @property
     def allocated(self) -> Memory | None:
         """The memory; None before it is needed."""
@@ -143,10 +149,7 @@ class Group:
         if not members:
             return None
         update = self.treatment.update
-        memory = self.memory
-        if memory.owners is not None and not self._checked:
-            owners.check_equal(self.parameters)
-        self._checked = True
+        memory = self._checked_memory()
         values = self._values()
         chosen = [self.parameters[k] for k in members]
         settings = [options[key] for key in map(id, self.parameters)]
