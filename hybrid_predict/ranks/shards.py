@@ -200,16 +200,11 @@ def any_sharded(tensors: Sequence[Tensor]) -> bool:
 
 
 def having_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return the parameters that have a gradient, see :func:`has_gradient`."""
+    """Return the parameters that have a gradient, alike on all ranks that hold parts of them."""
     if all_plain(parameters):
         return [p for p in parameters if p.grad is not None]
-    return [p for p in parameters if has_gradient(p)]
-
-
-def has_gradient(p: Tensor) -> bool:
-    """Return whether a parameter has a gradient, the same on all ranks that hold parts of it."""
-    known = _range(p)
-    return p.grad is not None if known is None else known.has_gradient()
+    known = [(p, _range(p)) for p in parameters]
+    return [p for p, at in known if (p.grad is not None if at is None else at.has_gradient())]
 
 
 def dense_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -224,7 +219,7 @@ def dense_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
 def dense_gradient(p: Any) -> Tensor:
     """Return this rank's part of a parameter's gradient, placed like the parameter, and dense.
 
-    It is zero where :func:`has_gradient` and this rank has none.
+    It is zero where this rank has none.
     """
     gradient = p.grad
     if gradient is None:
