@@ -135,10 +135,9 @@ class State:
             return
         kinds.observe(loss)
         late = index is None
+        due = {*kinds.pending} if step.calls else set()
         if index is not None:
             due = {index}
-        else:
-            due = {*kinds.pending} if step.calls else set()
         changed, events = kinds.decide(due, step.with_gradient, late=late)
         if changed:
             self.groups.regroup()
