@@ -22,7 +22,7 @@ _TRAINING = ("tasks", "peers.py", "optimizers.py", "train.py")
 
 _ASIDE = {
     "audit", "cli", "demo", "functional", "integrations", "report", "runs",
-    "errors.py", "html.py", "refusals.py",
+    "errors.py", "html.py",
 }  # fmt: skip
 """Folders and files of the package that no result depends on."""
 

@@ -28,12 +28,6 @@ logger = processes.rank_zero_logger(__name__)
 RENEWED = "epochs or limits are not what they were, so the run's length was counted anew"
 """Event of the ledger: the run's length has changed on the way."""
 
-PATIENCE = 32
-"""Number of full steps in which losses are observed for optimizers that have not updated."""
-
-UNDECIDED = "an optimizer has not updated yet: kinds of its parameters by names and shapes"
-"""Event of the ledger."""
-
 MOST_UNREAD = 20
 """Number of full steps whose measurements may stay on the device, as many as a window has."""
 
@@ -133,21 +127,21 @@ class State:
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
         """Decide the kinds of optimizer ``index`` before its first update.
 
-        At the end of the step it is None; what no loss has shown is then decided by names.
+        At the end of the first full step with an update it is None; what no loss has shown then,
+        as of optimizers that have not updated, is decided by names.
         """
         kinds = self.kinds
         if not kinds.pending:
             return
         kinds.observe(loss)
         late = index is None
-        due = step.calls.keys() if index is None else {index}
+        due = {*kinds.pending} if step.calls else set()
+        if index is not None:
+            due = {index}
         changed, events = kinds.decide(due, step.with_gradient, late=late)
         if changed:
             self.groups.regroup()
             self.log_left_out()
-        if late and kinds.pending and step.number >= PATIENCE:
-            kinds.pending.clear()
-            events.append(UNDECIDED)
         for event in events:
             self.record_event(event, logging.INFO, step.number)
         if not kinds.pending:

@@ -92,6 +92,7 @@ class Step:
         self.active: int | None = None  # the optimizer that is updating
         self.hook_seconds = self.predict_seconds = self.opened_at = 0.0
         # What was measured, as far as it is read:
+        self._earlier = ""  # ``held`` before the last verdict
         self.held = ""  # why the predicted steps are undone; empty if they stand
         self.loss: float | None = None  # mean over the ranks
         self.norms: dict[str, float] = {}  # of the gradients
@@ -180,10 +181,9 @@ class Step:
     def reopen(self, index: int) -> None:
         """Discard the verdict of an update that has raised; what it measured is replaced."""
         self._updates.clear()
-        if index in self.skipped:
-            self.skipped.discard(index)
-            if not self.skipped:
-                self.held = ""
+        self.skipped.discard(index)
+        if not self.calls[index]:
+            self.held = self._earlier  # what other optimizers have decided stays
 
     def measure(
         self, index: int, names: dict[int, str], options: Mapping[int, Options], loss: object
@@ -260,6 +260,7 @@ class Step:
         norm = norm_of(norms) if norms else 0.0
         lost = READ if back else NO_UPDATE if skipped else ""
         held = lost or policy.cause(index, norm, self.loss, finite=finite)
+        self._earlier = self.held
         if held:
             self.held = held
             self.skipped.add(index)

@@ -71,6 +71,7 @@ class Group:
         self._turns = [0] * len(names)
         self._seen = [0] * len(names)  # updates of each tensor in which it had a gradient
         self._peaks = [0.0] * len(names)  # largest rates in these
+        self._checked = False  # whether the ranks are known to have the same weights
         self._rest = 1  # full steps that have to update the group before it is predicted
         self._local: list[Tensor] = []
         self._places: list[int] = []
@@ -97,11 +98,14 @@ class Group:
     @cached_property
     def memory(self) -> Memory:
         """Arrays that are kept between full steps; allocated when first needed."""
-        owned_by = self._owners
-        if owned_by is not None:
-            owners.check_equal(self.parameters)
         about = self.treatment, self.names, self.parameters, self._type, self._momentum
-        return Memory(*about, owned_by)
+        return Memory(*about, self._owners)
+
+    def _checked_memory(self) -> Memory:
+        if self.memory.owners is not None and not self._checked:
+            owners.check_equal(self.parameters)
+        self._checked = True
+        return self.memory
 
     @property
     def allocated(self) -> Memory | None:
@@ -145,7 +149,7 @@ class Group:
         if not members:
             return None
         update = self.treatment.update
-        memory = self.memory
+        memory = self._checked_memory()
         values = self._values()
         chosen = [self.parameters[k] for k in members]
         settings = [options[key] for key in map(id, self.parameters)]

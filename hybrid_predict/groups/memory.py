@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hybrid_predict.policy.confidence import window_length
 from hybrid_predict.ranks import processes, shards
-from hybrid_predict.ranks.owners import fetch, stays
+from hybrid_predict.ranks.owners import fetch
 from hybrid_predict.tensors import lists
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 
@@ -77,9 +77,7 @@ class Memory:
     def fetch(self, name: str, k: int, tensor: Tensor) -> Tensor:
         """Return a tensor of :meth:`owned` on every rank; all of them have to call it."""
         value = self.owned()[name][k]
-        if self.owners is None or not stays(value, tensor):
-            return value
-        return fetch(value, self.owners[k], tensor)
+        return value if self.owners is None else fetch(value, self.owners[k], tensor)
 
     @property
     def held_bytes(self) -> int:
@@ -124,21 +122,26 @@ class Memory:
         # The samples of local shards differ between ranks.
         sharded = shards.any_sharded(tensors)
         windows = processes.gather(window) if sharded else [window]
-        collected = shards.gather_state(state, owned, tensors)
-        return None if collected is None else {**collected, "windows": windows}
+        if not sharded:
+            return {**state, **owned, "windows": windows}
+        arrays = {n: shards.on_host(values, tensors) for n, values in self.arrays().items()}
+        if processes.rank() > 0:
+            return None
+        owned = {name: [x.cpu() for x in values] for name, values in owned.items()}
+        return {"count": state["count"], **arrays, **owned, "windows": windows}
 
     def load(self, saved: dict[str, Any], tensors: Sequence[Tensor]) -> None:
         """Load a state of :meth:`save`, gathered or local."""
-        owned = self.owned()
-        parts = {name: value for name, value in saved.items() if name not in owned}
-        state = {**saved, **shards.shard_state(parts, tensors)}
-        for name, arrays in {**self.arrays(), **owned}.items():
-            for target, source in zip(arrays, state[name], strict=True):
+        for name, arrays in {**self.arrays(), **self.owned()}.items():
+            for k, (target, source) in enumerate(zip(arrays, saved[name], strict=True)):
+                part = source
                 if target.shape != source.shape:
+                    part = shards.local_shard(source, tensors[k])
+                if target.shape != part.shape:
                     raise ValueError(f"{name} has shape {tuple(source.shape)}")
-                target.copy_(source)
+                target.copy_(part)
         if self.forecaster is not None:
-            self.forecaster.load_state_dict(state["count"], saved["windows"], tensors)
+            self.forecaster.load_state_dict(saved["count"], saved["windows"], tensors)
 
 
 def _update_state(
@@ -149,8 +152,8 @@ def _update_state(
         return update.init(like, history)
     # One by one, so that a rank does not hold what others own, not even for a moment.
     together: dict[str, list[Tensor]] = {}
-    for p, x, owner in zip(tensors, like, owned_by, strict=True):
+    for x, owner in zip(like, owned_by, strict=True):
         for name, (array,) in update.init([x], history).arrays.items():
-            elsewhere = owner != processes.rank() and stays(array, p)
+            elsewhere = owner != processes.rank()
             together.setdefault(name, []).append(array.to("meta") if elsewhere else array)
     return UpdateState(together)

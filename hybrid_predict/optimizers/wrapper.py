@@ -1,8 +1,10 @@
-"""Wraps torch optimizers: reports each update, and can skip one."""
+"""Wraps torch optimizers: reports each update, by hooks on their steps, and can skip one."""
 
 from __future__ import annotations
 
 import math
+import sys
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -11,14 +13,19 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.optimizers.decay import UpdateRule, found_rule, number, stated_rule
-from hybrid_predict.optimizers.hooks import StepHooks
-from hybrid_predict.optimizers.refusals import check_supported, inner_optimizer
+from hybrid_predict.optimizers.rules import (
+    UpdateRule,
+    check_supported,
+    found_rule,
+    number,
+    stated_rule,
+)
 from hybrid_predict.ranks import shards
-from hybrid_predict.ranks.shards import dense_gradients
+from hybrid_predict.ranks.shards import DEEPSPEED, dense_gradients, of_deepspeed
 from hybrid_predict.tensors.lists import upcast
 
 
@@ -44,14 +51,17 @@ class OptimizerWrapper:
 
     Raises:
         ConfigError: If an element is not a torch optimizer.
-        UnsupportedSetupError: See `refusals.check_supported`.
+        UnsupportedSetupError: See `rules.check_supported`.
     """
 
     def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
         several = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
         if not several or not all(isinstance(o, Optimizer) for o in several):
             expected = "a torch.optim.Optimizer or a non-empty list of them"
-            raise ConfigError("optimizer", expected, optimizers, inner_optimizer(several))
+            remedy = "If it wraps a torch optimizer, pass that one."
+            if any(map(of_deepspeed, several)):
+                remedy = DEEPSPEED
+            raise ConfigError("optimizer", expected, optimizers, remedy)
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
         self._found: dict[tuple[Any, ...], UpdateRule] = {}
         self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
@@ -103,7 +113,7 @@ class OptimizerWrapper:
         return by_id
 
     def rules(self) -> dict[int, UpdateRule]:
-        """Return by ``id`` how each parameter is updated; see `decay.found_rule`."""
+        """Return by ``id`` how each parameter is updated; see `rules.found_rule`."""
         return {id(p): rule for group, rule in self._ruled() for p in group["params"]}
 
     def _ruled(self, index: int | None = None) -> Iterator[tuple[dict[str, Any], UpdateRule]]:
@@ -115,15 +125,12 @@ class OptimizerWrapper:
     def _rule(self, index: int, place: int, group: Mapping[str, Any]) -> UpdateRule:
         """Return the rule of a group of an optimizer that is not torch's own.
 
-        Groups with the same options are tried once. Later only decay called ``weight_decay`` is
-        followed; other numbers may be counters, which change in every step.
+        Later only decay called ``weight_decay`` is followed; other numbers may be counters, which
+        change in every step.
         """
         key = index, place, number(group, "weight_decay") != 0.0
         if key not in self._found:
-            options = [(n, v) for n, v in group.items() if n != "params" and "lr" not in n]
-            alike = index, repr(options)
-            self._found[key] = self._found.get(alike) or found_rule(self.optimizers[index], group)
-            self._found[alike] = self._found[key]
+            self._found[key] = found_rule(self.optimizers[index], group)
         return self._found[key].at(group)
 
     def gradients(
@@ -237,3 +244,88 @@ def _set(group: dict[str, Any], name: str, value: Any) -> None:
         now.copy_(torch.as_tensor(value))  # a schedule or a compiled step may hold this very tensor
     else:
         group[name] = value
+
+
+@final
+class _Call(dict[str, Any]):
+    """Keyword arguments of a call of ``step``; torch holds them until the call ends."""
+
+
+@final
+class StepHooks:
+    """The hooks on the steps of one optimizer, until its ``handles`` are removed.
+
+    Other hooks see, and may change, gradients before the listener and weights after it, whenever
+    they were registered. The step of a subclass calls the step of its base class, which may call
+    all hooks again; only the outermost call counts. A call in the handler of an error is no part of
+    the call that raised it.
+
+    ``listener`` is a weak reference. ``before_update(index, loss)`` is called when the gradients
+    are final, with the loss of a closure or None, and ``after_update(index)`` at the end.
+    """
+
+    def __init__(self, optimizer: Optimizer, index: int, listener: Callable[[], Any]) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._index = index
+        self.listener = listener
+        self._outermost: Callable[[], _Call | None] = _no_call
+        self._handled = 0
+        self.handles = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+            # It runs before the optimizer's own hooks, whose order cannot change while they run.
+            register_optimizer_step_pre_hook(self._reorder),
+        ]
+
+    def forget_call(self) -> None:
+        """Forget a call of ``step`` that an error has ended."""
+        self._outermost = _no_call
+
+    def _reorder(self, optimizer: Optimizer, *_: Any) -> None:
+        """Make the listener's hooks the last before, and the first after, an update."""
+        if self._optimizer() is not optimizer:
+            return
+        for handle, last in zip(self.handles[:2], (True, False), strict=True):
+            hooks: Any = handle.hooks_dict_ref() or {}
+            if handle.id in hooks and next((reversed if last else iter)(hooks)) != handle.id:
+                hooks.move_to_end(handle.id, last)
+
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        handled = id(sys.exc_info()[1])
+        nested = self._outermost() is not None and handled == self._handled
+        receiver = None if nested else self.listener()
+        if receiver is None:
+            return None
+        call = _Call(kwargs)
+        self._outermost = weakref.ref(call)
+        self._handled = handled
+        named = "closure" in kwargs
+        closure = kwargs["closure"] if named else args[1] if len(args) > 1 else None
+        if not callable(closure):
+            receiver.before_update(self._index, None)
+            return args, call
+
+        # A closure runs forward and backward inside the step, so gradients are final only after it.
+        def observed() -> Any:
+            try:
+                loss = closure()
+            except BaseException:
+                self.forget_call()
+                raise
+            receiver.before_update(self._index, loss)
+            return loss
+
+        if named:
+            call["closure"] = observed
+            return args, call
+        return (args[0], observed, *args[2:]), call
+
+    def _after(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs is self._outermost():
+            self.forget_call()
+            if (receiver := self.listener()) is not None:
+                receiver.after_update(self._index)
+
+
+def _no_call() -> None:
+    """Return None: no call of ``step`` is running."""

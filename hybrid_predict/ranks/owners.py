@@ -13,7 +13,6 @@ from torch import Tensor
 from hybrid_predict.policy.budget import deal
 from hybrid_predict.ranks import processes, shards
 from hybrid_predict.tensors import lists
-from hybrid_predict.tensors.shapes import as_matrix
 
 MOST_TOGETHER = 2**26
 """Elements of sharded matrices that are whole on one rank at a time; a larger one comes alone."""
@@ -37,15 +36,6 @@ def check_equal(tensors: Sequence[Tensor]) -> None:
     plain = [t.detach().contiguous() for t in tensors if not shards.is_sharded(t)]
     if plain:  # sums of bytes are exact in any order
         processes.check_same([int(x.view(torch.uint8).sum(dtype=torch.int64)) for x in plain])
-
-
-def stays(array: Tensor, tensor: Tensor) -> bool:
-    """Return whether only the owner of a parameter has this array about it.
-
-    Small arrays about unsharded matrices are kept alike on all ranks, so that each rank can save
-    them by itself.
-    """
-    return shards.is_sharded(tensor) or array.numel() > sum(as_matrix(shards.form(tensor).shape))
 
 
 def fetch(array: Tensor, owner: int, tensor: Tensor) -> Tensor:
@@ -100,12 +90,7 @@ class Exchange:
     def parts(self, wholes: Sequence[Tensor]) -> list[Tensor]:
         """Return this rank's parts of all tensors, from the whole ones of their owners."""
         if not shards.is_sharded(self.tensors[0]):
-            known = dict(zip(self.own, wholes, strict=True))
-            arrays = [
-                [known.get(k, torch.empty(tensor.shape, device="meta"))]
-                for k, tensor in zip(self.positions, self.tensors, strict=True)
-            ]
-            return [x for (x,) in self._from_owners(arrays)]
+            return self._broadcast(wholes)
         team = shards.team(self.tensors[0])
         own = iter(wholes)
         sent: list[list[Tensor]] = [[] for _ in team]
@@ -120,30 +105,20 @@ class Exchange:
         found = [iter(each) for each in targets]
         return [next(found[team.index(owner)]) for owner in self.owners]
 
-    def spread(self, arrays: Sequence[Sequence[Tensor]]) -> None:
-        """Copy arrays about each tensor from its owner to the other ranks."""
-        for each, values in zip(arrays, self._from_owners(arrays), strict=True):
-            for target, value in zip(each, values, strict=True):
-                target.copy_(value)
-
-    def _from_owners(self, arrays: Sequence[Sequence[Tensor]]) -> list[Sequence[Tensor]]:
-        """Return what the owner of each tensor has; others give arrays of the same shapes."""
-        found = list(arrays)
+    def _broadcast(self, wholes: Sequence[Tensor]) -> list[Tensor]:
+        """Return all whole tensors, from those that this rank owns, by one broadcast per owner."""
+        found = list(self.tensors)
         group = processes.group_of(shards.team(self.tensors[0]))
         for owner in sorted({*self.owners}):
             members = [at for at, each in enumerate(self.owners) if each == owner]
-            listed = [x for at in members for x in arrays[at]]
-            sizes = [x.numel() for x in listed]
+            sizes = [self.tensors[at].numel() for at in members]
             if owner == processes.rank():
-                flat = [lists.cast(x, self.like.dtype).reshape(-1) for x in listed]
-                packed = torch.cat([self.like.new_empty(0), *flat])
+                packed = torch.cat([lists.cast(x, self.like.dtype).reshape(-1) for x in wholes])
             else:
                 packed = self.like.new_empty(sum(sizes))
-            if sum(sizes):
-                packed = processes.broadcast(packed, owner, group)
-            values = iter(packed.split(sizes))
-            for at in members:
-                found[at] = [next(values).view(x.shape) for x in arrays[at]]
+            packed = processes.broadcast(packed, owner, group)
+            for at, value in zip(members, packed.split(sizes), strict=True):
+                found[at] = value.view(self.tensors[at].shape)
         return found
 
 

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.ranks import fsdp1, processes
@@ -189,44 +188,10 @@ def local_shard(full: Tensor, tensor: Any) -> Tensor:
     return part.to(local(tensor).device, copy=True).contiguous()
 
 
-def gather_state(
-    state: dict[str, Any], whole: dict[str, Any], tensors: Sequence[Tensor]
-) -> dict[str, Any] | None:
-    """Replace the local shards in a state by full tensors on the host of rank 0, None elsewhere.
-
-    Gathered are lists of tensors that go with the parameters ``tensors`` one by one, where they
-    have a local shard's shape; what is ``whole`` is added. If no parameter is sharded, every rank
-    gets the state unchanged.
-    """
-    if not any_sharded(tensors):
-        return {**state, **whole}
-    both = {**_converted(state, tensors, _to_host), **whole}
-    return tree_map_only(Tensor, Tensor.cpu, both) if rank() == 0 else None
-
-
-def shard_state(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
-    """Undo :func:`gather_state` on every rank, for any number of ranks."""
-    return _converted(state, tensors, _to_shard)
-
-
-def _converted(
-    state: dict[str, Any], tensors: Sequence[Tensor], convert: Callable[[Tensor, Tensor], Any]
-) -> dict[str, Any]:
-    converted = dict(state)
-    for name, values in state.items():
-        fits = isinstance(values, list) and len(values) == len(tensors)
-        if fits and all(isinstance(x, Tensor) for x in values):
-            converted[name] = [convert(x, t) for x, t in zip(values, tensors, strict=True)]
-    return converted
-
-
-def _to_host(shard: Tensor, tensor: Tensor) -> Tensor | None:
-    full = full_tensor(shard, tensor) if shard.shape == local(tensor).shape else shard
-    return full.cpu() if rank() == 0 else None
-
-
-def _to_shard(full: Tensor, tensor: Tensor) -> Tensor:
-    return local_shard(full, tensor) if full.shape == form(tensor).shape else full
+def on_host(shards: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Gather full tensors on the host of rank 0, none elsewhere; every rank has to call it."""
+    full = (full_tensor(part, tensor) for part, tensor in zip(shards, tensors, strict=False))
+    return [x.cpu() for x in full if rank() == 0]
 
 
 def any_sharded(tensors: Sequence[Tensor]) -> bool:
@@ -235,16 +200,11 @@ def any_sharded(tensors: Sequence[Tensor]) -> bool:
 
 
 def having_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return the parameters that have a gradient, see :func:`has_gradient`."""
+    """Return the parameters that have a gradient, alike on all ranks that hold parts of them."""
     if all_plain(parameters):
         return [p for p in parameters if p.grad is not None]
-    return [p for p in parameters if has_gradient(p)]
-
-
-def has_gradient(p: Tensor) -> bool:
-    """Return whether a parameter has a gradient, the same on all ranks that hold parts of it."""
-    known = _range(p)
-    return p.grad is not None if known is None else known.has_gradient()
+    known = [(p, _range(p)) for p in parameters]
+    return [p for p, at in known if (p.grad is not None if at is None else at.has_gradient())]
 
 
 def dense_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -259,7 +219,7 @@ def dense_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
 def dense_gradient(p: Any) -> Tensor:
     """Return this rank's part of a parameter's gradient, placed like the parameter, and dense.
 
-    It is zero where :func:`has_gradient` and this rank has none.
+    It is zero where this rank has none.
     """
     gradient = p.grad
     if gradient is None:

@@ -33,7 +33,7 @@ class UpdateState:
 
     Args:
         arrays: Lists of tensors by name, one per parameter; on several ranks, others than the
-            owner of a parameter may have a tensor on the meta device, see `ranks.owners.stays`.
+            owner of a parameter have a tensor on the meta device.
         period: Full steps from one correction of a tensor to the next; set before each.
     """
 

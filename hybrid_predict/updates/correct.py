@@ -13,7 +13,7 @@ from torch import Tensor
 from hybrid_predict.errors import PredictorError
 from hybrid_predict.optimizers.wrapper import Options
 from hybrid_predict.ranks import sums
-from hybrid_predict.ranks.owners import exchanges, stays
+from hybrid_predict.ranks.owners import exchanges
 from hybrid_predict.ranks.shards import form
 from hybrid_predict.ranks.sums import Counts
 from hybrid_predict.tensors import lists
@@ -146,10 +146,6 @@ def correction(
         found = update.direction(state, [members[k] for k in own], matrices)
         return _checked(update, found, {named[k][0]: form(named[k][1]) for k in own})
 
-    def shared(k: int) -> list[Tensor]:
-        arrays = (values[members[k]] for values in state.arrays.values())
-        return [x for x in arrays if not stays(x, named[k][1])]  # which all ranks have
-
     if owned_by is None:
         mixed = lists.lerps(average, gradients, shares)
         found = directions(list(range(len(members))), mixed)
@@ -159,7 +155,6 @@ def correction(
             matrices = each.whole(blend)
             own = directions(each.own, matrices) if each.own else []
             parts.update(zip(each.positions, each.parts(own), strict=True))
-            each.spread([shared(k) for k in each.positions])
         found = [parts[k] for k in range(len(members))]
     return Correction(update, state.period, members, usual, list(average), found)
 

@@ -66,7 +66,7 @@ def test_the_error_of_a_signal_handler_is_an_interrupt(handle):
 
 PLACES = [
     "tensors.deltas.Movement.apply",
-    "optimizers.decay._decay",
+    "optimizers.rules._decay",
     "runs.log.append_json",
     "integrations.reporter.overview",
 ]

@@ -128,7 +128,10 @@ ZeroOptimizer = type("Zero", (Wrapper,), {"__module__": "deepspeed.runtime.zero.
 @pytest.mark.parametrize(
     ("other", "remedy"),
     [
-        (Wrapper(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "that it wraps, its attribute 'opt'"),
+        (
+            Wrapper(torch.optim.SGD([torch.zeros(1)], lr=0.1)),
+            "wraps a torch optimizer, pass that one",
+        ),
         (ZeroOptimizer(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "divides weights.*fully_shard"),
         (None, r"optimizer: expected a torch\.optim.Optimizer"),
         ([], "a non-empty list"),

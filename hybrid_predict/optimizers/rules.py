@@ -1,4 +1,4 @@
-"""What an optimizer does to weights besides following its gradient, as by weight decay."""
+"""Which optimizers can be followed, and what they do to weights besides following gradients."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict.errors import raise_interrupt
-from hybrid_predict.optimizers.refusals import refusal
+from hybrid_predict.errors import UnsupportedSetupError, raise_interrupt
 from hybrid_predict.ranks import processes
 from hybrid_predict.tensors.random_states import random_states, set_random_states
+
+_REFUSED = {
+    "LBFGS": "it runs the model several times inside one step",
+    "ScheduleFree": "it keeps a second set of weights",
+    "Lookahead": "it keeps a second set of weights",
+    "ZeroRedundancyOptimizer": "each rank updates its own parameters and overwrites the others",
+    "SAM": "it moves the weights itself between two backward passes",
+}
 
 _DECOUPLED = ("AdamW", "Adafactor", "ASGD", "Muon")
 """Classes of torch whose weight decay is decoupled without an option that says so."""
@@ -56,6 +63,38 @@ class UpdateRule:
             return self
         share = now / self.weight_decay
         return replace(self, decay=share * self.decay, coupled=share * self.coupled)
+
+
+def check_supported(optimizer: Optimizer) -> None:
+    """Raise `UnsupportedSetupError` for a refused class, a wrapper, or a group without a rate."""
+    for cls in type(optimizer).__mro__:
+        for refused, reason in _REFUSED.items():
+            if refused in cls.__name__:
+                raise refusal(optimizer, reason)
+    held = list(vars(optimizer).values())
+    held += [x for each in held if isinstance(each, (list, tuple)) for x in each]
+    if any(isinstance(x, Optimizer) and x is not optimizer for x in held):
+        remedy = "pass the inner optimizer to the engine, and step the outer one as before"
+        raise refusal(optimizer, "it wraps another optimizer", remedy)
+    if any(group.get("lr") is None for group in optimizer.param_groups):
+        expected = "a learning rate 'lr' in every parameter group"
+        remedy = (
+            "Set lr to a number; some optimizers also need an option that turns off their "
+            "own choice of the learning rate."
+        )
+        got = type(optimizer).__name__
+        raise UnsupportedSetupError("optimizer", expected, got, remedy)
+
+
+def refusal(
+    optimizer: Optimizer,
+    reason: str,
+    remedy: str = "use SGD, Adam, AdamW or another plain optimizer",
+) -> UnsupportedSetupError:
+    """Return the error for an unsupported optimizer."""
+    expected = "an optimizer with one set of weights and one pass per step"
+    remedy = f"It cannot be used because {reason}; {remedy}."
+    return UnsupportedSetupError("optimizer", expected, type(optimizer).__name__, remedy)
 
 
 def number(group: Mapping[str, Any], name: str) -> float:
