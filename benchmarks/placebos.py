@@ -10,35 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybrid_predict.forecast.predictors import (
-    AbstractPredictor,
-    MomentumPredictor,
-    PredictorState,
-)
-from hybrid_predict.tensors.deltas import WeightDelta
+from hybrid_predict.forecast.predictors import MomentumPredictor, Predictor
 from hybrid_predict.tensors.lists import upcast
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Wrapped(AbstractPredictor):
-    """A predictor with the history and the forecasts of ``inner``, which subclasses change."""
+class _Wrapped(Predictor):
+    """A predictor with the forecasts of ``inner``, in directions that subclasses change."""
 
-    inner: AbstractPredictor = field(default_factory=MomentumPredictor)
-    gated: bool = True
+    inner: Predictor = field(default_factory=MomentumPredictor)
 
-    def init(self, names: Sequence[str], like: Sequence[Tensor], history: str) -> PredictorState:
-        return self.inner.init(names, like, history)
-
-    def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
-        self.inner.observe(state, displacement)
-
-    def forecast(self, state: PredictorState, rates: Sequence[float]) -> WeightDelta:
-        delta = self.inner.forecast(state, rates)
-        directions = self._changed(delta.directions, state)
-        return WeightDelta(delta.names, tuple(directions), delta.factors)
-
-    def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
-        return directions
+    @property
+    def multiple(self) -> float:
+        """Return the multiple of the drift of ``inner``."""
+        return self.inner.multiple
 
 
 @final
@@ -59,14 +44,15 @@ class RandomForecast(_Wrapped):
     seed: int = 0
     hold: int = 16
 
-    def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
-        mixed = np.random.SeedSequence([self.seed, state.count // self.hold])
+    def directions(self, drift: Sequence[Tensor], count: int) -> Sequence[Tensor]:
+        """Return random directions as long as the drift."""
+        mixed = np.random.SeedSequence([self.seed, count // self.hold])
         seed = int(mixed.generate_state(1, np.uint64)[0])
-        generators = {d.device: torch.Generator(d.device) for d in directions}
+        generators = {d.device: torch.Generator(d.device) for d in drift}
         for generator in generators.values():
             generator.manual_seed(seed)
-        drawn = (torch.empty_like(d).normal_(generator=generators[d.device]) for d in directions)
-        return list(map(_as_long, drawn, directions))
+        drawn = (torch.empty_like(d).normal_(generator=generators[d.device]) for d in drift)
+        return list(map(_as_long, drawn, drift))
 
 
 @final
@@ -74,8 +60,9 @@ class RandomForecast(_Wrapped):
 class NegatedForecast(_Wrapped):
     """Forecasts the opposite of another predictor."""
 
-    def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
-        return [-d for d in directions]
+    def directions(self, drift: Sequence[Tensor], count: int) -> Sequence[Tensor]:
+        """Return the opposite of the drift."""
+        return [-d for d in drift]
 
 
 @final
@@ -88,8 +75,9 @@ class ShuffledForecast(_Wrapped):
     with R the entries of a tensor, from its middle on, in the shape of another tensor.
     """
 
-    def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
-        return list(map(_read_as, directions, [*directions[1:], directions[0]]))
+    def directions(self, drift: Sequence[Tensor], count: int) -> Sequence[Tensor]:
+        """Return the drift of the next tensor each."""
+        return list(map(_read_as, drift, [*drift[1:], drift[0]]))
 
 
 PLACEBOS: dict[str, type[_Wrapped]] = {

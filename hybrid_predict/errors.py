@@ -100,7 +100,7 @@ def registered(argument: str, choice: Any, known: Mapping[str, type[T]], base: t
         return choice
     if isinstance(choice, str) and choice in known:
         return known[choice]()
-    expected = f"one of {', '.join(sorted(known))}, or an {base.__name__}"
+    expected = f"one of {', '.join(sorted(known))}, or an object of {base.__name__}"
     raise ConfigError(argument, expected, choice, did_you_mean(choice, known))
 
 

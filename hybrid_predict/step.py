@@ -286,11 +286,12 @@ class Step:
         movement: WeightDelta | None = None
         if self._movement is not None and self.calls[index] == 1:
             movement = self._movement.delta
-        for group, update in updates:
-            slopes, closed = group.close(update, options, movement)
-            self._slopes += slopes
-            self.closed += closed
-            self.corrected |= update.corrects
+        with torch.no_grad():
+            for group, update in updates:
+                slopes, closed = group.close(update, options, movement)
+                self._slopes += slopes
+                self.closed += closed
+                self.corrected |= update.corrects
 
     def close_update(self, index: int) -> None:
         """After an update, undo its part of the predicted steps if they do not stand."""

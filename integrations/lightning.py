@@ -42,7 +42,7 @@ if not _INSTALLED:
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-    from hybrid_predict.forecast.predictors import AbstractPredictor
+    from hybrid_predict.forecast.predictors import Predictor
     from hybrid_predict.updates import AbstractUpdate
 
     TrainerCallback = pl.Callback
@@ -132,7 +132,7 @@ class HybridPredict(TrainerCallback):
         enabled: bool | None = None,
         shadow: bool | None = None,
         updates: Mapping[str, str | AbstractUpdate] | None = None,
-        predictors: Mapping[str, str | AbstractPredictor] | None = None,
+        predictors: Mapping[str, str | Predictor] | None = None,
         kinds: Mapping[str, str] | None = None,
         watch_loss: bool | None = None,
         max_overhead: float | None = None,

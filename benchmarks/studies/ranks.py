@@ -116,7 +116,7 @@ def traffic(wrap: Wrap, size: Size) -> dict[str, Any]:
     counters += [operations, received]
     loop.step()
     (kept,) = loop.engine._state.groups  # type: ignore[union-attr]
-    owners = kept.memory.owners or [0] * len(kept.parameters)
+    owners = kept.owners or [0] * len(kept.parameters)
     loop.close()
     return {
         "matrices": len(owners),

@@ -22,7 +22,7 @@ from hybrid_predict.audit.config import SET_BY_THE_AUDIT, AuditConfig
 from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.forecast.predictors import Predictor
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.updates import AbstractUpdate
 
@@ -31,7 +31,7 @@ _TRAINED = ("model", "data", "trainer", "optimizer", "lr_scheduler")
 
 _METHODS: dict[str, Any] = {
     "updates": dict[str, str | AbstractUpdate] | None,
-    "predictors": dict[str, str | AbstractPredictor] | None,
+    "predictors": dict[str, str | Predictor] | None,
 }
 """Fields of ``hybrid`` that may describe objects by their classes."""
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from hybrid_predict.errors import PredictorError
-from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.config import check_history
+from hybrid_predict.forecast.predictors import Predictor
 from hybrid_predict.policy.confidence import SAMPLE, window_bounds
 from hybrid_predict.ranks import processes, shards
 from hybrid_predict.ranks.sums import Counts
@@ -47,7 +47,7 @@ class Forecaster:
 
     def __init__(
         self,
-        predictor: AbstractPredictor,
+        predictor: Predictor,
         names: Sequence[str],
         parameters: Sequence[Tensor],
         history: str,
@@ -58,7 +58,9 @@ class Forecaster:
         values = [shards.local(p) for p in parameters]
         self._predictor = predictor
         self._names = tuple(names)
-        self.history = predictor.init(names, values, history)
+        check_history(predictor.decay, history)
+        self.drift = lists.zeros(values, history)
+        self.count = 0  # displacements in the drift
         self._length = window
         self._short = short
         self._shapes = [list(v.shape) for v in values]
@@ -68,7 +70,7 @@ class Forecaster:
         self._begin()
 
     def _begin(self) -> None:
-        self._seen = 0  # displacements
+        self._seen = 0  # displacements since windows began
         self._count = 0  # those of the open window
         self._rates: float | Tensor = 0.0  # the sum of their learning rates
         # The last forecast, and of the open window the forecast, the sum of what has moved since,
@@ -76,15 +78,9 @@ class Forecaster:
         self._samples: dict[str, list[Tensor]] = {name: [] for name in _SAMPLES}
 
     @property
-    def moved(self) -> bool:
-        """Whether there was any displacement."""
-        return self.history.count > 0
-
-    @property
     def held(self) -> list[Tensor]:
         """Tensors that are kept between full steps."""
-        lists_of = [*self.history.arrays.values(), *self._samples.values()]
-        return [x for each in lists_of for x in each]
+        return [x for each in (self.drift, *self._samples.values()) for x in each]
 
     def learn(
         self,
@@ -113,10 +109,10 @@ class Forecaster:
             self._count += 1
             self._rates = self._rates + rate
             closed = self._close(counts) if self._seen == self._bounds()[0] else None
-        self._predictor.observe(self.history, moved)
+        self.count += 1
+        lists.average(self.drift, moved, min(self._predictor.decay, 1.0 - 1.0 / self.count))
         # Otherwise forecasts would continue to move entries that are frozen now.
-        for arrays in self.history.arrays.values():
-            lists.clear(arrays, still)
+        lists.clear(self.drift, still)
         begin, end = self._bounds()
         # At least half of the displacements have to be still to come.
         if not self._samples["forecast"] and begin and end - self._seen >= (end - begin) // 2:
@@ -128,14 +124,11 @@ class Forecaster:
 
     def _open(self) -> None:
         """Open a window with a forecast for a learning rate of 1."""
-        made = self._predictor.forecast(self.history, [1.0] * len(self._names))
-        pairs = zip(self._sampled(made.directions), made.factors, strict=True)
-        forecast = [factor * direction for direction, factor in pairs]
-        drift = self.history.arrays.get("drift")
-        measure = forecast if drift is None else self._sampled(drift)
-        self._samples["forecast"] = forecast
+        directions = self._sampled(self._predictor.directions(self.drift, self.count))
+        forecast = torch._foreach_mul(directions, self._predictor.multiple)
+        self._samples["forecast"] = list(forecast)
         self._samples["moved"] = [torch.zeros_like(x) for x in forecast]
-        self._samples["drift"] = [x.square().sum() for x in measure]
+        self._samples["drift"] = [x.square().sum() for x in self._sampled(self.drift)]
         self._count = 0
         self._rates = 0.0
 
@@ -195,45 +188,23 @@ class Forecaster:
         numbers = torch.stack(rows)
         return [torch.where(numbers[1] > 0, numbers, torch.zeros_like(numbers))]
 
-    def forecast(
-        self, rates: Sequence[float], like: Sequence[Tensor]
-    ) -> tuple[WeightDelta, list[Tensor]] | None:
-        """Forecast the movement of one predicted step; None before the first displacement.
+    def forecast(self, rates: Sequence[float]) -> tuple[WeightDelta, list[Tensor]]:
+        """Forecast the movement of one predicted step, by the learning rate of each parameter.
 
-        Args:
-            rates: Learning rate of each parameter.
-            like: Tensors of the forms that it has to have.
-
-        Returns:
-            The forecast, and the length of the drift of each tensor at these rates, 0-dim.
-
-        Raises:
-            PredictorError: If the predictor returns a forecast of the wrong form.
+        With it comes the length of the drift of each tensor at these rates, 0-dim.
         """
-        if not self.moved:
-            return None
-        delta = self._predictor.forecast(self.history, rates)
-        subject = f"{type(self._predictor).__name__}.forecast"
-        if not isinstance(delta, WeightDelta) or tuple(delta.names) != self._names:
-            raise PredictorError(subject, "a WeightDelta with the names of the history", delta)
-        lists.check_forms(subject, dict(zip(self._names, like, strict=True)), delta.directions)
-        drift = self.history.arrays.get("drift")
-        if drift is None:
-            return delta, list(lists.norms(list(delta.tensors().values())).unbind())
-        norms = zip(lists.norms(drift).unbind(), rates, strict=True)
-        return delta, [abs(rate) * norm for norm, rate in norms]
+        directions = self._predictor.directions(self.drift, self.count)
+        factors = tuple(self._predictor.multiple * rate for rate in rates)
+        pairs = zip(lists.norms(self.drift).unbind(), rates, strict=True)
+        lengths = [abs(rate) * norm for norm, rate in pairs]
+        return WeightDelta(self._names, tuple(directions), factors), lengths
 
     def inherit(self, other: Forecaster, pairs: Sequence[tuple[int, int]]) -> None:
         """Go on counting where tensors of another group stand, by positions here and there."""
         if pairs:
-            self.history.count = other.history.count
+            self.count = other.count
         if any(self._sizes[k] == other._sizes[at] for k, at in pairs):
             self._seen = max(self._seen, other._seen)
-
-    @property
-    def arrays(self) -> dict[str, list[Tensor]]:
-        """Lists of local shards by name, as in a saved state."""
-        return {f"history.{name}": values for name, values in self.history.arrays.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is saved besides arrays: counts, and samples of this rank on the host."""
@@ -246,7 +217,7 @@ class Forecaster:
             "rates": self._rates,
             **{name: [x.cpu() for x in values] for name, values in self._samples.items()},
         }
-        return {"count": self.history.count, "window": window}
+        return {"count": self.count, "window": window}
 
     def load_state_dict(
         self, count: int, windows: Sequence[dict[str, Any]], parameters: Sequence[Tensor]
@@ -256,7 +227,7 @@ class Forecaster:
         Windows begin anew if the parameters are otherwise sharded now. Every rank has to call it
         with a state of several ranks, or of another number of them, as all begin anew if one does.
         """
-        self.history.count = count
+        self.count = count
         alike = all(window["ranks"] == processes.size() for window in windows)
         several = len(windows) > 1
         saved = windows[processes.rank() if alike and several else 0]

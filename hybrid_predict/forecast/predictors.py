@@ -1,55 +1,26 @@
 """The predictors; :data:`PREDICTORS` lists all of them by name. It imports no torch.
 
-A predictor is a frozen object of hyperparameters; the history is in a state.
+A predictor is a frozen object of hyperparameters; the `Forecaster` of a group has the drift.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from hybrid_predict.config import check_history
 from hybrid_predict.errors import ConfigError, registered
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hybrid_predict.tensors.deltas import WeightDelta
-
-
-__all__ = [
-    "PREDICTORS",
-    "AbstractPredictor",
-    "FittedPredictor",
-    "MomentumPredictor",
-    "PredictorState",
-    "make_predictor",
-]
-
-
-@final
-@dataclass
-class PredictorState:
-    """The history of the displacements of a group of tensors."""
-
-    names: tuple[str, ...]  #: Names of the K parameters.
-    #: Lists of K tensors by name, each shaped like its parameter. Lengths of forecasts are in
-    #: lengths of ``"drift"``, if there is one, else in their own.
-    arrays: dict[str, list[Tensor]] = field(default_factory=dict)
-    count: int = 0  #: Number of displacements observed so far.
-
 
 @dataclass(frozen=True, kw_only=True)
-class AbstractPredictor(ABC):
-    r"""Forecasts the movement of the weights from the displacements seen so far.
+class Predictor:
+    r"""Forecasts a multiple :math:`\lambda` of the drift, times the current learning rate.
 
-    Subclasses are frozen dataclasses of hyperparameters, and should be final. The history is in a
-    :class:`PredictorState`: the drift, unless :meth:`init` and :meth:`observe` are overridden,
-
-    .. math::
+    .. math:: \hat\Delta = \lambda \, \eta \, \bar d, \qquad
         \bar d_t = \gamma_t \, \bar d_{t-1} + (1 - \gamma_t) \, D_t / \eta_t, \qquad
         \gamma_t = \min (\gamma, 1 - 1/t)
 
@@ -71,51 +42,24 @@ class AbstractPredictor(ABC):
         if not isinstance(self.gated, bool):
             raise ConfigError("gated", "True or False", self.gated)
 
-    def init(self, names: Sequence[str], like: Sequence[Tensor], history: str) -> PredictorState:
-        """Return an empty history for local shards of K parameters, stored as ``history``.
+    @property
+    def multiple(self) -> float:
+        r"""Return :math:`\lambda`, before it is fitted."""
+        return 1.0
 
-        That is ``float32`` or ``bfloat16``, see `tensors.lists.zeros`.
+    def directions(self, drift: Sequence[Tensor], count: int) -> Sequence[Tensor]:
+        """Return what forecasts go along in place of the drift, in the same form; placebos do.
+
+        ``drift`` has one tensor per parameter and must not be changed; ``count`` is the number of
+        displacements in it.
         """
-        from hybrid_predict.tensors.lists import zeros
-
-        check_history(self.decay, history)
-        return PredictorState(tuple(names), {"drift": zeros(like, history)})
-
-    def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
-        """Add the displacement of one full step to the history, in place.
-
-        It is that of the (corrected) update per unit of the learning rate, one tensor per
-        parameter, which may be overwritten.
-        """
-        from hybrid_predict.tensors.lists import average
-
-        state.count += 1
-        decay = min(self.decay, 1.0 - 1.0 / state.count)
-        average(state.arrays["drift"], displacement, decay)
-
-    @abstractmethod
-    def forecast(self, state: PredictorState, rates: Sequence[float]) -> WeightDelta:
-        """Forecast the movement of one predicted step; neither changes nor copies the history.
-
-        ``rates`` are the current learning rates of the parameters.
-        """
-
-
-def _along_drift(state: PredictorState, rates: Sequence[float], coefficient: float) -> WeightDelta:
-    from hybrid_predict.tensors.deltas import WeightDelta
-
-    factors = tuple(coefficient * rate for rate in rates)
-    return WeightDelta(state.names, tuple(state.arrays["drift"]), factors)
+        return drift
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MomentumPredictor(AbstractPredictor):
-    r"""Forecasts a given multiple of the drift, see :class:`AbstractPredictor`.
-
-    .. math:: \hat\Delta = \lambda \, \eta \, \bar d
-
-    with the current learning rate :math:`\eta`.
+class MomentumPredictor(Predictor):
+    r"""Forecasts a given multiple of the drift, see :class:`Predictor`.
 
     References:
         EMA-Nesterov (2026), https://arxiv.org/abs/2605.25395
@@ -128,40 +72,35 @@ class MomentumPredictor(AbstractPredictor):
         if not math.isfinite(self.coefficient):
             raise ConfigError("coefficient", "a finite number", self.coefficient)
 
-    def forecast(self, state: PredictorState, rates: Sequence[float]) -> WeightDelta:
-        """Return the coefficient times learning rate times drift."""
-        return _along_drift(state, rates, self.coefficient)
+    @property
+    def multiple(self) -> float:
+        """Return the coefficient."""
+        return self.coefficient
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FittedPredictor(AbstractPredictor):
+class FittedPredictor(Predictor):
     r"""Forecasts the drift, with a length that is fitted by least squares to the next full steps.
 
-    .. math:: \hat\Delta = \lambda \, \eta \, \bar d
-
-    All tensors of a kind have the same :math:`\lambda`, from 0 to 1; see
+    All tensors of a kind have the same :math:`\lambda` of :class:`Predictor`, from 0 to 1; see
     :class:`hybrid_predict.policy.confidence.Confidence`.
     """
 
     fitted: ClassVar[bool] = True
 
-    def forecast(self, state: PredictorState, rates: Sequence[float]) -> WeightDelta:
-        """Return the learning rate times the drift."""
-        return _along_drift(state, rates, 1.0)
 
-
-PREDICTORS: dict[str, type[AbstractPredictor]] = {
+PREDICTORS: dict[str, type[Predictor]] = {
     "momentum": MomentumPredictor,
     "fitted": FittedPredictor,
 }
 """Every registered predictor by name."""
 
 
-def make_predictor(choice: Any) -> AbstractPredictor:
+def make_predictor(choice: Any) -> Predictor:
     """Return a predictor by its registered name; a predictor object is returned as is.
 
     Raises:
         ConfigError: If ``choice`` is neither.
     """
-    return registered("predictors", choice, PREDICTORS, AbstractPredictor)  # type: ignore[type-abstract]
+    return registered("predictors", choice, PREDICTORS, Predictor)

@@ -38,8 +38,7 @@ class Plan(NamedTuple):
     @property
     def length(self) -> float:
         """Length of a forecast, in drifts."""
-        predictor = self.predictor
-        return predictor.coefficient if isinstance(predictor, MomentumPredictor) else 1.0
+        return 1.0 if self.predictor is None else self.predictor.multiple
 
     def work(self, period: int) -> int:
         """Return the operations of its direction, by the period."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from hybrid_predict.groups.memory import Memory, Treatment
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.confidence import window_length
 from hybrid_predict.policy.policy import Key, Part
@@ -20,8 +18,10 @@ from hybrid_predict.ranks.sums import Counts
 from hybrid_predict.tensors import lists
 from hybrid_predict.tensors.deltas import WeightDelta
 from hybrid_predict.tensors.lists import upcast
-from hybrid_predict.updates.base import AVERAGE, moving_decay
+from hybrid_predict.tensors.shapes import as_matrix
+from hybrid_predict.updates.base import AVERAGE, AbstractUpdate, UpdateState, moving_decay
 from hybrid_predict.updates.correct import Correction, correction
+from hybrid_predict.updates.length import usual_length
 from hybrid_predict.updates.masks import (
     either,
     optimizer_only,
@@ -30,8 +30,29 @@ from hybrid_predict.updates.masks import (
     without_gradient,
 )
 
+if TYPE_CHECKING:
+    from hybrid_predict.forecast.forecaster import Forecaster
+    from hybrid_predict.forecast.predictors import Predictor
+
 REST_STEPS = 64
 """Number of full steps for which a group that a full step did not update is not predicted."""
+
+
+@final
+class Treatment(NamedTuple):
+    """How a group of tensors is treated; its momentum is that of the optimizer, in [0, 1)."""
+
+    kind: str
+    optimizer: int  # its number
+    update: AbstractUpdate | None
+    predictor: Predictor | None
+    history: str  # type in which averages are stored
+    momentum: float = 0.0
+    short: bool = False  # whether the first windows of displacements are short
+
+    def key(self) -> list[Any]:
+        """Return the values in which a saved group and the group that loads it must agree."""
+        return [self.kind, self.optimizer, repr(self.update), repr(self.predictor)]
 
 
 @final
@@ -51,66 +72,68 @@ class OpenUpdate:
 class Group:
     """Tensors of one kind and one optimizer that are corrected, predicted, or both.
 
-    Averages are stored in the type ``history``, and ``momentum`` is that of the optimizer, in
-    [0, 1).
+    What is kept between full steps is allocated when it is first needed.
     """
 
     def __init__(
-        self,
-        treatment: Treatment,
-        names: Sequence[str],
-        parameters: Sequence[Tensor],
-        history: str,
-        momentum: float = 0.0,
+        self, treatment: Treatment, names: Sequence[str], parameters: Sequence[Tensor]
     ) -> None:
         self.treatment = treatment
         self.names = tuple(names)
-        self._type = history
-        self._momentum = momentum
         self._period: int | None = 1
         self._turns = [0] * len(names)
         self._seen = [0] * len(names)  # updates of each tensor in which it had a gradient
         self._peaks = [0.0] * len(names)  # largest rates in these
         self._checked = False  # whether the ranks are known to have the same weights
         self._rest = 1  # full steps that have to update the group before it is predicted
+        self.average: list[Tensor] = []  # of gradients
+        self.carries: list[Tensor] = []  # rounding errors of 16-bit weights
+        self.owners: list[int] | None = None  # ranks with the arrays of the update, by tensor
+        self._update: UpdateState | None = None
+        self._forecaster: Forecaster | None = None
         self._local: list[Tensor] = []
         self._places: list[int] = []
         self.follow(parameters)
 
     def holds(
-        self,
-        treatment: Treatment,
-        names: Sequence[str],
-        parameters: Sequence[Tensor],
-        momentum: float,
+        self, treatment: Treatment, names: Sequence[str], parameters: Sequence[Tensor]
     ) -> bool:
-        """Return whether these are names, shapes, treatment and momentum of the group."""
+        """Return whether these are names, shapes and treatment of the group."""
         shapes = [p.shape for p in parameters] == [p.shape for p in self.parameters]
-        alike = self.treatment == treatment and self._momentum == momentum
-        return shapes and self.names == tuple(names) and alike
+        return shapes and self.names == tuple(names) and self.treatment == treatment
 
     def follow(self, parameters: Sequence[Tensor]) -> None:
         """Take other tensors in place of the parameters, and keep everything known about them."""
         self.parameters = list(parameters)
+        self._keys = [*map(id, parameters)]
+        self._usual = [usual_length(as_matrix(shards.form(p).shape)[0]) for p in parameters]
         self.release()
         self._sharded = shards.any_sharded(self.parameters)
 
-    @cached_property
-    def memory(self) -> Memory:
-        """Arrays that are kept between full steps; allocated when first needed."""
-        about = self.treatment, self.names, self.parameters, self._type, self._momentum
-        return Memory(*about, self._owners)
+    def _allocate(self) -> None:
+        if self.average:
+            return
+        self.owners = self._owners
+        treatment = self.treatment
+        history = treatment.history
+        values = [shards.local(p) for p in self.parameters]
+        half = any(x.dtype in lists.HALF for x in values)
+        self.average = lists.zeros(values, history)
+        self.carries = lists.zeros(values) if half else []
+        if treatment.update is not None:
+            self._update = _update_state(treatment.update, self.parameters, history, self.owners)
+        if treatment.predictor is not None:
+            # Runs without predicted steps import nothing about forecasts.
+            from hybrid_predict.forecast.forecaster import Forecaster
 
-    def _checked_memory(self) -> Memory:
-        if self.memory.owners is not None and not self._checked:
-            owners.check_equal(self.parameters)
-        self._checked = True
-        return self.memory
-
-    @property
-    def allocated(self) -> Memory | None:
-        """The memory; None before it is needed."""
-        return self.__dict__.get("memory")
+            self._forecaster = Forecaster(
+                treatment.predictor,
+                self.names,
+                self.parameters,
+                history,
+                window_length(treatment.momentum),
+                short=treatment.short,
+            )
 
     @property
     def _owners(self) -> list[int] | None:
@@ -122,6 +145,30 @@ class Group:
         work = [update.operations([x], 1) + x.numel() for x in forms]
         return owners.owners(self.parameters, work, self.treatment.optimizer)
 
+    def _arrays(self) -> dict[str, list[Tensor]]:
+        """Return lists of local shards by name, as in a saved state."""
+        arrays = {"average": self.average, "carry": self.carries}
+        if self._forecaster is not None:
+            arrays["history.drift"] = self._forecaster.drift
+        return arrays
+
+    def owned(self) -> dict[str, list[Tensor]]:
+        """Return lists of whole tensors that each owner has, named as in a saved state."""
+        arrays = self._update.arrays if self._update is not None else {}
+        return {f"update.{name}": values for name, values in arrays.items()}
+
+    def _fetch(self, name: str, k: int, tensor: Tensor) -> Tensor:
+        """Return a tensor of :meth:`owned` on every rank; all of them have to call it."""
+        value = self.owned()[name][k]
+        return value if self.owners is None else owners.fetch(value, self.owners[k], tensor)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory in bytes that is kept between full steps now."""
+        held = [x for each in (self.average, self.carries, *self.owned().values()) for x in each]
+        held += [] if self._forecaster is None else self._forecaster.held
+        return sum(x.nbytes for x in held if not x.is_meta)
+
     def part(self) -> Part:
         """Return what the policy has to know, as it is now."""
         predictor = self.treatment.predictor
@@ -129,8 +176,8 @@ class Group:
         return Part(
             *self.treatment[:2],
             size=sum(shards.form(p).numel() for p in self.parameters),
-            window=window_length(self._momentum),
-            decay=moving_decay(self.treatment.update, self._period, self._momentum),
+            window=window_length(self.treatment.momentum),
+            decay=moving_decay(self.treatment.update, self._period, self.treatment.momentum),
             gated=predictor.gated,
             fits=predictor.fitted,
             resting=self.resting,
@@ -145,15 +192,16 @@ class Group:
         corrected. Return what :meth:`close` needs; None if no tensor has a gradient.
         """
         held = {*map(id, shards.having_gradients(self.parameters))} & options.keys()
-        members = [k for k, key in enumerate(map(id, self.parameters)) if key in held]
+        members = [k for k, key in enumerate(self._keys) if key in held]
         if not members:
             return None
-        update = self.treatment.update
-        memory = self._checked_memory()
+        self._allocate()
+        if self.owners is not None and not self._checked:
+            owners.check_equal(self.parameters)
+        self._checked = True
         values = self._values()
         chosen = [self.parameters[k] for k in members]
-        settings = [options[key] for key in map(id, self.parameters)]
-        own = [settings[k] for k in members]
+        own = [options[self._keys[k]] for k in members]
         gradients = optimizer.gradients(self.treatment.optimizer, chosen, own)
         if self._sharded:  # FSDP1 flattens gradients
             pairs = zip(gradients, members, strict=True)
@@ -161,13 +209,15 @@ class Group:
         still: dict[int, Tensor | None] = {}
         if self.treatment.kind != "embedding":  # many rows of a table have no gradient in any batch
             still = dict(zip(members, without_gradient(chosen, gradients, own), strict=True))
-        average = [memory.average[k] for k in members]
+        update = self.treatment.update
+        average = [self.average[k] for k in members]
         counts = self._counts(chosen)
         corrects = correct and update is not None
-        turn = [at for at, k in enumerate(members) if corrects and self._due(k)]
-        for k in members:
+        turn = self._turn(members) if corrects else []
+        rates = [*map(abs, [each.rate for each in own])]
+        for k, rate in zip(members, rates, strict=True):
             self._seen[k] += 1
-            self._peaks[k] = max(self._peaks[k], abs(settings[k].rate))
+            self._peaks[k] = rate if rate > self._peaks[k] else self._peaks[k]
         if turn:
             norms, cosines = sums.angles(gradients, average, counts)
         else:
@@ -175,29 +225,42 @@ class Group:
         gradients, usable = usable_gradients(gradients, average, norms)
         lists.average(average, gradients, AVERAGE if update is None else update.decay)
         corrected = None
-        if turn and update is not None and memory.update is not None:
-            angles = cosines.unbind()  # one operation, where each index would be one
-            memory.update.period = self._period or 1
+        if turn:
+            if len(turn) < len(members):
+                angles = cosines.unbind()  # one operation, where each index would be one
+                cosines = torch.stack([angles[at] for at in turn])
             due = [members[at] for at in turn]
-            corrected = correction(
-                update,
-                memory.update,
-                due,
-                [average[at] for at in turn],
-                [gradients[at] for at in turn],
-                torch.stack([angles[at] for at in turn]),
-                {self.names[k]: self.parameters[k] for k in due},
-                [self._peaks[k] / (abs(settings[k].rate) or math.inf) for k in due],
-                None if memory.owners is None else [memory.owners[k] for k in due],
-            )
+            falls = [self._peaks[members[at]] / (rates[at] or math.inf) for at in turn]
+            corrected = self._correction(due, falls, [gradients[at] for at in turn], cosines)
         return OpenUpdate(members, lists.clones(values), usable, still, corrected, corrects)
 
-    def _due(self, k: int) -> bool:
-        """Return whether it is a tensor's turn to be corrected, by its updates so far.
+    def _correction(
+        self, due: list[int], falls: list[float], gradients: list[Tensor], cosines: Tensor
+    ) -> Correction:
+        assert self.treatment.update is not None and self._update is not None
+        self._update.period = self._period or 1
+        return correction(
+            self.treatment.update,
+            self._update,
+            due,
+            [self.average[k] for k in due],
+            gradients,
+            cosines,
+            {self.names[k]: self.parameters[k] for k in due},
+            [fall / self._usual[k] for fall, k in zip(falls, due, strict=True)],
+            None if self.owners is None else [self.owners[k] for k in due],
+        )
+
+    def _turn(self, members: Sequence[int]) -> list[int]:
+        """Return the places in ``members`` of those whose turn it is, by their updates so far.
 
         Full steps would not do: some tensors have a gradient in every second one.
         """
-        return self._period is not None and self._seen[k] % self._period == self._turns[k]
+        period = self._period
+        if period is None:
+            return []
+        places = enumerate(members)
+        return [at for at, k in places if self._seen[k] % period == self._turns[k]]
 
     def close(
         self, update: OpenUpdate, options: Mapping[int, Options], movement: WeightDelta | None
@@ -207,20 +270,18 @@ class Group:
         Return the slopes of the predicted ``movement`` that it verifies, if any; and kind and
         optimizer, steps and numbers of a window that has closed, see `Window.close`.
         """
-        with torch.no_grad():
-            values = self._values()
-            own = [options[key] for key in map(id, self.parameters)]
-            memory = self.memory
-            only = optimizer_only(memory.average, update.members, update.usable, update.still)
-            still: list[Tensor | None] = [None] * len(values)
-            for k, zero in update.still.items():
-                if zero is not None:
-                    still[k] = unmoved(values[k], update.before[k], own[k], zero, only[k])
-            masks = list(map(either, only, still))
-            if (corrected := update.correction) is not None:
-                counts = self._counts([self.parameters[k] for k in corrected.members])
-                corrected.write(values, update.before, own, masks, memory.carries, counts)
-            return self._learn(update.before, values, own, masks, still, movement)
+        values = self._values()
+        own = [options[key] for key in self._keys]
+        masks = optimizer_only(self.average, update.members, update.usable, update.still)
+        still: list[Tensor | None] = [None] * len(values)
+        for k, zero in update.still.items():
+            if zero is not None:
+                still[k] = unmoved(values[k], update.before[k], own[k], zero, masks[k])
+                masks[k] = either(masks[k], still[k])
+        if (corrected := update.correction) is not None:
+            counts = self._counts([self.parameters[k] for k in corrected.members])
+            corrected.write(values, update.before, own, masks, self.carries, counts)
+        return self._learn(update.before, values, own, masks, still, movement)
 
     def _learn(
         self,
@@ -231,55 +292,45 @@ class Group:
         still: Sequence[Tensor | None],
         movement: WeightDelta | None,
     ) -> tuple[list[Tensor], list[tuple[Key, int, Tensor]]]:
-        forecaster = self.memory.forecaster
-        if forecaster is None:
-            return [], []
+        forecaster = self._forecaster
         rates = [each.rate for each in own]
         rate = max(map(abs, rates))
-        if not rate > 0:
+        if forecaster is None or not rate > 0:
             return [], []
-        moved = [upcast(x) for x in before]
+        moved = [upcast(x) for x in before] if self.carries else list(before)
         torch._foreach_sub_(moved, list(values))
-        torch._foreach_mul_(moved, [-1.0 / rate if abs(rate) > 0 else 0.0 for rate in rates])
+        torch._foreach_mul_(moved, [-1.0 / rate if rate else 0.0 for rate in rates])
         # A displacement by a gradient that is not finite would stay in the drift.
         lists.clear(moved, masks)
         counts = shards.norm_factors(self.parameters)
         slopes = []
         if movement is not None:
-            slopes = forecaster.slopes(movement, self.memory.average, moved, rates, counts)
+            slopes = forecaster.slopes(movement, self.average, moved, rates, counts)
         closed = forecaster.learn(moved, rate, still, counts)
         return slopes, [] if closed is None else [(self.treatment[:2], *closed)]
 
     def count_full_step(self, updated: Collection[int]) -> None:
         """Note whether a full step has updated the group, by ``id`` of all that it has updated."""
-        found = not {*map(id, self.parameters)}.isdisjoint(updated)
+        found = not {*self._keys}.isdisjoint(updated)
         self._rest = max(0, self._rest - 1) if found else REST_STEPS
 
     @property
     def resting(self) -> bool:
         """Whether it is new, did not move yet, or was not updated in one of the last full steps."""
-        return self._rest > 0 or not self._moved
-
-    @property
-    def _moved(self) -> bool:
-        forecaster = getattr(self.allocated, "forecaster", None)
-        return forecaster is not None and forecaster.moved
+        return self._rest > 0 or self._forecaster is None or self._forecaster.count == 0
 
     def forecast(self, options: Mapping[int, Options]) -> tuple[WeightDelta, list[Tensor]] | None:
         """Forecast the movement of one predicted step; None before the first displacement.
 
         With it comes how far the drift of each tensor moves at the same learning rate.
         """
-        if not self._moved:
+        if self._forecaster is None or self._forecaster.count == 0:
             return None
-        assert self.memory.forecaster is not None
-        like = self._values() if self._sharded else self.parameters
-        rates = [options[id(p)].rate for p in self.parameters]
-        return self.memory.forecaster.forecast(rates, like)
+        return self._forecaster.forecast([options[key].rate for key in self._keys])
 
     def rate(self, options: Mapping[int, Options]) -> float:
         """Return the largest learning rate of its tensors."""
-        return max(abs(options[id(p)].rate) for p in self.parameters)
+        return max(map(abs, [options[key].rate for key in self._keys]))
 
     def work(self, period: int) -> list[tuple[int, int]]:
         """Return for each tensor the rank that finds its direction, and the operations of that."""
@@ -295,32 +346,77 @@ class Group:
         self._turns = list(turns)
 
     def inherit(self, other: Group) -> None:
-        """Copy the state of tensors that were in another group with the same treatment."""
-        if other.treatment != self.treatment or other.allocated is None:
+        """Copy the state of tensors that were in another group with the same treatment.
+
+        Every rank has to call it, as owners may change.
+        """
+        if other.treatment != self.treatment or not other.average:
             return
         places = {name: k for k, name in enumerate(other.names)}
         pairs = [(k, places[name]) for k, name in enumerate(self.names) if name in places]
+        self._allocate()
         self._rest = max(other._rest, int(len(pairs) < len(self.names)))
-        self.memory.inherit(other.memory, pairs, self.parameters)
+        known = {**other._arrays(), **other.owned()}
+        owned = self.owned()
+        for name, arrays in {**self._arrays(), **owned}.items():
+            for k, source in pairs if arrays and known[name] else ():
+                value = known[name][source]
+                if arrays[k].shape == value.shape:
+                    whole = name in owned
+                    value = other._fetch(name, source, self.parameters[k]) if whole else value
+                    arrays[k].copy_(value)
+        if self._forecaster is not None and other._forecaster is not None:
+            self._forecaster.inherit(other._forecaster, pairs)
         for k, source in pairs:
             self._seen[k] = other._seen[source]
             self._peaks[k] = other._peaks[source]
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
-        """Return the state of the group; see `Memory.save`."""
-        saved = self.memory.save(self.parameters, whole=whole)
-        entries = {
+        """Return counts, numbers and arrays.
+
+        With ``whole`` every rank has to call it for full tensors, and arrays of other owners; of
+        sharded ones rank 0 gets them on its host, the others None. Else each gets what it has.
+        """
+        self._allocate()
+        own = self._forecaster.state_dict() if self._forecaster is not None else {}
+        window = own.get("window")
+        state = {
             "key": self.treatment.key(),
             "names": list(self.names),
             "rest": self._rest,
             "seen": list(self._seen),
             "peaks": list(self._peaks),
+            "count": own.get("count", 0),
         }
-        return None if saved is None else {**entries, **saved}
+        arrays = self._arrays()
+        owned = self.owned()
+        if not whole:
+            return {**state, **arrays, **owned, "windows": [window]}
+        tensors = self.parameters
+        for name in owned:
+            owned[name] = [self._fetch(name, k, tensor) for k, tensor in enumerate(tensors)]
+        # The samples of local shards differ between ranks.
+        windows = processes.gather(window) if self._sharded else [window]
+        if self._sharded:
+            arrays = {name: shards.on_host(each, tensors) for name, each in arrays.items()}
+            if processes.rank() > 0:
+                return None
+            owned = {name: [x.cpu() for x in each] for name, each in owned.items()}
+        return {**state, **arrays, **owned, "windows": windows}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Load a state of :meth:`state_dict`, gathered or local."""
-        self.memory.load(saved, self.parameters)
+        self._allocate()
+        for name, targets in {**self._arrays(), **self.owned()}.items():
+            for k, (target, source) in enumerate(zip(targets, saved[name], strict=True)):
+                part = source
+                if target.shape != source.shape:
+                    part = shards.local_shard(source, self.parameters[k])
+                if target.shape != part.shape:
+                    raise ValueError(f"{name} has shape {tuple(source.shape)}")
+                target.copy_(part)
+        if self._forecaster is not None:
+            self._forecaster.load_state_dict(saved["count"], saved["windows"], self.parameters)
         self._rest = saved["rest"]
         self._seen = list(saved["seen"])
         self._peaks = list(saved["peaks"])
@@ -340,3 +436,18 @@ class Group:
 
     def _counts(self, tensors: Sequence[Tensor]) -> Counts:
         return shards.norm_factors(tensors) if self._sharded else None
+
+
+def _update_state(
+    update: AbstractUpdate, tensors: Sequence[Tensor], history: str, owned_by: list[int] | None
+) -> UpdateState:
+    like = [shards.form(p).detach() for p in tensors]
+    if owned_by is None:
+        return update.init(like, history)
+    # One by one, so that a rank does not hold what others own, not even for a moment.
+    together: dict[str, list[Tensor]] = {}
+    for x, owner in zip(like, owned_by, strict=True):
+        for name, (array,) in update.init([x], history).arrays.items():
+            elsewhere = owner != processes.rank()
+            together.setdefault(name, []).append(array.to("meta") if elsewhere else array)
+    return UpdateState(together)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.groups.group import Group
-from hybrid_predict.groups.memory import Treatment
+from hybrid_predict.groups.group import Group, Treatment
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.budget import shortest_period, turns
@@ -23,7 +22,7 @@ from hybrid_predict.updates import make_update
 
 if TYPE_CHECKING:
     from hybrid_predict.forecast.forecaster import Forecast
-    from hybrid_predict.forecast.predictors import AbstractPredictor
+    from hybrid_predict.forecast.predictors import Predictor
 
 LEFT = "matrices are left to an optimizer"
 RELATIVE = f"{LEFT} whose updates grow with the weights"
@@ -83,16 +82,14 @@ class Groups:
     @property
     def held_bytes(self) -> int:
         """Memory in bytes that is kept between full steps now."""
-        held = [group.allocated for group in self._groups]
-        return sum(memory.held_bytes for memory in held if memory is not None)
+        return sum(group.held_bytes for group in self._groups)
 
     @property
     def carries(self) -> dict[str, Tensor]:
         """Kahan compensation of the half-precision weights, by parameter name."""
         found: dict[str, Tensor] = {}
         for group in self._groups:
-            if group.allocated is not None:
-                found.update(zip(group.names, group.allocated.carries, strict=False))
+            found.update(zip(group.names, group.carries, strict=False))
         return found
 
     def of(self, index: int) -> list[Group]:
@@ -152,11 +149,10 @@ class Groups:
         before = self._groups
         self._groups = []
         for treatment, names, parameters in self._partition():
-            momentum = self._optimizer.momentum(treatment.optimizer)
-            known = (g for g in before if g.holds(treatment, names, parameters, momentum))
+            known = (g for g in before if g.holds(treatment, names, parameters))
             group = next(known, None)
             if group is None:
-                group = Group(treatment, names, parameters, self._config.history_dtype, momentum)
+                group = Group(treatment, names, parameters)
                 for old in before:
                     group.inherit(old)
             group.follow(parameters)
@@ -190,8 +186,11 @@ class Groups:
             update = update if shards.form(p).dim() > 1 else None
             if update is None and predictor is None:
                 continue
-            treatment = Treatment(kind, owners[id(p)], update, predictor, self._config.paced)
-            key = (treatment.kind, treatment.optimizer, update is None)
+            index = owners[id(p)]
+            momentum = self._optimizer.momentum(index)
+            about = self._config.history_dtype, momentum, self._config.paced
+            treatment = Treatment(kind, index, update, predictor, *about)
+            key = (kind, index, update is None)
             _, names, members = parts.setdefault(key, (treatment, [], []))
             names.append(name)
             members.append(p)
@@ -279,7 +278,7 @@ class Groups:
         self._follow()
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
-        """Return the state of all groups, see `Memory.save`, and which optimizers updated last."""
+        """Return the state of all groups, and which optimizers updated last."""
         return {
             "groups": [group.state_dict(whole=whole) for group in self._groups],
             "calls": [[k, n] for k, n in self._calls.items()],
@@ -311,7 +310,7 @@ class Groups:
         return dropped
 
 
-def _predictors(config: HybridConfig) -> dict[str, AbstractPredictor]:
+def _predictors(config: HybridConfig) -> dict[str, Predictor]:
     if not config.active_predictors:
         return {}
     # Runs without predicted steps import nothing about forecasts.

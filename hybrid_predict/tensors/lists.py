@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-
-from hybrid_predict.errors import PredictorError
 
 HALF = {torch.float16, torch.bfloat16}
 """Types of 16 bits."""
@@ -44,20 +41,6 @@ def clones(tensors: Sequence[Tensor]) -> list[Tensor]:
     if hasattr(torch, "_foreach_clone"):  # not in earlier versions
         return list(torch._foreach_clone(list(tensors)))
     return [x.clone() for x in tensors]
-
-
-def check_forms(subject: str, like: Mapping[str, Tensor], tensors: Sequence[Any]) -> None:
-    """Check the shapes and devices of tensors by others of theirs; their numbers are not read.
-
-    Raises:
-        PredictorError: If one is no tensor, or differs.
-    """
-    for (name, wanted), tensor in zip(like.items(), tensors, strict=True):
-        expected = f"a tensor of shape {tuple(wanted.shape)} on device {wanted.device} for {name}"
-        if not isinstance(tensor, Tensor):
-            raise PredictorError(subject, expected, type(tensor).__name__)
-        if (tensor.shape, tensor.device) != (wanted.shape, wanted.device):
-            raise PredictorError(subject, expected, (tuple(tensor.shape), str(tensor.device)))
 
 
 def scaled(values: Tensor, factors: Sequence[float]) -> Tensor:

@@ -14,12 +14,10 @@ from hybrid_predict.errors import PredictorError
 from hybrid_predict.optimizers.wrapper import Options
 from hybrid_predict.ranks import sums
 from hybrid_predict.ranks.owners import exchanges
-from hybrid_predict.ranks.shards import form
 from hybrid_predict.ranks.sums import Counts
 from hybrid_predict.tensors import lists
 from hybrid_predict.tensors.deltas import write
 from hybrid_predict.tensors.lists import upcast
-from hybrid_predict.tensors.shapes import as_matrix
 from hybrid_predict.updates import length
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.masks import either
@@ -67,14 +65,16 @@ class Correction:
         masks = [masked[k] for k in self.members]
         kept = [1.0 - own[k].shrink for k in self.members]
         lengths, lost = self._lengths(values, before, kept, counts)
-        pairs = zip(self.directions, values, strict=True)
-        new = [lists.cast(d, lists.widest([d, v])) for d, v in pairs]
+        new = self.directions
+        if {x.dtype for x in (*new, *values)} != {torch.float32}:
+            pairs = zip(new, values, strict=True)
+            new = [lists.cast(d, lists.widest([d, v])) for d, v in pairs]
         torch._foreach_mul_(new, lengths)
         lists.add_scaled(new, before, [update.share * rest for rest in kept])
         if update.share < 1.0:
             lists.add_scaled(new, values, [1.0 - update.share] * len(new))
         for k, (value, mask, unusable) in enumerate(zip(values, masks, lost, strict=True)):
-            still = either(mask, unusable)
+            still = mask if unusable is None else either(mask, unusable)
             if still is not None:
                 new[k] = torch.where(still, upcast(value).to(new[k].dtype), new[k])
         write(values, new, [rounded[k] for k in self.members] if rounded else [])
@@ -119,7 +119,7 @@ def correction(
     gradients: Sequence[Tensor],
     cosines: Tensor,
     parameters: Mapping[str, Tensor],
-    falls: list[float],
+    usual: list[float],
     owned_by: Sequence[int] | None = None,
 ) -> Correction:
     """Find the directions of corrected updates, right before the optimizer updates.
@@ -127,24 +127,23 @@ def correction(
     Averages, gradients and parameters are those of ``members``, the K tensors that are corrected;
     of sharded ones, they are local shards. Each direction is found by the rank in ``owned_by``,
     which gets the whole matrix if it is sharded; None if this rank is the only one. ``cosines`` are
-    those of each gradient with its average before, shape (K,), and ``falls`` the largest learning
-    rates so far over the present ones.
+    those of each gradient with its average before, shape (K,), and ``usual`` the inverse lengths up
+    to which corrected updates are longer.
 
     Raises:
         PredictorError: If the update returns directions of the wrong form.
     """
     # Rounded as 1 - (1 - share), as in the functional form.
     shares = torch.rsub(torch.rsub(update.newest * (1.0 + cosines), 1.0), 1.0).unbind()
-    named = list(parameters.items())
-    rows = [as_matrix(form(p).shape)[0] for p in parameters.values()]
-    usual = [fall / length.usual_length(n) for fall, n in zip(falls, rows, strict=True)]
+    names = list(parameters)
 
     def blend(k: int) -> Tensor:
         return lists.lerp(average[k], gradients[k], shares[k])
 
     def directions(own: list[int], matrices: list[Tensor]) -> list[Tensor]:
+        forms = [(x.shape, x.device) for x in matrices]
         found = update.direction(state, [members[k] for k in own], matrices)
-        return _checked(update, found, {named[k][0]: form(named[k][1]) for k in own})
+        return _checked(update, found, dict(zip([names[k] for k in own], forms, strict=True)))
 
     if owned_by is None:
         mixed = lists.lerps(average, gradients, shares)
@@ -159,9 +158,12 @@ def correction(
     return Correction(update, state.period, members, usual, list(average), found)
 
 
-def _checked(update: object, directions: Any, like: Mapping[str, Tensor]) -> list[Tensor]:
+def _checked(update: object, directions: Any, forms: Mapping[str, Any]) -> list[Tensor]:
     subject = f"{type(update).__name__}.direction"
-    if not isinstance(directions, (list, tuple)) or len(directions) != len(like):
-        raise PredictorError(subject, f"a list of {len(like)} directions", directions)
-    lists.check_forms(subject, like, directions)
+    if not isinstance(directions, (list, tuple)) or len(directions) != len(forms):
+        raise PredictorError(subject, f"a list of {len(forms)} directions", directions)
+    for (name, (shape, device)), x in zip(forms.items(), directions, strict=True):
+        if x.shape != shape or x.device != device:
+            expected = f"a tensor of shape {tuple(shape)} on device {device} for {name}"
+            raise PredictorError(subject, expected, (tuple(x.shape), str(x.device)))
     return list(directions)

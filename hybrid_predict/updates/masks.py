@@ -55,8 +55,11 @@ def optimizer_only(
 
 def zeros(tensors: Sequence[Tensor]) -> list[Tensor | None]:
     """Return masks of exact zeros; whether there are any is only tested on the CPU."""
-    full = [x.device.type == "cpu" and int(torch.count_nonzero(x)) == x.numel() for x in tensors]
-    return [None if none else _is_zero(x) for x, none in zip(tensors, full, strict=True)]
+    if not tensors or any(x.device.type != "cpu" for x in tensors):
+        return [_is_zero(x) for x in tensors]
+    counts = torch.stack([torch.count_nonzero(x) for x in tensors]).tolist()  # read once
+    pairs = zip(tensors, counts, strict=True)
+    return [None if count == x.numel() else _is_zero(x) for x, count in pairs]
 
 
 def _is_zero(tensor: Tensor) -> Tensor:
@@ -74,7 +77,7 @@ def without_gradient(
     parameters: Sequence[Tensor], gradients: Sequence[Tensor], options: Sequence[Options]
 ) -> list[Tensor | None]:
     """Return masks of exact zeros in parameters' gradients, without coupled weight decay."""
-    if any(own.coupled for own in options):
+    if any([own.coupled for own in options]):
         pairs = zip(dense_gradients(parameters), gradients, strict=True)
         gradients = [own.reshape(g.shape) for own, g in pairs]
     return zeros(gradients)

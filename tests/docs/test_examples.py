@@ -86,7 +86,6 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "mlflow_logger": lambda run: (
         (run.data.metrics["hybrid_predict/steps"], run.info.status) == (300, "FINISHED")
     ),
-    "own_predictor": predicts,
     "own_update": predicts,
     "plain_loop": lambda end: plain_loop(*end),
 }
@@ -102,7 +101,7 @@ ADVICE = (
 )
 
 
-QUICK = ("plain_loop", "own_update", "own_predictor")
+QUICK = ("plain_loop", "own_update")
 """Examples of features that run with every change; the others are slow."""
 
 

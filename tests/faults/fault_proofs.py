@@ -8,30 +8,29 @@ from torch import nn
 from fault_proofs_around import AROUND
 from fault_proofs_numbers import NUMBERS, VERIFYING, each
 from faulty import (
+    Changed,
     Failing,
     FailingUpdate,
     Log,
-    Reshaped,
     ReshapedUpdate,
     check_consistent,
     check_goes_on,
     check_plain_from_here,
-    directions,
     reasons,
     state,
     with_predictor,
     with_update,
 )
-from hybrid_predict import HybridEngine, Verdict, WeightDelta
+from hybrid_predict import HybridEngine, Verdict
 from hybrid_predict.errors import PredictorError
 from hybrid_predict.policy.limits import MOST_PAUSES
 from hybrid_predict.tensors.deltas import Movement
 from interrupts import interrupt_lines
 
 
-def predictor_raises(where, error):
+def predictor_raises(error):
     def prove(tmp_path, monkeypatch):
-        bench = with_predictor(Failing(where=where, error=error))
+        bench = with_predictor(Failing(error=error))
         with Log() as log:
             while not bench.engine._state.plain:
                 bench.step()
@@ -81,19 +80,6 @@ def copy_does_not_fit(method):
     return prove
 
 
-def wrong_form(change, words):
-    def prove(tmp_path, monkeypatch):
-        bench = with_predictor(Reshaped(change=change))
-        with pytest.raises(PredictorError, match=words):
-            bench.finish()
-        assert bench.engine.ledger.predicted_steps == 0
-        bench.engine.detach()
-        bench.step()
-        assert all(torch.isfinite(p).all() for p in bench.model.parameters())
-
-    return prove
-
-
 def wrong_direction(change, words):
     def prove(tmp_path, monkeypatch):
         bench = with_update(ReshapedUpdate(change=change))
@@ -121,7 +107,7 @@ def poisoned_update(tmp_path, monkeypatch):
 
 def broken_numbers(change):
     def prove(tmp_path, monkeypatch):
-        bench = with_predictor(Reshaped(change=change, after=6), total_steps=160, warmup_steps=12)
+        bench = with_predictor(Changed(change=change, after=6), total_steps=160, warmup_steps=12)
         undone = 0
         while not bench.engine.done:
             kept, record = state(bench), bench.step()
@@ -145,7 +131,7 @@ def untouched_row(tmp_path, monkeypatch):
             spoiled[10] = NAN
         return spoiled
 
-    predictor = Reshaped(change=directions(poison), after=3, gated=False)
+    predictor = Changed(change=poison, after=3, gated=False)
     model = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     engine = HybridEngine(model, optimizer, make_config(predictors={"embedding": predictor}))
@@ -160,25 +146,18 @@ def interrupted(tmp_path, monkeypatch):
     interrupt_lines("mlp", every=173)
 
 
-def predictor_interrupts(where):
-    def prove(tmp_path, monkeypatch):
-        bench = with_predictor(Failing(where=where, error=KeyboardInterrupt, after=VERIFYING))
-        bench.train(VERIFYING - 1)
-        for _ in range(2):
-            kept = state(bench)
-            with pytest.raises(KeyboardInterrupt):
-                bench.step()
-                bench.step()
-            if where == "observe":  # the update has happened by then
-                bench.optimizer.zero_grad()
-                bench.engine.after_step()
-            else:
-                bench.engine.abandon()
-            check_consistent(bench)
-        assert not bench.engine._state.plain
-        assert same_bits(kept, state(bench)) is (where == "forecast")
-
-    return prove
+def predictor_interrupts(tmp_path, monkeypatch):
+    bench = with_predictor(Failing(error=KeyboardInterrupt, after=VERIFYING))
+    bench.train(VERIFYING - 1)
+    for _ in range(2):
+        kept = state(bench)
+        with pytest.raises(KeyboardInterrupt):
+            bench.step()
+            bench.step()
+        bench.engine.abandon()
+        check_consistent(bench)
+    assert not bench.engine._state.plain
+    assert same_bits(kept, state(bench))
 
 
 def forward_raises(tmp_path, monkeypatch):
@@ -216,19 +195,12 @@ def clock_jumps(tmp_path, monkeypatch):
     assert same_bits(*traces)
 
 
-def renamed(delta):
-    return WeightDelta(tuple(f"x.{n}" for n in delta.names), delta.directions, delta.factors)
-
-
 NO_MEMORY = torch.OutOfMemoryError
 
 PREDICTORS = {
-    **{
-        f"A predictor raises, or runs out of memory, in `{where}`": each(
-            predictor_raises(where, ZeroDivisionError), predictor_raises(where, NO_MEMORY)
-        )
-        for where in ("forecast", "observe")
-    },
+    "A predictor raises, or runs out of memory, in a forecast": each(
+        predictor_raises(ZeroDivisionError), predictor_raises(NO_MEMORY)
+    ),
     **{
         f"A corrected update raises, or runs out of memory, in `direction` in {at}": each(
             *(update_raises(e, "verifying" in at) for e in (ZeroDivisionError, NO_MEMORY))
@@ -238,12 +210,6 @@ PREDICTORS = {
     "Out of memory in the copy that makes predicted steps": each(
         copy_does_not_fit("__init__"), copy_does_not_fit("apply")
     ),
-    "Forecasts of a wrong shape, on a wrong device, of other": each(
-        wrong_form(directions(lambda d: d.reshape(-1, 1)), "shape"),
-        wrong_form(directions(lambda d: d.to("meta")), "device cpu"),
-        wrong_form(renamed, "names"),
-        wrong_form(lambda d: None, "a WeightDelta"),
-    ),
     "Directions of a corrected update of a wrong shape, on a": each(
         wrong_direction(lambda found: [d.reshape(-1) for d in found], "shape"),
         wrong_direction(lambda found: [d.to("meta") for d in found], "device cpu"),
@@ -251,17 +217,13 @@ PREDICTORS = {
         wrong_direction(lambda found: None, "directions"),
     ),
     "NaN in the directions of a corrected update": poisoned_update,
-    "NaN in the directions or factors of every forecast": each(
-        broken_numbers(directions(lambda d: d * NAN)), broken_numbers(lambda d: d.scaled(NAN))
-    ),
+    "NaN in the directions of every forecast": broken_numbers(lambda d: d * NAN),
     "NaN in the forecast of a row that the batch does not visit": untouched_row,
 }
 
 PROCESS = {
     "Ctrl-C at any line of the plug-in": interrupted,
-    "A predictor raises `KeyboardInterrupt`": each(
-        predictor_interrupts("forecast"), predictor_interrupts("observe")
-    ),
+    "A predictor raises `KeyboardInterrupt`": predictor_interrupts,
     "The forward or backward pass raises at predicted weights": forward_raises,
     "Clocks that run backwards": clock_jumps,
 }

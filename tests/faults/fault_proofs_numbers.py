@@ -7,12 +7,11 @@ from loops import NAN, SPOILERS, Bench, make_config, same_bits, spoil_with
 from torch import nn
 
 from faulty import (
+    Changed,
     Log,
-    Reshaped,
     check_consistent,
     check_goes_on,
     check_plain_from_here,
-    directions,
     reasons,
     state,
     with_predictor,
@@ -137,7 +136,7 @@ def other_optimizer(tmp_path, monkeypatch):
         torch.optim.AdamW(hidden, lr=0.01),
         torch.optim.AdamW([p for p in model.parameters() if p is not hidden[0]], lr=0.01),
     ]
-    predictor = Reshaped(change=directions(lambda d: d * NAN), after=4, gated=False)
+    predictor = Changed(change=lambda d: d * NAN, after=4, gated=False)
     config = make_config(predictors={"hidden": predictor})
     engine = HybridEngine(model, optimizers, config)
     for k in range(12):

@@ -13,7 +13,7 @@ import torch
 from loops import Bench, make_config, same_bits
 
 import hybrid_predict
-from hybrid_predict import MomentumPredictor, SpectralUpdate, WeightDelta
+from hybrid_predict import MomentumPredictor, SpectralUpdate
 from hybrid_predict.config import KINDS
 
 ROOT = str(Path(hybrid_predict.__file__).parent)
@@ -95,23 +95,15 @@ class Log(logging.Handler):
 
 @dataclass(frozen=True, kw_only=True)
 class Failing(MomentumPredictor):
-    """Raises in one method from a number of displacements on."""
+    """Raises in its forecasts from a number of displacements on."""
 
-    where: str = "forecast"
     error: type[BaseException] = ZeroDivisionError
     after: int = 5
 
-    def observe(self, state, displacement):
-        super().observe(state, displacement)
-        self._fail("observe", state)
-
-    def forecast(self, state, rates):
-        self._fail("forecast", state)
-        return super().forecast(state, rates)
-
-    def _fail(self, method, state):
-        if method == self.where and state.count >= self.after:
+    def directions(self, drift, count):
+        if count >= self.after:
             raise self.error("no more")
+        return drift
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,15 +125,14 @@ class FailingUpdate(SpectralUpdate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reshaped(MomentumPredictor):
-    """Gives forecasts that a function changes, from a number of displacements on."""
+class Changed(MomentumPredictor):
+    """Forecasts along directions that a function changes, from a number of displacements on."""
 
-    change: Callable[[WeightDelta], object] | None = None
+    change: Callable[[torch.Tensor], torch.Tensor] | None = None
     after: int = 0
 
-    def forecast(self, state, rates):
-        delta = super().forecast(state, rates)
-        return self.change(delta) if state.count >= self.after else delta
+    def directions(self, drift, count):
+        return [*map(self.change, drift)] if count >= self.after else drift
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,11 +143,6 @@ class ReshapedUpdate(SpectralUpdate):
 
     def direction(self, *args):
         return self.change(super().direction(*args))
-
-
-def directions(function):
-    """A change of every direction of a forecast."""
-    return lambda d: WeightDelta(d.names, tuple(map(function, d.directions)), d.factors)
 
 
 def with_predictor(predictor, **changes):

@@ -45,7 +45,7 @@ def test_rounding_to_bfloat16_does_not_bias_a_noisy_drift():
     (mean,), *displacements = steps(shape, count=151)
     moved = [[mean + noise * x] for (x,) in displacements]
     narrow, exact = (
-        observed(MomentumPredictor(), moved, history, shape).state.arrays["drift"][0]
+        observed(MomentumPredictor(), moved, history, shape).forecaster.drift[0]
         for history in ("bfloat16", "float32")
     )
     assert narrow.dtype == torch.bfloat16
@@ -92,6 +92,6 @@ def test_a_predictor_is_a_value_that_its_name_stands_for(name):
 
 
 def test_an_unknown_predictor_is_refused_with_the_known_names():
-    expected = "predictors: expected one of fitted, momentum, or an AbstractPredictor"
+    expected = "predictors: expected one of fitted, momentum, or an object of Predictor"
     with pytest.raises(ConfigError, match=expected):
         make_predictor("quadratic")

@@ -10,10 +10,10 @@ from torch.optim import Optimizer
 
 from hybrid_predict import FittedPredictor, MomentumPredictor, SpectralUpdate
 from hybrid_predict.config import KINDS
-from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.forecast.predictors import Predictor
 from hybrid_predict.updates import AbstractUpdate
 
-PREDICTOR_CASES: dict[str, AbstractPredictor] = {
+PREDICTOR_CASES: dict[str, Predictor] = {
     "momentum": MomentumPredictor(decay=0.8, coefficient=0.7),
     "fitted": FittedPredictor(decay=0.8),
 }

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.forecast.forecaster import Forecaster
+from hybrid_predict.forecast.predictors import Predictor
 from hybrid_predict.ranks import sums
 from hybrid_predict.saved import cloned
 from hybrid_predict.tensors import lists
@@ -54,41 +55,39 @@ def reloaded(state: Any) -> Any:
 
 
 class History:
-    """A predictor with its state for parameters of these shapes."""
+    """The drift that a predictor forecasts along, for parameters of these shapes."""
 
     def __init__(
         self,
-        predictor: AbstractPredictor,
+        predictor: Predictor,
         history: str = "float32",
         shapes: Mapping[str, tuple[int, ...]] = PREDICTED,
     ) -> None:
         self.predictor = predictor
         self._like = [torch.zeros(shape) for shape in shapes.values()]
-        self.state = predictor.init(tuple(shapes), self._like, history)
+        self.forecaster = Forecaster(predictor, tuple(shapes), self._like, history, 20, short=False)
 
     def observe(self, displacement: Sequence[Tensor]) -> None:
         """Observe a displacement per unit of the learning rate."""
-        self.predictor.observe(self.state, [x.clone() for x in displacement])
+        moved = [x.clone() for x in displacement]
+        self.forecaster.learn(moved, 1.0, [None] * len(moved), None)
 
     def forecast(self, rates: float | Sequence[float] = 1.0) -> list[Tensor]:
         """The forecast, of which the form is checked; ``rates`` is one number, or one each."""
         each = [rates] * len(self._like) if isinstance(rates, float) else list(rates)
-        delta = self.predictor.forecast(self.state, each)
-        assert delta.names == self.state.names
+        delta, _ = self.forecaster.forecast(each)
         assert [x.shape for x in delta.directions] == [x.shape for x in self._like]
         return list(delta.tensors().values())
 
 
-def check_predictor(predictor: AbstractPredictor, history: str = "float32") -> None:
+def check_predictor(predictor: Predictor, history: str = "float32") -> None:
     """Check that a predictor keeps the contract of its base class."""
     check_frozen(predictor)
     observed = History(predictor, history)
     assert not any(x.any() for x in observed.forecast(3.0)), "forecasts before any step"
-    for count, displacement in enumerate(steps(PREDICTED), 1):
+    for displacement in steps(PREDICTED):
         observed.observe(displacement)
-        assert observed.state.count == count, "does not count its displacements"
     check_forecasts(observed)
-    check_saved_history(observed, History(predictor, history))
 
 
 def check_frozen(method: object) -> None:
@@ -99,28 +98,15 @@ def check_frozen(method: object) -> None:
 
 def check_forecasts(observed: History) -> None:
     """A forecast changes nothing, can be repeated, and is finite; a rate of 0 moves nothing."""
-    count = observed.state.count
+    drift = [x.clone() for x in observed.forecaster.drift]
     first = observed.forecast(0.5)
     observed.forecast(7.0)
-    assert observed.state.count == count, "a forecast changes the history"
+    assert same(drift, observed.forecaster.drift), "a forecast changes the drift"
     assert same(first, observed.forecast(0.5)), "a forecast cannot be repeated"
     assert all(x.isfinite().all() for x in first), "a forecast is not finite"
     rates = [float(k % 2) for k in range(len(PREDICTED))]
     still = observed.forecast(rates)[::2]
     assert not any(x.any() for x in still), "moves tensors whose learning rate is 0"
-
-
-def check_saved_history(original: History, restored: History) -> None:
-    """The history has arrays shaped like the parameters, and continues alike after being saved."""
-    for key, values in original.state.arrays.items():
-        shapes = [tuple(x.shape) for x in values]
-        assert shapes == list(PREDICTED.values()), f"{key} is not shaped like the parameters"
-    restored.state.arrays = reloaded(original.state.arrays)
-    restored.state.count = original.state.count
-    for displacement in steps(PREDICTED, seed=1):
-        assert same(original.forecast(), restored.forecast()), "forgets what is not in its state"
-        original.observe(displacement)
-        restored.observe(displacement)
 
 
 class Corrected:

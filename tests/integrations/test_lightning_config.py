@@ -11,7 +11,7 @@ import pytest
 
 from hybrid_predict import HybridConfig, HybridPredict, SpectralUpdate
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.forecast.predictors import Predictor
 from hybrid_predict.updates import AbstractUpdate
 
 OTHERS = {"config", "log_dir", "skip_data"}
@@ -22,13 +22,13 @@ def test_the_callback_takes_every_field_of_the_configuration_by_name() -> None:
     names = [f.name for f in fields(HybridConfig)]
     assert [name for name in parameters if name not in OTHERS] == names
     assert parameters.keys() - names == OTHERS
-    methods = {"AbstractUpdate": AbstractUpdate, "AbstractPredictor": AbstractPredictor}
+    methods = {"AbstractUpdate": AbstractUpdate, "Predictor": Predictor}
     hints = get_type_hints(HybridPredict.__init__, localns=methods)
     wanted = {
         **get_type_hints(HybridConfig),
         # Lightning's command line makes the objects that a file describes by these types.
         "updates": Mapping[str, str | AbstractUpdate],
-        "predictors": Mapping[str, str | AbstractPredictor],
+        "predictors": Mapping[str, str | Predictor],
     }
     for name in names:
         assert hints[name] == wanted[name] | None

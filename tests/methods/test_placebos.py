@@ -16,12 +16,12 @@ from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine
 def test_a_placebo_has_history_and_length_of_the_inner_predictor(placebo):
     predictor = PREDICTOR_CASES["momentum"]
     check_predictor(PLACEBOS[placebo](inner=predictor))
-    wrong, right = History(PLACEBOS[placebo](inner=predictor)), History(predictor)
+    wrong = History(PLACEBOS[placebo](inner=predictor, decay=predictor.decay))
+    right = History(predictor)
     for displacement in steps(PREDICTED, count=20):
         wrong.observe(displacement)
         right.observe(displacement)
-    for name, arrays in right.state.arrays.items():
-        assert same(wrong.state.arrays[name], arrays)
+    assert same(wrong.forecaster.drift, right.forecaster.drift)
     forecast, real = wrong.forecast(2.0), right.forecast(2.0)
     lengths, wanted = ([float(x.norm()) for x in each] for each in (forecast, real))
     assert min(wanted) > 0

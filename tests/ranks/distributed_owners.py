@@ -60,10 +60,10 @@ def corrected(
         seen.shapes.clear()
         with mock.patch.object(owners, "MOST_TOGETHER", together):
             loop.step()
-        owned = kept.memory.owned()
+        owned = kept.owned()
         return {
             "seen": seen.shapes,
-            "owners": kept.memory.owners,
+            "owners": kept.owners,
             "shapes": [tuple(shards.form(p).shape) for p in kept.parameters],
             "arrays": {name: [not x.is_meta for x in each] for name, each in owned.items()},
         }

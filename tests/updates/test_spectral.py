@@ -177,6 +177,6 @@ def test_an_update_is_a_value_that_its_name_stands_for(name):
 
 
 def test_an_unknown_update_is_refused_with_the_known_names():
-    expected = "updates: expected one of spectral, or an AbstractUpdate"
+    expected = "updates: expected one of spectral, or an object of AbstractUpdate"
     with pytest.raises(ConfigError, match=expected):
         make_update("muon")
