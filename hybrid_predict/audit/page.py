@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid_predict.audit.notes import COLUMNS, arm_rows
+from hybrid_predict.audit.results import COLUMNS, arm_rows
 from hybrid_predict.runs.evidence import mean_and_sd
 from hybrid_predict.runs.figures import SIZE, data_uri, new_figure, run_figure, scale, tidy
 from hybrid_predict.runs.log import RunLog
@@ -24,16 +24,9 @@ def audit_page(results: Mapping[str, Any], log: RunLog | None) -> str:
     """Return the report of an audit from ``results.json`` and the log of its first hybrid run."""
     metric = results["config"]["metric"]
     figures = {}
-    if results["runs"]:
+    if any(run["curve"] for run in results["runs"]):
         figures["Final metric by arm"] = data_uri(final_figure, results)
-    for key, title in (("metric_curve", metric), ("curve", "training loss")):
-        if any(run[key] for run in results["runs"]):
-            figures[f"{title} over full steps"] = data_uri(curves_figure, results, key, title)
-    rows = [
-        [run[name] for name in ("arm", "seed", "full_steps", "predicted_steps")]
-        + [f"{run['seconds']:.1f}", run["failure"] or f"{run['metric']:.6g}"]
-        for run in results["runs"]
-    ]
+        figures[f"{metric} over full steps"] = data_uri(curves_figure, results)
     return render(
         "audit/page.html.jinja",
         results=results,
@@ -44,8 +37,6 @@ def audit_page(results: Mapping[str, Any], log: RunLog | None) -> str:
         differences=[
             [name, mean_and_sd(found)] for name, found in results["paired"].items() if found["n"]
         ],
-        run_columns=["arm", "seed", "full steps", "predicted steps", "seconds", metric],
-        runs=rows,
         first_run=None if log is None else data_uri(run_figure, log),
     )
 
@@ -90,20 +81,21 @@ def final_figure(results: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def curves_figure(results: Mapping[str, Any], key: str, title: str) -> Figure:
-    """Draw ``curve`` or ``metric_curve`` of the entries, one line per arm and seed."""
+def curves_figure(results: Mapping[str, Any]) -> Figure:
+    """Draw the metric in training, one line per arm and seed."""
     figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
     shades = _shades(results)
+    metric = results["config"]["metric"]
     for run in results["runs"]:
-        if run[key]:
-            full_steps, values = zip(*run[key], strict=True)
+        if run["curve"]:
+            full_steps, values = zip(*run["curve"], strict=True)
             style: Any = {"color": shades[run["arm"]], "linewidth": 1.2, "alpha": 0.7}
             # A label that begins with an underscore is not in the legend.
             label = run["arm"] if run["seed"] == 0 else f"_{run['arm']}"
             axes.plot(full_steps, np.array(values, dtype=float), label=label, **style)
-    axes.set(xlabel="full steps", ylabel=title, xlim=(0, None))
+    axes.set(xlabel="full steps", ylabel=metric, xlim=(0, None))
     scale(axes)
-    tidy(axes, f"{title} over full steps")
+    tidy(axes, f"{metric} over full steps")
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     return figure

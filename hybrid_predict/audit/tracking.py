@@ -22,8 +22,8 @@ def mlflow_logger(folder: Path, experiment: str, name: str, **tags: str) -> Any:
     from lightning.pytorch.loggers import MLFlowLogger
 
     place = (folder / "mlartifacts").resolve().as_uri()
-    options = {"tracking_uri": tracking_uri(folder), "artifact_location": place}
-    return MLFlowLogger(experiment, name, tags=tags, **options)
+    uri = tracking_uri(folder)
+    return MLFlowLogger(experiment, name, uri, tags, artifact_location=place)
 
 
 def log_run(logger: Any, run: FinishedRun) -> None:

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from hybrid_predict.audit import AuditConfig, AuditResult, SearchResult, audit, search
 from hybrid_predict.audit.config import speedup_text
-from hybrid_predict.audit.notes import COLUMNS, arm_rows
 from hybrid_predict.audit.plan import most_runs
+from hybrid_predict.audit.results import COLUMNS, arm_rows
 from hybrid_predict.audit.store import SEARCH
 from hybrid_predict.audit.tracking import tracking_uri
 from hybrid_predict.audit.training import Observer
@@ -58,7 +58,7 @@ class Screen(Observer):
         title = f"{arm}, seed {seed}"
         self._progress.reset(self._bar, description=title, total=steps, visible=True)
 
-    def stepped(self, steps: int, loss: float) -> None:
+    def stepped(self, steps: int) -> None:
         """Move the bar."""
         self._progress.update(self._bar, completed=steps)
 

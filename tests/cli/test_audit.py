@@ -99,7 +99,7 @@ def test_ctrl_c_and_sigterm_exit_with_130_and_tell_how_to_go_on(
     # Shells start jobs in the background with SIGINT ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def stop(self, steps, loss):
+    def stop(self, steps):
         if self._done == 1:
             os.kill(os.getpid(), number)
 
