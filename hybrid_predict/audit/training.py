@@ -44,8 +44,8 @@ class Observer:
     def run_finished(self, run: Mapping[str, Any]) -> None:
         """A run is finished; ``run`` is its entry in the results file."""
 
-    def candidate_finished(self, arm: str, speedup: Speedup, finding: str) -> None:
-        """A search has tested an arm at a speedup, with this finding in a few words."""
+    def candidate_finished(self, arm: str, speedup: Speedup, outcome: str) -> None:
+        """A search has tested an arm at a speedup: verified, no saving, or undecided."""
 
 
 class Meter(pl.Callback):

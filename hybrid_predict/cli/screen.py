@@ -71,9 +71,9 @@ class Screen(Observer):
         self._trained += 1
         self._add(run, "")
 
-    def candidate_finished(self, arm: str, speedup: Speedup, finding: str) -> None:
+    def candidate_finished(self, arm: str, speedup: Speedup, outcome: str) -> None:
         """Print a line for a candidate that was tested."""
-        self.say(f"{arm} at speedup {speedup_text(speedup)}: {finding}", "bold")
+        self.say(f"{arm} at speedup {speedup_text(speedup)}: {outcome}", "bold")
 
     def say(self, text: str, style: str | None = None) -> None:
         """Print text at once; no markup in it is read, and control characters are replaced."""
