@@ -9,8 +9,7 @@ import numpy as np
 
 from hybrid_predict.audit.results import COLUMNS, arm_rows
 from hybrid_predict.runs.evidence import mean_and_sd
-from hybrid_predict.runs.figures import SIZE, data_uri, new_figure, run_figure, scale, tidy
-from hybrid_predict.runs.log import RunLog
+from hybrid_predict.runs.figures import SIZE, data_uri, new_figure, scale, tidy
 from hybrid_predict.runs.page import render
 
 if TYPE_CHECKING:
@@ -20,8 +19,8 @@ COLORS = ("#264653", "#8a8f98", "#2a9d8f", "#d1495b", "#457b9d", "#e9a03b", "#7b
 """Colours of the arms, in turn."""
 
 
-def audit_page(results: Mapping[str, Any], log: RunLog | None) -> str:
-    """Return the report of an audit from ``results.json`` and the log of its first hybrid run."""
+def audit_page(results: Mapping[str, Any]) -> str:
+    """Return the report of an audit from ``results.json``."""
     metric = results["config"]["metric"]
     figures = {}
     if any(run["curve"] for run in results["runs"]):
@@ -37,7 +36,6 @@ def audit_page(results: Mapping[str, Any], log: RunLog | None) -> str:
         differences=[
             [name, mean_and_sd(found)] for name, found in results["paired"].items() if found["n"]
         ],
-        first_run=None if log is None else data_uri(run_figure, log),
     )
 
 

@@ -202,14 +202,7 @@ def _arms(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
 
 
 def _events(runs: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Tell each event of the hybrid arm once, with the seeds that had it, and since when."""
-    places: dict[str, list[str]] = {}
-    for run in runs:
-        for event in (run["ledger"] or {}).get("events", []) if run["arm"] == HYBRID else ():
-            reason = event["reason"]
-            at_times = run["predicted_steps"] and reason.startswith("no predicted steps while")
-            text = f"at times {reason}" if at_times else reason
-            where = f"full step {event['step']:,} of seed {run['seed']}"
-            places.setdefault(text, []).append(where)
-    for text, each in places.items():
-        yield f"Hybrid arm: {text} (first at {', '.join(each)})."
+    ledgers = [run["ledger"] or {} for run in runs if run["arm"] == HYBRID]
+    reasons = Counter(event["reason"] for each in ledgers for event in each.get("events", []))
+    for reason, count in reasons.items():
+        yield f"Event in {count} of {len(ledgers)} hybrid runs: {reason}."

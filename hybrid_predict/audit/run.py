@@ -20,10 +20,8 @@ from hybrid_predict.audit.tracking import log_run, log_verdict, mlflow_logger
 from hybrid_predict.audit.training import Meter, Observer, fit_arm, preserved
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.config import Speedup
-from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID
 from hybrid_predict.runs.files import replace_text
-from hybrid_predict.runs.log import find_log, read_log
 from hybrid_predict.runs.runtime import locked, quiet, writable_folder, write_json
 
 COUNTED = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
@@ -188,7 +186,7 @@ def audit(
                 write_json(_judged(store, config).results, place / RESULTS)
         result = _judged(store, config)
         write_json(result.results, place / RESULTS)
-        _report(result, store.place(cell(config, HYBRID, 0)))
+        replace_text(place / "report.html", audit_page(result.results))
         if config.mlflow:
             log_verdict(place, config.experiment, result.verdict, result.results["summary"])
         return result
@@ -199,11 +197,3 @@ def _judged(store: RunStore, config: AuditConfig) -> AuditResult:
     runs = [finished[each] for each in cells(config) if each in finished]
     results, verdict = make_results(config, store.depends_on, runs)
     return AuditResult(verdict, results, store.folder)
-
-
-def _report(result: AuditResult, hybrid: Path) -> None:
-    """Write the report; ``hybrid`` is the folder of the first hybrid run, which may be missing."""
-    log = None
-    with suppress(ConfigError):
-        log = read_log(find_log(hybrid))
-    replace_text(result.folder / "report.html", audit_page(result.results, log))
