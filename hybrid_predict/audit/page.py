@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,24 +58,17 @@ def _tests(results: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _shades(results: Mapping[str, Any]) -> dict[str, str]:
-    return {name: COLORS[k % len(COLORS)] for k, name in enumerate(results["summary"])}
-
-
 def final_figure(results: Mapping[str, Any]) -> Figure:
     """Draw the final metric of ``results.json``, one line per seed through the arms."""
-    shades = _shades(results)
     figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
-    arms = list(shades)
+    arms = list(results["summary"])
     for seed in results["seeds"]:
         known = {run["arm"]: run["metric"] for run in results["runs"] if run["seed"] == seed}
-        places = [k for k, arm in enumerate(arms) if known.get(arm) is not None]
-        values = [known[arms[k]] for k in places]
-        axes.plot(places, values, color="#b8bcc4", linewidth=1, zorder=1)
-        axes.scatter(places, values, color=[shades[arms[k]] for k in places], s=42, zorder=2)
+        values = np.array([known.get(arm) for arm in arms], dtype=float)  # unknown ones are NaN
+        axes.plot(values, "o-", linewidth=1)
     axes.set(ylabel=f"final {results['config']['metric']}", xlim=(-0.4, len(arms) - 0.4))
-    axes.set_xticks(range(len(arms)), [arm.replace(", ", ",\n") for arm in arms])
+    axes.set_xticks(range(len(arms)), arms)
     tidy(axes, "Final values, one line per seed")
     return figure
 
@@ -83,7 +77,7 @@ def curves_figure(results: Mapping[str, Any]) -> Figure:
     """Draw the metric in training, one line per arm and seed."""
     figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
-    shades = _shades(results)
+    shades = dict(zip(results["summary"], cycle(COLORS)))
     metric = results["config"]["metric"]
     for run in results["runs"]:
         if run["curve"]:

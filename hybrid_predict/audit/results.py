@@ -30,14 +30,6 @@ Pairs = Sequence[tuple[FinishedRun, FinishedRun]]
 _MEANS = ("full_steps", "predicted_steps", "undone_steps", "steps", "seconds")
 """Numbers of a run whose means over the seeds are in the summary."""
 
-_COMPARED = (
-    (HYBRID, FULL),
-    (HYBRID, SHORT),
-    (HYBRID, CORRECTED),
-    (CORRECTED, FULL),
-    (CORRECTED, SHORT),
-)
-
 _MECHANISMS = {
     "corrected updates": (SHORT, CORRECTED, "corrected_steps"),
     "predicted steps": (CORRECTED, HYBRID, "predicted_steps"),
@@ -63,8 +55,8 @@ def make_results(
         both = [(arms[left], arms[right]) for arms in seeds if {left, right} <= arms.keys()]
         return [(a, b) for a, b in both if not (a["failure"] or b["failure"])]
 
-    compared = [*_COMPARED, *((name, FULL) for name in config.controls)]
-    compared += [(HYBRID, name) for name in config.controls]
+    compared = [(HYBRID, name) for name in config.arms if name != HYBRID]
+    compared += [(name, FULL) for name in config.arms if name not in (HYBRID, FULL)]
     planned = len(config.arms) * config.seeds
     results: dict[str, Any] = {
         "schema": SCHEMA,

@@ -54,11 +54,9 @@ class Runs:
         asked = cell(config, arm, seed)
         if asked not in self._reported:
             known = self._store.runs.get(asked)
-            if known is None:
-                self._observer.run_finished(self._train(config, asked))
-            else:
-                self._check_lengths(known)
-                self._observer.run_found(known)
+            run = known or self._train(config, asked)
+            self._check_lengths(run)
+            self._observer.run_finished(run, trained=known is None)
             self._reported.add(asked)
         return self._store.runs[asked]
 

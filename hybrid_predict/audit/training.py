@@ -38,11 +38,8 @@ class Observer:
     def stepped(self, steps: int) -> None:
         """A run has done ``steps``, full or predicted; called after every full step."""
 
-    def run_found(self, run: Mapping[str, Any]) -> None:
-        """A run was finished before; ``run`` is its entry in the results file."""
-
-    def run_finished(self, run: Mapping[str, Any]) -> None:
-        """A run is finished; ``run`` is its entry in the results file."""
+    def run_finished(self, run: Mapping[str, Any], trained: bool) -> None:
+        """A run, its entry in the results file, is trained now or was finished before."""
 
     def candidate_finished(self, arm: str, speedup: Speedup, outcome: str) -> None:
         """A search has tested an arm at a speedup: verified, no saving, or undecided."""

@@ -62,14 +62,17 @@ class Screen(Observer):
         """Move the bar."""
         self._progress.update(self._bar, completed=steps)
 
-    def run_found(self, run: Mapping[str, Any]) -> None:
-        """Print a line for a run that was finished before."""
-        self._add(run, ", done before")
-
-    def run_finished(self, run: Mapping[str, Any]) -> None:
-        """Print a line for a run that is finished now."""
-        self._trained += 1
-        self._add(run, "")
+    def run_finished(self, run: Mapping[str, Any], trained: bool) -> None:
+        """Print a line."""
+        self._done += 1
+        self._trained += trained
+        speedup = f" at speedup {speedup_text(run['speedup'])}" if run["speedup"] else ""
+        outcome = run["failure"] or f"{self._metric} {run['metric']:.5g}"
+        note = "" if trained else ", done before"
+        self.say(
+            f"{self._done}/{self._runs}  {run['arm']}{speedup}, seed {run['seed']}: "
+            f"{run['full_steps']:,} full steps in {run['seconds']:.1f} s, {outcome}{note}"
+        )
 
     def candidate_finished(self, arm: str, speedup: Speedup, outcome: str) -> None:
         """Print a line for a candidate that was tested."""
@@ -80,15 +83,6 @@ class Screen(Observer):
         text = "\n".join(map(printable, text.split("\n")))
         self.console.print(text, style=style, soft_wrap=True)
         self.console.file.flush()
-
-    def _add(self, run: Mapping[str, Any], note: str) -> None:
-        self._done += 1
-        speedup = f" at speedup {speedup_text(run['speedup'])}" if run["speedup"] else ""
-        outcome = run["failure"] or f"{self._metric} {run['metric']:.5g}"
-        self.say(
-            f"{self._done}/{self._runs}  {run['arm']}{speedup}, seed {run['seed']}: "
-            f"{run['full_steps']:,} full steps in {run['seconds']:.1f} s, {outcome}{note}"
-        )
 
 
 def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult:
