@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid_predict.audit.notes import COLUMNS, arm_rows
+from hybrid_predict.audit.results import COLUMNS, arm_rows
 from hybrid_predict.runs.evidence import mean_and_sd
-from hybrid_predict.runs.figures import SIZE, data_uri, new_figure, run_figure, scale, tidy
-from hybrid_predict.runs.log import RunLog
+from hybrid_predict.runs.figures import SIZE, data_uri, new_figure, scale, tidy
 from hybrid_predict.runs.page import render
 
 if TYPE_CHECKING:
@@ -20,20 +20,13 @@ COLORS = ("#264653", "#8a8f98", "#2a9d8f", "#d1495b", "#457b9d", "#e9a03b", "#7b
 """Colours of the arms, in turn."""
 
 
-def audit_page(results: Mapping[str, Any], log: RunLog | None) -> str:
-    """Return the report of an audit from ``results.json`` and the log of its first hybrid run."""
+def audit_page(results: Mapping[str, Any]) -> str:
+    """Return the report of an audit from ``results.json``."""
     metric = results["config"]["metric"]
     figures = {}
-    if results["runs"]:
+    if any(run["curve"] for run in results["runs"]):
         figures["Final metric by arm"] = data_uri(final_figure, results)
-    for key, title in (("metric_curve", metric), ("curve", "training loss")):
-        if any(run[key] for run in results["runs"]):
-            figures[f"{title} over full steps"] = data_uri(curves_figure, results, key, title)
-    rows = [
-        [run[name] for name in ("arm", "seed", "full_steps", "predicted_steps")]
-        + [f"{run['seconds']:.1f}", run["failure"] or f"{run['metric']:.6g}"]
-        for run in results["runs"]
-    ]
+        figures[f"{metric} over full steps"] = data_uri(curves_figure, results)
     return render(
         "audit/page.html.jinja",
         results=results,
@@ -44,9 +37,6 @@ def audit_page(results: Mapping[str, Any], log: RunLog | None) -> str:
         differences=[
             [name, mean_and_sd(found)] for name, found in results["paired"].items() if found["n"]
         ],
-        run_columns=["arm", "seed", "full steps", "predicted steps", "seconds", metric],
-        runs=rows,
-        first_run=None if log is None else data_uri(run_figure, log),
     )
 
 
@@ -68,42 +58,36 @@ def _tests(results: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _shades(results: Mapping[str, Any]) -> dict[str, str]:
-    return {name: COLORS[k % len(COLORS)] for k, name in enumerate(results["summary"])}
-
-
 def final_figure(results: Mapping[str, Any]) -> Figure:
     """Draw the final metric of ``results.json``, one line per seed through the arms."""
-    shades = _shades(results)
     figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
-    arms = list(shades)
+    arms = list(results["summary"])
     for seed in results["seeds"]:
         known = {run["arm"]: run["metric"] for run in results["runs"] if run["seed"] == seed}
-        places = [k for k, arm in enumerate(arms) if known.get(arm) is not None]
-        values = [known[arms[k]] for k in places]
-        axes.plot(places, values, color="#b8bcc4", linewidth=1, zorder=1)
-        axes.scatter(places, values, color=[shades[arms[k]] for k in places], s=42, zorder=2)
+        values = np.array([known.get(arm) for arm in arms], dtype=float)  # unknown ones are NaN
+        axes.plot(values, "o-", linewidth=1)
     axes.set(ylabel=f"final {results['config']['metric']}", xlim=(-0.4, len(arms) - 0.4))
-    axes.set_xticks(range(len(arms)), [arm.replace(", ", ",\n") for arm in arms])
+    axes.set_xticks(range(len(arms)), arms)
     tidy(axes, "Final values, one line per seed")
     return figure
 
 
-def curves_figure(results: Mapping[str, Any], key: str, title: str) -> Figure:
-    """Draw ``curve`` or ``metric_curve`` of the entries, one line per arm and seed."""
+def curves_figure(results: Mapping[str, Any]) -> Figure:
+    """Draw the metric in training, one line per arm and seed."""
     figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
-    shades = _shades(results)
+    shades = dict(zip(results["summary"], cycle(COLORS)))
+    metric = results["config"]["metric"]
     for run in results["runs"]:
-        if run[key]:
-            full_steps, values = zip(*run[key], strict=True)
+        if run["curve"]:
+            full_steps, values = zip(*run["curve"], strict=True)
             style: Any = {"color": shades[run["arm"]], "linewidth": 1.2, "alpha": 0.7}
             # A label that begins with an underscore is not in the legend.
             label = run["arm"] if run["seed"] == 0 else f"_{run['arm']}"
             axes.plot(full_steps, np.array(values, dtype=float), label=label, **style)
-    axes.set(xlabel="full steps", ylabel=title, xlim=(0, None))
+    axes.set(xlabel="full steps", ylabel=metric, xlim=(0, None))
     scale(axes)
-    tidy(axes, f"{title} over full steps")
+    tidy(axes, f"{metric} over full steps")
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     return figure

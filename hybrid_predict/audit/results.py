@@ -1,15 +1,14 @@
-"""Contents of the results file of an audit: a view of its finished runs."""
+"""Contents of the results file of an audit: a view of its finished runs, in numbers and words."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.notes import make_notes
 from hybrid_predict.audit.store import SCHEMA, FinishedRun
 from hybrid_predict.audit.verdict import AuditVerdict, PairedSeed, judge_audit
 from hybrid_predict.runs.evidence import (
@@ -20,6 +19,7 @@ from hybrid_predict.runs.evidence import (
     HYBRID,
     SHORT,
     bounds,
+    mean_and_sd,
     spread,
 )
 from hybrid_predict.runs.runtime import environment, finite
@@ -30,19 +30,14 @@ Pairs = Sequence[tuple[FinishedRun, FinishedRun]]
 _MEANS = ("full_steps", "predicted_steps", "undone_steps", "steps", "seconds")
 """Numbers of a run whose means over the seeds are in the summary."""
 
-_COMPARED = (
-    (HYBRID, FULL),
-    (HYBRID, SHORT),
-    (HYBRID, CORRECTED),
-    (CORRECTED, FULL),
-    (CORRECTED, SHORT),
-)
-
 _MECHANISMS = {
     "corrected updates": (SHORT, CORRECTED, "corrected_steps"),
     "predicted steps": (CORRECTED, HYBRID, "predicted_steps"),
 }
 """The arms without and with each mechanism, and what counts its steps."""
+
+COLUMNS = ("arm", "full\nsteps", "predicted\nsteps", "undone", "seconds", "{metric}\n(mean ± sd)")
+"""Titles of the table of arms."""
 
 
 def make_results(
@@ -60,8 +55,8 @@ def make_results(
         both = [(arms[left], arms[right]) for arms in seeds if {left, right} <= arms.keys()]
         return [(a, b) for a, b in both if not (a["failure"] or b["failure"])]
 
-    compared = [*_COMPARED, *((name, FULL) for name in config.controls)]
-    compared += [(HYBRID, name) for name in config.controls]
+    compared = [(HYBRID, name) for name in config.arms if name != HYBRID]
+    compared += [(name, FULL) for name in config.arms if name not in (HYBRID, FULL)]
     planned = len(config.arms) * config.seeds
     results: dict[str, Any] = {
         "schema": SCHEMA,
@@ -84,7 +79,7 @@ def make_results(
         },
         "verdict": verdict.to_dict(),
     }
-    results["notes"] = make_notes(results, config)
+    results["notes"] = _notes(results, config)
     return finite(results), verdict
 
 
@@ -136,3 +131,64 @@ def _earned(pairs: Pairs, config: AuditConfig, made: str) -> dict[str, Any]:
         "idle": len(pairs) - len(used),
         "reading": reading,
     }
+
+
+def arm_rows(results: Mapping[str, Any]) -> list[list[str]]:
+    """Return the table of arms as text, one row per arm."""
+    rows = []
+    for name, summary in results["summary"].items():
+        counts = [f"{summary[f'{key}_steps']:,.0f}" for key in ("full", "predicted", "undone")]
+        metrics = [mean_and_sd(summary["metric"])]
+        metrics += [f"{count} {failure}" for failure, count in summary["failures"].items()]
+        rows.append([name, *counts, f"{summary['seconds']:,.1f}", ", ".join(metrics)])
+    return rows
+
+
+def _notes(results: Mapping[str, Any], config: AuditConfig) -> list[str]:
+    """Return what a reader of the results should know besides the verdict, in sentences."""
+    if not results["verdict"]["seeds"]:
+        return []
+    return [*_gains(results["earned"]), *_arms(results, config), *_events(results["runs"])]
+
+
+def _gains(earned: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for name, gain in earned.items():
+        if not gain["n"]:
+            yield f"{name.capitalize()}: {gain['reading']}."
+            continue
+        sd = "" if gain["sd"] is None else f" ± {gain['sd']:.2g}"
+        more = round(gain["more_full_steps"])
+        after = f", after {more:+,} full steps" * bool(more)
+        idle = f" Seeds without any are left out: {gain['idle']}." * bool(gain["idle"])
+        yield (
+            f"{name.capitalize()} gained {gain['mean']:+.3g}{sd} ({gain['with']} against "
+            f"{gain['without']}{after}): {gain['reading']}.{idle}"
+        )
+
+
+def _arms(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
+    summary = results["summary"]
+    times = {name: arm["seconds"] / summary[FULL]["seconds"] for name, arm in summary.items()}
+    yield (
+        f"In seconds, without validation, the hybrid arm took {times[HYBRID]:.2f} times as long as "
+        f"the full arm, the corrected arm {times[CORRECTED]:.2f} times."
+    )
+    for name in config.controls:
+        gap = results["paired"][f"{name} - {FULL}"]["mean"]
+        if gap is not None and config.sign * gap < 0:
+            yield f"The control {name} ends better than the full arm: tune plain training first."
+    corrected, predicted = results["earned"].values()
+    few = min(predicted["n"], corrected["n"]) < FEW_SEEDS
+    if not few and predicted["lower"] <= 0 < corrected["lower"]:
+        how = "is better" if predicted["upper"] < 0 else "may do as well"
+        yield (
+            f"Correction alone {how}: train with HybridPredict(speedup=1) for "
+            f"{summary[CORRECTED]['full_steps']:,.0f} full steps, with a schedule of that length."
+        )
+
+
+def _events(runs: list[Mapping[str, Any]]) -> Iterator[str]:
+    ledgers = [run["ledger"] or {} for run in runs if run["arm"] == HYBRID]
+    reasons = Counter(event["reason"] for each in ledgers for event in each.get("events", []))
+    for reason, count in reasons.items():
+        yield f"Event in {count} of {len(ledgers)} hybrid runs: {reason}."

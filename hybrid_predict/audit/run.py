@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,12 @@ from hybrid_predict.audit.config import AuditConfig, short_steps
 from hybrid_predict.audit.page import audit_page
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.audit.store import RESULTS, Cell, FinishedRun, RunStore, cell, cells
-from hybrid_predict.audit.tracking import Tracking
+from hybrid_predict.audit.tracking import log_run, log_verdict, mlflow_logger
 from hybrid_predict.audit.training import Meter, Observer, fit_arm, preserved
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.config import Speedup
-from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID
 from hybrid_predict.runs.files import replace_text
-from hybrid_predict.runs.log import find_log, read_log
 from hybrid_predict.runs.runtime import locked, quiet, writable_folder, write_json
 
 COUNTED = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
@@ -41,13 +40,13 @@ class Runs:
         store: RunStore,
         speedups: Sequence[Speedup],
         observer: Observer,
-        tracking: Tracking | None = None,
+        make_logger: Callable[[str], Any] | None = None,
     ) -> None:
         self._make_run = make_run
         self._store = store
         self._speedups = speedups
         self._observer = observer
-        self._tracking = tracking
+        self._make_logger = make_logger
         self._reported: set[Cell] = set()
 
     def get(self, config: AuditConfig, arm: str, seed: int) -> FinishedRun:
@@ -55,11 +54,9 @@ class Runs:
         asked = cell(config, arm, seed)
         if asked not in self._reported:
             known = self._store.runs.get(asked)
-            if known is None:
-                self._observer.run_finished(self._train(config, asked))
-            else:
-                self._check_lengths(known)
-                self._observer.run_found(known)
+            run = known or self._train(config, asked)
+            self._check_lengths(run)
+            self._observer.run_finished(run, trained=known is None)
             self._reported.add(asked)
         return self._store.runs[asked]
 
@@ -67,15 +64,13 @@ class Runs:
         chosen = config.arms[asked.arm]
         scale = self._scale(config, asked) if chosen.shortened else 1.0
         logger = None
-        if self._tracking is not None:
-            logger = self._tracking.logger(f"{asked.arm}, seed {asked.seed}")
+        if self._make_logger is not None:
+            logger = self._make_logger(f"{asked.arm}, seed {asked.seed}")
 
         def begun(entry: Mapping[str, Any]) -> None:
             run = {**asked._asdict(), **entry}
             self._store.check(run)
             self._check_lengths(run)
-            if self._tracking is not None:
-                self._tracking.begin(logger, run)
             self._observer.run_started(asked.arm, asked.seed, run["total_steps"])
 
         arm = AuditArm(asked.arm, chosen, asked.seed, self._store.place(asked), scale, logger)
@@ -93,8 +88,8 @@ class Runs:
             "ledger": ledger,
         }
         self._store.save(run)
-        if self._tracking is not None:
-            self._tracking.end(logger, run)
+        if logger is not None:
+            log_run(logger, run)
         return run
 
     def _scale(self, config: AuditConfig, asked: Cell) -> float:
@@ -154,7 +149,8 @@ def audit(
     ``hybrid`` took. ``corrected`` is as ``short``, with corrected updates. ``hybrid`` takes N
     steps, with corrected updates and predicted steps. The controls of the configuration follow.
     Runs that the folder holds are not trained again, so that an audit goes on where it stopped, or
-    is extended. ``results.json`` is written after every run, ``report.html`` at the end.
+    is extended. ``results.json`` is written after every run, ``report.html`` at the end, unless
+    training raises an error.
 
     Args:
         make_run: Called with an :class:`AuditArm` once per arm and seed; returns the Trainer that
@@ -178,25 +174,19 @@ def audit(
         MissingExtraError: If Lightning is not installed.
     """
     place = writable_folder(folder)
-    status = "FAILED"
     with locked(place), quiet():
         store = RunStore(place, config, source, overwrite=overwrite)
-        tracking = Tracking(place, config.experiment) if config.mlflow else None
-        runs = Runs(make_run, store, (config.speedup,), observer or Observer(), tracking)
-        try:
+        make_logger = partial(mlflow_logger, place, config.experiment) if config.mlflow else None
+        runs = Runs(make_run, store, (config.speedup,), observer or Observer(), make_logger)
+        with suppress(KeyboardInterrupt):  # the result is partial then
             for each in cells(config):
                 runs.get(config, each.arm, each.seed)
                 write_json(_judged(store, config).results, place / RESULTS)
-            status = "FINISHED"
-        except KeyboardInterrupt:
-            status = "KILLED"
-        finally:
-            result = _judged(store, config)
-            if result.results["runs"] or status == "KILLED":  # else it would hide the error
-                write_json(result.results, place / RESULTS)
-                _report(result, store.place(cell(config, HYBRID, 0)))
-            if tracking is not None:
-                tracking.finish(result.verdict, result.results["summary"], status)
+        result = _judged(store, config)
+        write_json(result.results, place / RESULTS)
+        replace_text(place / "report.html", audit_page(result.results))
+        if config.mlflow:
+            log_verdict(place, config.experiment, result.verdict, result.results["summary"])
         return result
 
 
@@ -205,11 +195,3 @@ def _judged(store: RunStore, config: AuditConfig) -> AuditResult:
     runs = [finished[each] for each in cells(config) if each in finished]
     results, verdict = make_results(config, store.depends_on, runs)
     return AuditResult(verdict, results, store.folder)
-
-
-def _report(result: AuditResult, hybrid: Path) -> None:
-    """Write the report; ``hybrid`` is the folder of the first hybrid run, which may be missing."""
-    log = None
-    with suppress(ConfigError):
-        log = read_log(find_log(hybrid))
-    replace_text(result.folder / "report.html", audit_page(result.results, log))

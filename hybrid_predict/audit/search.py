@@ -33,18 +33,10 @@ GetRun = Callable[[AuditConfig, str, int], FinishedRun]
 """Returns a finished run from the configuration, which has the speedup, arm and seed."""
 
 Tried = Mapping[str, Any]
-"""A candidate, as plain data: arm and speedup, whether it passed, finding, fields of the verdict at
-the level of one test."""
+"""A candidate, as plain data: arm, speedup, and fields of the verdict at the level of one test."""
 
 WAYS = (CORRECTED, HYBRID)
 """The arms whose largest speedup is searched."""
-
-FINDINGS = {
-    AuditOutcome.VERIFIED: "keeps quality",
-    AuditOutcome.NO_SAVING: "no saving",
-    AuditOutcome.UNDECIDED: "not enough seeds to tell",
-}
-"""Outcomes in a few words."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +119,9 @@ def search_runs(get: GetRun, config: AuditConfig, folder: Path, observer: Observ
     def passes(arm: str, speedup: Speedup) -> bool:
         tried.append(_tested(get, replace(config, speedup=speedup, alpha=level), arm))
         written(partial=True)
-        observer.candidate_finished(arm, speedup, tried[-1]["finding"])
-        return bool(tried[-1]["passed"])
+        outcome = tried[-1]["outcome"]
+        observer.candidate_finished(arm, speedup, outcome)
+        return bool(outcome == AuditOutcome.VERIFIED.value)
 
     try:
         for arm in WAYS:
@@ -177,18 +170,12 @@ def _tested(get: GetRun, config: AuditConfig, arm: str) -> Tried:
         for seed in range(config.seeds)
     ]
     verdict = judge_audit(seeds, config, arm)
-    return {
-        "arm": arm,
-        "speedup": config.speedup,
-        "passed": verdict.outcome is AuditOutcome.VERIFIED,
-        "finding": FINDINGS[verdict.outcome],
-        **verdict.to_dict(),
-    }
+    return {"arm": arm, "speedup": config.speedup, **verdict.to_dict()}
 
 
 def callback_line(config: AuditConfig, tried: Sequence[Tried]) -> str:
     """Return the Python source of the callback of the candidate that saves most full steps."""
-    passed = [each for each in tried if each["passed"]]
+    passed = [each for each in tried if each["outcome"] == AuditOutcome.VERIFIED.value]
     if not passed:
         few = f"; fewer than {FEW_SEEDS} seeds show none" * (config.seeds < FEW_SEEDS)
         return f"# no saving at equal quality was shown{few}"

@@ -15,7 +15,6 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities.seed import isolate_rng
-from torch import Tensor
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.config import Speedup
@@ -25,9 +24,6 @@ from hybrid_predict.integrations.lightning import HybridPredict
 DIVERGED = "diverged"
 NOT_FINITE = "metric not finite"
 """Why a run has no metric: its weights are not finite, or only the metric is not."""
-
-_POINTS = 100
-"""Approximate number of points of a curve."""
 
 _VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 """What ``seed_everything`` sets in the environment."""
@@ -39,17 +35,14 @@ class Observer:
     def run_started(self, arm: str, seed: int, steps: int) -> None:
         """A run of ``steps``, full or predicted, begins."""
 
-    def stepped(self, steps: int, loss: float) -> None:
-        """A run has done ``steps``, full or predicted; called after some of the full steps."""
+    def stepped(self, steps: int) -> None:
+        """A run has done ``steps``, full or predicted; called after every full step."""
 
-    def run_found(self, run: Mapping[str, Any]) -> None:
-        """A run was finished before; ``run`` is its entry in the results file."""
+    def run_finished(self, run: Mapping[str, Any], trained: bool) -> None:
+        """A run, its entry in the results file, is trained now or was finished before."""
 
-    def run_finished(self, run: Mapping[str, Any]) -> None:
-        """A run is finished; ``run`` is its entry in the results file."""
-
-    def candidate_finished(self, arm: str, speedup: Speedup, finding: str) -> None:
-        """A search has tested an arm at a speedup, with this finding in a few words."""
+    def candidate_finished(self, arm: str, speedup: Speedup, outcome: str) -> None:
+        """A search has tested an arm at a speedup: verified, no saving, or undecided."""
 
 
 class Meter(pl.Callback):
@@ -61,10 +54,9 @@ class Meter(pl.Callback):
 
     ``entry`` is what the run's entry in the results file has of it. ``shapes`` and ``weights`` are
     digests of the parameters' form and of the initial values, ``rates`` the last learning rates
-    over the highest ones, by group, except for schedules that follow a metric. Each point of a
-    curve has full steps and a value: in ``curve`` the mean training loss since the point before,
-    in ``metric_curve`` the metric, at last that of the final weights. The final ``metric`` is None
-    if there is a ``failure``.
+    over the highest ones, by group, except for schedules that follow a metric. ``curve`` has full
+    steps and the metric after every validation, at last that of the final weights. The final
+    ``metric`` is None if there is a ``failure``.
     """
 
     def __init__(
@@ -72,7 +64,7 @@ class Meter(pl.Callback):
         arm: AuditArm,
         metric: str,
         on_start: Callable[[dict[str, Any]], None] = lambda entry: None,
-        on_step: Callable[[int, float], None] = lambda steps, loss: None,
+        on_step: Callable[[int], None] = lambda steps: None,
     ) -> None:
         self._arm = arm
         self._metric = metric
@@ -80,7 +72,6 @@ class Meter(pl.Callback):
         self._on_step = on_step
         self._resumed: float | None = None
         self._peaks: list[float] = []
-        self._losses: list[Tensor] = []
         self.full_steps = 0
         self.total_steps = 0
         self.seconds = 0.0
@@ -107,7 +98,7 @@ class Meter(pl.Callback):
             remedy = "Set max_steps: the length of an epoch of these data is not known."
             raise UnsupportedSetupError("Trainer", "a known number of steps", total, remedy)
         self.total_steps = total
-        self.entry |= {"total_steps": total, **_digests(pl_module), "curve": [], "metric_curve": []}
+        self.entry |= {"total_steps": total, **_digests(pl_module), "curve": []}
         self._peaks = _rates(trainer)
         self._on_start(self.entry)
         self._resumed = now(trainer)
@@ -120,15 +111,7 @@ class Meter(pl.Callback):
             return
         self.full_steps += 1
         self._peaks = list(map(max, self._peaks, _rates(trainer)))
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if loss is not None:
-            self._losses.append(loss.detach())
-        if self.full_steps % max(1, self.total_steps // _POINTS) == 0 and self._losses:
-            # Reads the device, so only at the points of the curve.
-            mean = float(torch.stack(self._losses).mean())
-            self._losses = []
-            self._add_point("curve", mean)
-            self._on_step(int(trainer.global_step), mean)
+        self._on_step(int(trainer.global_step))
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Pause the clock."""
@@ -137,7 +120,7 @@ class Meter(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the metric of a validation in training."""
         if self.total_steps and "steps" not in self.entry:
-            self._add_point("metric_curve", self._logged(trainer))
+            self._add_point(self._logged(trainer))
             self._resumed = now(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -163,10 +146,10 @@ class Meter(pl.Callback):
         value = self._logged(trainer)
         trainer.training = True
         self.entry |= {"metric": value} if math.isfinite(value) else {"failure": NOT_FINITE}
-        self._add_point("metric_curve", value)
+        self._add_point(value)
 
-    def _add_point(self, curve: str, value: float) -> None:
-        self.entry[curve].append([self.full_steps, value if math.isfinite(value) else None])
+    def _add_point(self, value: float) -> None:
+        self.entry["curve"].append([self.full_steps, value if math.isfinite(value) else None])
 
     def _logged(self, trainer: pl.Trainer) -> float:
         logged = trainer.callback_metrics

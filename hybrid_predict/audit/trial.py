@@ -16,11 +16,8 @@ _FIRST = 3
 """Full steps that are not timed: they count operations, allocate and fill caches."""
 
 _LEAST = 2
-_MOST = 10
+_MOST = 5
 """Numbers of full steps that are timed with the callback, and as many without it."""
-
-_PATIENCE = 10.0
-"""Seconds that the timed steps of a kind may take, unless they are the least number."""
 
 
 class TrialEnd(Exception):
@@ -72,8 +69,6 @@ class Trial(pl.Callback):
         if self._plugin.ledger.full_steps > len(self._times):
             self._times.append(now(trainer) - self._last)
             self._last = now(trainer)
-            if len(self._times) == _FIRST:
-                self._most = max(_LEAST, min(self._most, int(_PATIENCE / self._times[-1])))
             if engine is not None and len(self._times) == 1:
                 self.plan = overview(engine)
                 self.cost = added_cost(engine).removeprefix("; ")

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.ledger import percent
 from hybrid_predict.runs.evidence import (
     FEW_SEEDS,
     FULL,
@@ -167,7 +168,7 @@ def _compared(
     allowed = [config.margin or (1.0 - config.retain) * w for w in worth]
     contrast = [d - most for d, most in zip(lost, allowed, strict=True)]
     way = fmean(s.way for s in seeds)
-    difference = f"{config.metric} differs by {signed(sign * fmean(lost))}"
+    difference = f"{config.metric} differs by {sign * fmean(lost):+.3g}"
     measured = f"{percent(saving)} fewer full steps, {difference}"
     if saving < LEAST_SAVING:
         measured = "no full steps were saved, so there is no saving to prove"
@@ -231,13 +232,3 @@ def _explained(way: float, saving: float, config: AuditConfig, arm: str) -> str:
 def counted_seeds(number: int) -> str:
     """Format a number of seeds."""
     return "1 seed" if number == 1 else f"{number} seeds"
-
-
-def signed(value: float) -> str:
-    """Format a number with its sign, to three significant digits."""
-    return f"{value:+.3g}"
-
-
-def percent(share: float) -> str:
-    """Format a share in percent."""
-    return f"{100 * share:.3g} %" if share < 0.01 else f"{100 * share:.0f} %"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from hybrid_predict import __version__
-from hybrid_predict.cli.audit import add_audit
-from hybrid_predict.cli.demo import add_demo
+from hybrid_predict.cli.audit import add_audit, add_demo
 from hybrid_predict.cli.doctor import add_doctor
 from hybrid_predict.cli.program import PROGRAM, run_program
 from hybrid_predict.cli.runs import add_report, add_watch

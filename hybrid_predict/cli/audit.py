@@ -1,15 +1,21 @@
-"""``hybrid-predict audit``: whether full steps are saved on a model of your own."""
+"""``hybrid-predict audit`` of a file, and ``demo``, which audits that of the package."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from hybrid_predict.cli.program import INTERRUPTED, add_command, need
 
 STATUS = {"verified": 0, "no saving": 4, "undecided": 3}
 """Exit statuses by outcome."""
+
+_DEMO = """\
+A small GPT is trained from the same weights in four ways: in full; with a shortened schedule;
+the same with corrected updates; and in full with corrected updates and predicted steps, which
+replace full ones. What counts is the loss at the end, and how many full steps that took."""
 
 
 def add_audit(commands: Any) -> None:
@@ -25,23 +31,40 @@ def add_audit(commands: Any) -> None:
     parser = add_command(commands, "audit", _run, text)
     text = "YAML file with model, data and trainer as for LightningCLI, and a section audit."
     parser.add_argument("file", metavar="FILE", help=text)
-    text = "Only print what would be trained and for how long."
-    parser.add_argument("--plan", action="store_true", help=text)
+    _add_options(parser, "hybrid-predict-audit")
+
+
+def add_demo(commands: Any) -> None:
+    """Add ``demo`` to the commands of a parser."""
+    text = (
+        "Train a small GPT with and without the callback. Audits it on the source text of Python's "
+        "standard library, without a network, and writes a report, the results and an MLflow "
+        "database into the output folder. Started again, it skips the runs that are finished. "
+        "Takes about three minutes on 2 cores. Exit status: 0 whatever it finds, others as audit."
+    )
+    parser = add_command(commands, "demo", _run_demo, text)
+    parser.set_defaults(file=Path(__file__).parents[1] / "demo" / "audit.yaml")
+    _add_options(parser, "hybrid-predict-demo")
+
+
+def _add_options(parser: ArgumentParser, folder: str) -> None:
+    add = parser.add_argument
+    add("--plan", action="store_true", help="Only print what would be trained and for how long.")
     text = (
         "Instead of one verdict, find the largest speedup that keeps quality, out of the file's "
         "audit.speedups: with corrected updates alone, and with predicted steps."
     )
-    parser.add_argument("--search", action="store_true", help=text)
-    add_shared(parser, "hybrid-predict-audit")
-
-
-def add_shared(parser: ArgumentParser, folder: str) -> None:
-    """Add the options of every command that audits, and writes into a folder."""
-    add = parser.add_argument
+    add("--search", action="store_true", help=text)
     add("--seeds", type=int, metavar="N", help="Number of paired seeds.")
     add("--output-dir", metavar="FOLDER", default=folder, help=f"Folder for all files ({folder}).")
     add("--overwrite", action="store_true", help="Train all runs again.")
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
+
+
+def _run_demo(options: Namespace) -> int:
+    print(_DEMO, flush=True)
+    status = _run(options)
+    return 0 if status in STATUS.values() else status
 
 
 def _run(options: Namespace) -> int:

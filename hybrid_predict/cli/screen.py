@@ -13,8 +13,8 @@ from rich.table import Table
 
 from hybrid_predict.audit import AuditConfig, AuditResult, SearchResult, audit, search
 from hybrid_predict.audit.config import speedup_text
-from hybrid_predict.audit.notes import COLUMNS, arm_rows
 from hybrid_predict.audit.plan import most_runs
+from hybrid_predict.audit.results import COLUMNS, arm_rows
 from hybrid_predict.audit.store import SEARCH
 from hybrid_predict.audit.tracking import tracking_uri
 from hybrid_predict.audit.training import Observer
@@ -58,37 +58,31 @@ class Screen(Observer):
         title = f"{arm}, seed {seed}"
         self._progress.reset(self._bar, description=title, total=steps, visible=True)
 
-    def stepped(self, steps: int, loss: float) -> None:
+    def stepped(self, steps: int) -> None:
         """Move the bar."""
         self._progress.update(self._bar, completed=steps)
 
-    def run_found(self, run: Mapping[str, Any]) -> None:
-        """Print a line for a run that was finished before."""
-        self._add(run, ", done before")
+    def run_finished(self, run: Mapping[str, Any], trained: bool) -> None:
+        """Print a line."""
+        self._done += 1
+        self._trained += trained
+        speedup = f" at speedup {speedup_text(run['speedup'])}" if run["speedup"] else ""
+        outcome = run["failure"] or f"{self._metric} {run['metric']:.5g}"
+        note = "" if trained else ", done before"
+        self.say(
+            f"{self._done}/{self._runs}  {run['arm']}{speedup}, seed {run['seed']}: "
+            f"{run['full_steps']:,} full steps in {run['seconds']:.1f} s, {outcome}{note}"
+        )
 
-    def run_finished(self, run: Mapping[str, Any]) -> None:
-        """Print a line for a run that is finished now."""
-        self._trained += 1
-        self._add(run, "")
-
-    def candidate_finished(self, arm: str, speedup: Speedup, finding: str) -> None:
+    def candidate_finished(self, arm: str, speedup: Speedup, outcome: str) -> None:
         """Print a line for a candidate that was tested."""
-        self.say(f"{arm} at speedup {speedup_text(speedup)}: {finding}", "bold")
+        self.say(f"{arm} at speedup {speedup_text(speedup)}: {outcome}", "bold")
 
     def say(self, text: str, style: str | None = None) -> None:
         """Print text at once; no markup in it is read, and control characters are replaced."""
         text = "\n".join(map(printable, text.split("\n")))
         self.console.print(text, style=style, soft_wrap=True)
         self.console.file.flush()
-
-    def _add(self, run: Mapping[str, Any], note: str) -> None:
-        self._done += 1
-        speedup = f" at speedup {speedup_text(run['speedup'])}" if run["speedup"] else ""
-        outcome = run["failure"] or f"{self._metric} {run['metric']:.5g}"
-        self.say(
-            f"{self._done}/{self._runs}  {run['arm']}{speedup}, seed {run['seed']}: "
-            f"{run['full_steps']:,} full steps in {run['seconds']:.1f} s, {outcome}{note}"
-        )
 
 
 def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult:

@@ -1,8 +1,7 @@
-"""A byte-level GPT as an ordinary LightningModule, its data, and its training as an audit."""
+"""A byte-level GPT as an ordinary LightningModule, and its data; ``audit.yaml`` audits them."""
 
 from __future__ import annotations
 
-import hashlib
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-
-from hybrid_predict.audit.arm import AuditArm, MakeRun
 
 _BATCH = 32
 _CONTEXT = 64
@@ -79,38 +76,23 @@ class ByteGPT(pl.LightningModule):
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
-def demo_audit(full_steps: int, learning_rate: float) -> tuple[MakeRun, dict[str, Any]]:
-    """Return ``make_run`` and ``source`` for :func:`hybrid_predict.audit.audit`.
+class LibraryText(pl.LightningDataModule):
+    """Windows of the standard library's source text; every tenth module is for validation."""
 
-    The data are the standard library's source text, which every Python has. Every tenth module is
-    for validation. Training windows come in an order that depends on the seed.
-    """
-    parts = (bytearray(), bytearray())
-    for number, path in enumerate(sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))):
-        parts[number % 10 == 9].extend(path.read_bytes())
-    # One byte more than the context, so that every byte in it has a next one.
-    texts = [torch.frombuffer(part, dtype=torch.uint8) for part in parts]
-    train, validation = (text.unfold(0, _CONTEXT + 1, _CONTEXT) for text in texts)
-    validation = validation[:: max(1, len(validation) // _VALIDATION)]
+    def __init__(self) -> None:
+        super().__init__()
+        parts = (bytearray(), bytearray())
+        for number, path in enumerate(sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))):
+            parts[number % 10 == 9].extend(path.read_bytes())
+        # One byte more than the context, so that every byte in it has a next one.
+        texts = [torch.frombuffer(part, dtype=torch.uint8) for part in parts]
+        self.train, validation = (text.unfold(0, _CONTEXT + 1, _CONTEXT) for text in texts)
+        self.validation = validation[:: max(1, len(validation) // _VALIDATION)]
 
-    def make_run(arm: AuditArm) -> Any:
-        steps = arm.scaled(full_steps)
-        trainer = arm.trainer(
-            max_steps=full_steps,
-            gradient_clip_val=1.0,
-            accelerator="cpu",
-            devices=1,
-            log_every_n_steps=max(1, min(50, steps // 10)),
-            val_check_interval=max(1, steps // 4),
-            check_val_every_n_epoch=None,
-        )
-        order = torch.Generator().manual_seed(arm.seed)
-        loaders: tuple[DataLoader[Tensor], DataLoader[Tensor]] = (
-            DataLoader(train, _BATCH, shuffle=True, generator=order),  # type: ignore[arg-type]
-            DataLoader(validation, _BATCH),  # type: ignore[arg-type]
-        )
-        return trainer, ByteGPT(steps, learning_rate), loaders
+    def train_dataloader(self) -> DataLoader[Tensor]:
+        """Return batches in an order that depends on the seed."""
+        return DataLoader(self.train, _BATCH, shuffle=True)  # type: ignore[arg-type]
 
-    digest = hashlib.sha256(parts[0] + parts[1]).hexdigest()
-    recipe = {"steps": full_steps, "learning_rate": learning_rate}
-    return make_run, {"recipe": recipe, "text": {"sha256": digest}}
+    def val_dataloader(self) -> DataLoader[Tensor]:
+        """Return batches."""
+        return DataLoader(self.validation, _BATCH)  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from time import time
 
 from hybrid_predict.ledger import duration, percent, why_unpredicted
 from hybrid_predict.runs.files import printable
@@ -17,9 +16,6 @@ ONE_RUN = (
 
 PROOF = "hybrid-predict audit (of a Lightning model), or a few seeds with and without the callback"
 """What shows whether quality is kept."""
-
-_SILENT = 60.0
-"""Seconds without a line after which a run may have been killed."""
 
 
 def finding(log: RunLog) -> str:
@@ -42,12 +38,9 @@ def facts(log: RunLog) -> dict[str, str]:
     ledger = log.ledger
     plan = log.start["plan"]
     planned = f"{'at most ' if plan['paced'] else ''}{plan['predicted']:,} planned"
-    status = log.status
-    if log.end is None and (silent := time() - log.seen) > _SILENT:
-        status += f"; nothing written for {duration(silent)}, so it may have been killed"
     shown = {
         "finding": finding(log),
-        "status": status,
+        "status": log.status,
         "written": datetime.fromtimestamp(log.seen).strftime("%Y-%m-%d %H:%M:%S"),
         "steps": f"{ledger.steps:,} of {log.steps:,}",
         "full steps": f"{ledger.full_steps:,}, {ledger.corrected_steps:,} corrected",

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from time import monotonic, time
+from time import time
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -26,9 +26,8 @@ NAME = "hybrid_predict.jsonl"
 SCHEMA = 3
 """Version of the lines, as the first line of a run has it."""
 
-ROWS = 500
-PATIENCE = 10.0
-"""Rows evenly spaced over a run; more are written if they are so many seconds apart."""
+ROWS = 1000
+"""Rows evenly spaced over a run; more are written for new events."""
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +98,7 @@ class LogWriter:
     """Writes the log of a run; if its file cannot be written, training goes on without it.
 
     Every line is written at once. Runs in the same folder append to the same file, of which readers
-    show the one that was started last. Without a path the log is kept in memory only. Of more than
-    ``4 * ROWS`` rows in memory, every second one is dropped.
+    show the one that was started last. Without a path the log is kept in memory only.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -109,7 +107,6 @@ class LogWriter:
         self._losses: list[float] = []
         self._unwritten: tuple[StepRecord, SavingsLedger] | None = None
         self._events = 0
-        self._written = monotonic()
 
     def start(self, plan: Overview, config: Mapping[str, Any], full_steps: int = 0) -> None:
         """Write the first line of the run; a resumed one has done ``full_steps`` before.
@@ -135,8 +132,7 @@ class LogWriter:
         if record.loss is not None:
             self._losses.append(record.loss)
         due = record.step % max(1, self.log.steps // ROWS) == 0
-        late = monotonic() - self._written > PATIENCE
-        if due or late or len(ledger.events) != self._events:
+        if due or len(ledger.events) != self._events:
             self._add_row(record, ledger)
 
     def end(self, status: str) -> None:
@@ -151,12 +147,9 @@ class LogWriter:
         loss = sum(self._losses) / len(self._losses) if self._losses else None
         row = Row(round(time(), 3), record.phase.value, loss, ledger.copy())
         self.log.rows.append(row)
-        if len(self.log.rows) > 4 * ROWS:
-            del self.log.rows[:-1:2]
         self._losses = []
         self._unwritten = None
         self._events = len(ledger.events)
-        self._written = monotonic()
         entry = {"type": "row", "run": self.log.start["run"], **vars(row)}
         self._write({**entry, "ledger": ledger.summary()})
 

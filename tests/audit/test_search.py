@@ -26,11 +26,8 @@ class Lines(Observer):
     def candidate_finished(self, arm, speedup, finding):
         self.tested.append((arm, speedup, finding))
 
-    def run_found(self, run):
-        self.runs.append(("found", run["arm"], run["seed"]))
-
-    def run_finished(self, run):
-        self.runs.append(("finished", run["arm"], run["seed"]))
+    def run_finished(self, run, trained):
+        self.runs.append((trained, run["arm"], run["seed"]))
 
 
 def searched(metric, folder, **options):
@@ -92,7 +89,7 @@ def test_fewer_than_five_seeds_show_no_saving(tmp_path):
 
 def test_a_search_goes_on_where_it_was_stopped(tmp_path):
     class Stops(Observer):
-        def run_finished(self, run):
+        def run_finished(self, run, trained):
             raise KeyboardInterrupt
 
     first, chosen = Task(), config(speedups=(1.5, 3.0))

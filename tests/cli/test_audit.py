@@ -82,7 +82,7 @@ def test_search_of_a_file(work, capsys):
         "at most 5 runs",
         "1/5 full, seed 0: 18 full steps",
         "2/5 short at speedup 3, seed 0: 6 full steps",
-        "corrected at speedup 3: not enough seeds to tell",
+        "corrected at speedup 3: undecided",
         "4/5 hybrid at speedup 3, seed 0:",
         "# no saving at equal quality was shown; fewer than 5 seeds",
         "hybrid-predict-audit/search.json",
@@ -99,7 +99,7 @@ def test_ctrl_c_and_sigterm_exit_with_130_and_tell_how_to_go_on(
     # Shells start jobs in the background with SIGINT ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def stop(self, steps, loss):
+    def stop(self, steps):
         if self._done == 1:
             os.kill(os.getpid(), number)
 

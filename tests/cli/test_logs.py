@@ -7,7 +7,6 @@ import pytest
 from run_logs import NAME, ROWS, row, written
 
 from hybrid_predict import cli
-from hybrid_predict.runs import facts
 from hybrid_predict.runs.facts import finding
 from hybrid_predict.runs.log import read_log
 
@@ -67,7 +66,6 @@ def test_several_runs_stand_side_by_side(tmp_path, monkeypatch, refused):
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("command", ["watch", "report"])
 def test_the_facts_of_a_run_are_printed(tmp_path, monkeypatch, capsys, command):
-    monkeypatch.setattr(facts, "time", lambda: 1600.0)
     monkeypatch.setenv("COLUMNS", "60")
     write(tmp_path, ROWS, end=None)
     assert cli.main([command, str(tmp_path)]) == 0
@@ -76,7 +74,6 @@ def test_the_facts_of_a_run_are_printed(tmp_path, monkeypatch, capsys, command):
     text = " ".join(" ".join(shown).split())
     for words in (
         "status running",
-        "nothing written for 10.0 min, so it may have been killed",
         "60 (60 planned), 1 undone",
         "30 % fewer full steps; by estimate 15 s on the host instead of 20 s",
         "full step 70: something <happened>",

@@ -19,7 +19,7 @@ from hybrid_predict.cli.program import add_command, run_program
     ("arguments", "words"),
     [
         (["bench"], "invalid choice: 'bench'"),
-        (["demo", "--speedup", "nan"], "a finite number above 1, or 'auto', got nan"),
+        (["demo", "--seeds", "0"], "seeds: expected an integer from 1 to 10,000, got 0"),
     ],
 )
 def test_bad_usage_is_refused_in_one_line(refused, arguments, words):
@@ -32,8 +32,7 @@ def test_bad_usage_is_refused_in_one_line(refused, arguments, words):
 )
 def test_a_missing_extra_is_named_in_one_line(work, monkeypatch, refused, command, module, extra):
     monkeypatch.setitem(sys.modules, module, None)
-    demo = ["demo", "--steps", "24"]
-    arguments = demo if command == "demo" else ["audit", write(with_audit(mlflow=True))]
+    arguments = ["demo"] if command == "demo" else ["audit", write(with_audit(mlflow=True))]
     assert f'pip install "path/to/hybrid_predict[{extra}]"' in refused(*arguments)
 
 

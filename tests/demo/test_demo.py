@@ -1,35 +1,34 @@
-"""The demo's model, data and command; audits themselves are tested in tests/audit."""
+"""The demo's file, model and data; audits themselves are tested in tests/audit."""
 
 import json
-import re
+from pathlib import Path
 
 import pytest
 
-from hybrid_predict import cli
+from hybrid_predict import cli, demo
 from hybrid_predict.runs.evidence import ARMS
 
 pytest.importorskip("lightning")
 pytest.importorskip("matplotlib")
 
 
-TINY = ["demo", "--steps", "24", "--no-mlflow"]
-
-
 @pytest.mark.slow
-def test_a_demo_is_an_audit_that_writes_below_its_folder_only(tmp_path, monkeypatch, capsys):
+def test_a_shorter_copy_of_the_demos_file_is_audited(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(TINY) == 0
+    text = (Path(demo.__file__).parent / "audit.yaml").read_text().replace("600", "24")
+    Path("copy.yaml").write_text(text.replace("val_check_interval: 150", "val_check_interval: 6"))
+    assert cli.main(["audit", "copy.yaml", "--no-mlflow"]) == 3
     out, err = capsys.readouterr()
     assert err == ""
-    assert "hybrid-predict-demo/report.html" in out
     assert "no full steps were saved, so there is no saving to prove" in " ".join(out.split())
-    (folder,) = tmp_path.iterdir()
-    names = {path.name for path in folder.iterdir()}
-    assert names == {".lock", "report.html", "results.json", "runs", "runs.jsonl"}
-    results = json.loads((folder / "results.json").read_text())
+    results = json.loads(Path("hybrid-predict-audit/results.json").read_text())
     counts = [(run["arm"], run["full_steps"]) for run in results["runs"]]
     assert counts == list(zip(ARMS, (24, 16, 16, 24), strict=True))
-    assert all(run["rates"] == [0.0] and run["threads"] == 1 for run in results["runs"])
-    digest = results["depends_on"]["text"]["sha256"]
-    assert re.fullmatch("[0-9a-f]{64}", digest)
-    assert digest in (folder / "report.html").read_text(encoding="utf-8")
+    assert all(run["rates"] == [0.0] for run in results["runs"])
+
+
+def test_the_demo_is_planned_as_any_audit(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["demo", "--plan"]) == 0
+    assert "full 600, short 400, corrected 400, hybrid 400 to 600" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())

@@ -63,6 +63,6 @@ class Interrupting(Observer):
     def run_started(self, arm: str, seed: int, steps: int) -> None:
         self.started += 1
 
-    def stepped(self, steps: int, loss: float) -> None:
+    def stepped(self, steps: int) -> None:
         if self.started == 2:
             raise KeyboardInterrupt

@@ -31,16 +31,11 @@ def test_every_line_is_on_the_disk_at_once(tmp_path):
     assert read_log(path) == writer.log
 
 
-def test_rows_are_evenly_spaced_and_never_too_many(tmp_path, monkeypatch):
+def test_rows_are_evenly_spaced(tmp_path, monkeypatch):
     monkeypatch.setattr(log_module, "ROWS", 10)
     writer = begun(tmp_path / NAME, steps=40)
     stepped(writer, *range(1, 41))
     assert [row.ledger.full_steps for row in writer.log.rows] == list(range(4, 41, 4))
-    monkeypatch.setattr(log_module, "PATIENCE", -1.0)  # every row is late
-    stepped(writer, *range(41, 101))
-    kept = [row.ledger.full_steps for row in writer.log.rows]
-    assert len(kept) <= 40 and kept[-1] == 100 and kept == sorted(kept)
-    assert len(read_log(tmp_path / NAME).rows) == 70
 
 
 def test_the_run_that_was_started_last_is_shown(tmp_path):
