@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.clients import CLIENTS, package
+from benchmarks.clients import CLIENTS
 from benchmarks.clients.train import ARMS
 from benchmarks.digests import code_digest
 from benchmarks.plan import Plan, Row, Selection, check_chosen
@@ -94,11 +94,11 @@ def compiled(chosen: Selection, runs: Sequence[Row], whole: bool, before: Any) -
 
 def interpreter(name: str) -> Path:
     """Return the Python of a client's environment, which is made if its requirements are new."""
-    place = ENVIRONMENTS.resolve() / package(name)
+    place = ENVIRONMENTS.resolve() / CLIENTS[name].package
     python = place / "bin" / "python"
     made = place / "requirements.txt"
     present = (f"{x}=={version(x).partition('+')[0]}" for x in ("torch", "lightning"))
-    wanted = "\n".join((*present, *CLIENTS[name].split(), *SHARED))
+    wanted = "\n".join((*present, *CLIENTS[name].requires.split(), *SHARED))
     if not made.exists() or made.read_text("utf-8") != wanted:
         print(f"Environment of {name}: {place}", flush=True)
         venv.create(place, with_pip=True, clear=True)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from benchmarks.clients import client, package
+from benchmarks.clients import CLIENTS, client
 
 ARMS: dict[str, Any] = {
     "full": None,
@@ -38,7 +38,8 @@ def train_seed(
     torch.set_num_threads(1)
     quiet()
     chosen = client(name)
-    length = max(1, round(share * chosen.ABOUT.length))
+    told = CLIENTS[name]
+    length = max(1, round(share * told.length))
     _trained(chosen, "hybrid", seed, max(1, length // 20))
     by_arm = {}
     for arm in arms[:: -1 if seed % 2 else 1]:
@@ -51,7 +52,8 @@ def train_seed(
     for arm, row in by_arm.items():
         row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]
         row["code"] = code_digest("hybrid" if ARMS[arm] is not None else "plain")
-    about = {"package": package(name), **asdict(chosen.ABOUT), "version": version(package(name))}
+    about = {"package": told.package, **asdict(told), "version": version(told.package)}
+    del about["requires"]
     return about, [{**shared, "arm": arm, **by_arm[arm]} for arm in arms]
 
 
