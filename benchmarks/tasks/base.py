@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -13,13 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.schedules import SCHEDULES, Schedule
+from benchmarks.tasks.schedules import SCHEDULES
 from hybrid_predict.errors import ConfigError
 
 _LINEAR = "linear"
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, one row each per example."""
+
+
+def grid(first: float, count: int) -> tuple[float, ...]:
+    """Return learning rates, each twice the one before."""
+    return tuple(first * 2**k for k in range(count))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +35,8 @@ class Recipe:
     of the run.
     """
 
-    learning_rate: float
     rates: tuple[float, ...]
+    learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.01
     gradient_clip: float | None = 1.0
@@ -42,9 +47,9 @@ class Recipe:
         if self.schedule not in SCHEDULES:
             raise ConfigError("schedule", f"one of {', '.join(SCHEDULES)}", self.schedule)
 
-    def factor(self, total: int) -> Schedule:
+    def factor(self, total: int) -> Callable[[int], float]:
         """The learning rate's factor by step, in a run of ``total`` steps."""
-        return SCHEDULES[self.schedule](total, self.warmup_fraction)
+        return partial(SCHEDULES[self.schedule], total=total, share=self.warmup_fraction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,9 +165,22 @@ def drawn(batch: Batch, count: int, seed: int) -> Iterator[Batch]:
         yield batch[0][chosen], batch[1][chosen]
 
 
-def perceptron(*widths: int) -> list[nn.Module]:
-    """Return linear layers of these widths, each followed by ReLU."""
-    return [part for i, o in pairwise(widths) for part in (nn.Linear(i, o), nn.ReLU())]
+def perceptron(
+    *widths: int,
+    activation: type[nn.Module] = nn.ReLU,
+    start: Callable[[Tensor], object] | None = None,
+) -> list[nn.Module]:
+    """Return linear layers of these widths with activations between them.
+
+    ``start`` sets the initial weights of all but the last.
+    """
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths[:-1]):
+        linear = nn.Linear(before, after)
+        if start is not None:
+            start(linear.weight)
+        layers += [linear, activation()]
+    return [*layers, nn.Linear(widths[-2], widths[-1])]
 
 
 @lru_cache(maxsize=4)

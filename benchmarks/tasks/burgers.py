@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task
+from benchmarks.tasks.base import Recipe, Task, grid, perceptron
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -60,12 +59,8 @@ class BurgersTask(Task):
     grid: int = 65
 
     def net(self) -> nn.Module:
-        layers: list[nn.Module] = []
-        for before, after in pairwise((2, *self.widths)):
-            linear = nn.Linear(before, after)
-            nn.init.xavier_normal_(linear.weight)
-            layers += [linear, nn.Tanh()]
-        return nn.Sequential(*layers, nn.Linear(self.widths[-1], 1))
+        start = nn.init.xavier_normal_
+        return nn.Sequential(*perceptron(2, *self.widths, 1, activation=nn.Tanh, start=start))
 
     def batches(self, seed: int) -> Iterator[Batch]:
         generator = torch.Generator().manual_seed(seed)
@@ -95,5 +90,5 @@ PINN = BurgersTask(
     name="pinn",
     title="physics-informed net for Burgers' equation",
     steps=1000,
-    recipe=Recipe(learning_rate=1e-3, rates=(0.008, 0.016, 0.032, 0.064), weight_decay=0.0),
+    recipe=Recipe(rates=grid(0.008, 4), weight_decay=0.0),
 )

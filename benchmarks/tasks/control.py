@@ -9,20 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task
+from benchmarks.tasks.base import Recipe, Task, grid, perceptron
 
 Batch = tuple[dict[str, Any], Tensor]
 """A rollout, filled in when it is first trained on, and the rows of it that are trained on."""
 
 _OBSERVED = 4
-_ACTIONS = 2
 _POLE = 0.1
 _HALF = 0.5
 _TOTAL = 1.0 + _POLE
@@ -70,15 +69,17 @@ class ActorCritic(nn.Module):
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
-        self.policy = self._net(widths, _ACTIONS, 0.01)
+        self.policy = self._net(widths, 2, 0.01)
         self.value = self._net(widths, 1, 1.0)
 
     @staticmethod
     def _net(widths: tuple[int, ...], outputs: int, gain: float) -> nn.Sequential:
-        layers: list[nn.Module] = []
-        for before, after in pairwise((_OBSERVED, *widths)):
-            layers += [_orthogonal(nn.Linear(before, after), 2**0.5), nn.Tanh()]
-        return nn.Sequential(*layers, _orthogonal(nn.Linear(widths[-1], outputs), gain))
+        start = partial(nn.init.orthogonal_, gain=2**0.5)
+        net = nn.Sequential(*perceptron(4, *widths, outputs, activation=nn.Tanh, start=start))
+        nn.init.orthogonal_(net[-1].get_parameter("weight"), gain)
+        for layer in list(net)[::2]:
+            nn.init.zeros_(layer.get_parameter("bias"))
+        return net
 
     def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of both pushes, [N, 2], and values, [N], for states [N, 4]."""
@@ -87,12 +88,6 @@ class ActorCritic(nn.Module):
     def acts(self, states: Tensor, noise: Tensor) -> Tensor:
         """Whether to push right, drawn by uniform numbers of shape [N]."""
         return noise < F.softmax(self.policy(states), dim=1)[:, 1]
-
-
-def _orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
 
 
 def advantages(surprise: Tensor, ended: Tensor, decay: float) -> Tensor:
@@ -225,7 +220,7 @@ PPO = ControlTask(
     steps=2000,
     recipe=Recipe(
         learning_rate=3e-4,
-        rates=(0.0003, 0.0006, 0.0012, 0.0024, 0.0048),
+        rates=grid(0.0003, 5),
         betas=(0.9, 0.999),
         weight_decay=0.0,
         gradient_clip=0.5,

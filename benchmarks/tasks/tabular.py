@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Batch, Recipe, RegressionTask, drawn
+from benchmarks.tasks.base import Batch, Recipe, RegressionTask, drawn, grid
 
 _NOISE = 1.0
 # Mean and standard deviation of Friedman's function over the unit cube.
@@ -95,9 +95,5 @@ TABULAR = TabularTask(
     name="tabular",
     title="residual perceptron on a table",
     steps=1000,
-    recipe=Recipe(
-        learning_rate=1e-3,
-        rates=(0.001, 0.002, 0.004, 0.008, 0.016),
-        betas=(0.9, 0.999),
-    ),
+    recipe=Recipe(rates=grid(0.001, 5), betas=(0.9, 0.999)),
 )
