@@ -48,7 +48,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_every_arm_is_trained_with_its_own_length() -> None:
-    told, rows = run.train_seed("small", 0)
+    made = run.train_seed("small", 0)
+    rows = made["rows"]
+    told = made["about"]
     assert told["length"] == 30 and told["version"]
     by_arm = {row["arm"]: row for row in rows}
     assert list(by_arm) == list(run.ARMS)

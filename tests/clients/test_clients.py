@@ -31,7 +31,7 @@ def test_a_client_trains_as_many_steps_as_without_the_plug_in(
     arms: dict[str, Any] = {"full": None, "hybrid": {}, "off": {"enabled": False}}
     monkeypatch.setattr(run, "ARMS", arms)
     monkeypatch.chdir(tmp_path)  # some packages write logs
-    by_arm = {row["arm"]: row for row in run.train_seed(name, 0, list(arms), SHARE)[1]}
+    by_arm = {row["arm"]: row for row in run.train_seed(name, 0, list(arms), SHARE)["rows"]}
     full, hybrid, off = (by_arm[arm] for arm in arms)
     assert hybrid["full_steps"] + hybrid["predicted_steps"] == full["full_steps"] > 1
     assert off["quality"] == full["quality"], "disabled, the plug-in changes nothing"
