@@ -14,9 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tasks.schedules import SCHEDULES
-from hybrid_predict.errors import ConfigError
-
-_LINEAR = "linear"
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, one row each per example."""
@@ -32,7 +29,7 @@ class Recipe:
     """Recipe for plain training of a task with AdamW.
 
     ``rates`` is the grid for the tuned settings, ascending; the rate rises in ``warmup_fraction``
-    of the run.
+    of the run; ``schedule`` is a name in `SCHEDULES`.
     """
 
     rates: tuple[float, ...]
@@ -41,23 +38,19 @@ class Recipe:
     weight_decay: float = 0.01
     gradient_clip: float | None = 1.0
     warmup_fraction: float = 0.05
-    schedule: str = _LINEAR
-
-    def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise ConfigError("schedule", f"one of {', '.join(SCHEDULES)}", self.schedule)
+    schedule: str = "linear"
 
     def factor(self, total: int) -> Callable[[int], float]:
         """The learning rate's factor by step, in a run of ``total`` steps."""
         return partial(SCHEDULES[self.schedule], total=total, share=self.warmup_fraction)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Task(ABC):
     """A training task; subclasses are final and hold their sizes as fields.
 
     All random numbers come from the seed; the global random state is neither read nor changed.
-    ``steps`` is T, full steps of the plain run that others are compared with.
+    ``steps`` is T, full steps of the plain run that others are compared with, at least 6.
     """
 
     metric: ClassVar[str]
@@ -77,10 +70,6 @@ class Task(ABC):
     steps: int
     recipe: Recipe
 
-    def __post_init__(self) -> None:
-        if self.steps < 6:
-            raise ConfigError("steps", "an integer, at least 6", self.steps)
-
     @property
     def target(self) -> float | None:
         """Value of the metric that ends a run; by default there is none."""
@@ -88,7 +77,10 @@ class Task(ABC):
 
     def model(self, seed: int) -> nn.Module:
         """Return the model, freshly initialised, in training mode."""
-        model = seeded(self.net, seed)
+        with torch.random.fork_rng(devices=[]):
+            # torch.manual_seed would reseed every accelerator as well, which nothing undoes.
+            torch.default_generator.manual_seed(seed)
+            model = self.net()
         vars(model)["kinds"] = self.kinds
         return model
 
@@ -134,7 +126,7 @@ class Task(ABC):
     def to_dict(self) -> dict[str, Any]:
         """Everything the task's results depend on, as plain data."""
         plain = {**asdict(self), "metric": self.metric}
-        if self.recipe.schedule == _LINEAR:
+        if self.recipe.schedule == "linear":
             # Committed runs have a digest of this from before recipes named a schedule.
             del plain["recipe"]["schedule"]
         return plain
@@ -200,11 +192,3 @@ def trained_state(task: Task) -> dict[str, Tensor]:
         task.full_step(model, next(batches), optimizer)
         schedule.step()
     return {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A module built with its own random numbers; the global random state is left alone."""
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would reseed every accelerator as well, which nothing undoes.
-        torch.default_generator.manual_seed(seed)
-        return build()

@@ -21,7 +21,6 @@ from benchmarks.tasks.base import Recipe, Task, grid, perceptron
 Batch = tuple[dict[str, Any], Tensor]
 """A rollout, filled in when it is first trained on, and the rows of it that are trained on."""
 
-_OBSERVED = 4
 _POLE = 0.1
 _HALF = 0.5
 _TOTAL = 1.0 + _POLE
@@ -118,6 +117,16 @@ class ControlTask(Task):
     small: ClassVar = {"epochs": 2}
     kinds: ClassVar = {"policy.4.weight": "head"}
 
+    steps: int = 2000
+    recipe: Recipe = Recipe(
+        learning_rate=3e-4,
+        rates=grid(0.0003, 5),
+        betas=(0.9, 0.999),
+        weight_decay=0.0,
+        gradient_clip=0.5,
+        schedule="constant",
+        warmup_fraction=0.0,
+    )
     widths: tuple[int, ...] = (64, 64)
     carts: int = 8
     horizon: int = 32
@@ -135,18 +144,14 @@ class ControlTask(Task):
     def batches(self, seed: int) -> Iterator[Batch]:
         """Rows of one rollout after the other, each rollout several times in a new order."""
         generator = torch.Generator().manual_seed(seed)
-        carts = {
-            "state": placed(torch.rand(self.carts, _OBSERVED, generator=generator)),
-            "age": torch.zeros(self.carts),
-        }
+        state = placed(torch.rand(self.carts, 4, generator=generator))
+        carts = {"state": state, "age": torch.zeros(self.carts)}
+        shape = (self.horizon, self.carts)
         while True:
-            shape = (self.horizon, self.carts)
-            rollout = {
-                "carts": carts,
-                "noise": torch.rand(shape, generator=generator),
-                "wind": torch.randn(shape, generator=generator),
-                "starts": torch.rand(*shape, _OBSERVED, generator=generator),
-            }
+            noise = torch.rand(shape, generator=generator)
+            wind = torch.randn(shape, generator=generator)
+            starts = placed(torch.rand(*shape, 4, generator=generator))
+            rollout = {"carts": carts, "drawn": (noise, wind, starts)}
             for _ in range(self.epochs):
                 order = torch.randperm(self.horizon * self.carts, generator=generator)
                 for rows in order.split(self.batch_size):
@@ -159,36 +164,31 @@ class ControlTask(Task):
         seen = []
         state = carts["state"]
         age = carts["age"]
-        drawn = (rollout[name] for name in ("noise", "wind", "starts"))
-        for noise, wind, starts in zip(*drawn, strict=True):
+        for noise, wind, starts in zip(*rollout["drawn"], strict=True):
             right = model.acts(state, noise)
             then = pushed(state, right, wind)
             age = age + 1
             fell = fallen(then)
             ended = fell | (age >= LIMIT)
             seen.append((state, right.long(), then, fell.float(), ended.float()))
-            state = torch.where(ended[:, None], placed(starts), then)
+            state = torch.where(ended[:, None], starts, then)
             age = age.masked_fill(ended, 0.0)
         carts.update(state=state, age=age)
         states, actions, thens, fell, ended = (torch.stack(x) for x in zip(*seen, strict=True))
-        chances, values = model(states.flatten(0, 1))
+        actions = actions.flatten()
+        states = states.flatten(0, 1)
+        chances, values = model(states)
         after = model(thens.flatten(0, 1))[1].view_as(fell)
         surprise = 1.0 + self.discount * (1 - fell) * after - values.view_as(fell)
         gains = advantages(surprise, ended, self.discount * self.trace).flatten()
-        actions = actions.flatten()
-        rollout["rows"] = {
-            "states": states.flatten(0, 1),
-            "actions": actions,
-            "chances": chances.gather(1, actions[:, None])[:, 0],
-            "gains": gains,
-            "returns": gains + values,
-        }
+        taken = chances.gather(1, actions[:, None])[:, 0]
+        rollout["rows"] = (states, actions, taken, gains, gains + values)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         rollout, rows = batch
         if "rows" not in rollout:
             self._roll(model, rollout)  # type: ignore[arg-type]
-        states, actions, before, gains, returns = (x[rows] for x in rollout["rows"].values())
+        states, actions, before, gains, returns = (x[rows] for x in rollout["rows"])
         chances, values = model(states)
         ratio = (chances.gather(1, actions[:, None])[:, 0] - before).exp()
         gains = (gains - gains.mean()) / (gains.std() + 1e-8)
@@ -201,7 +201,7 @@ class ControlTask(Task):
         """Negative mean number of steps that poles stand, at most 500, with fixed noise."""
         assert isinstance(model, ActorCritic)
         generator = torch.Generator().manual_seed(0)
-        state = placed(torch.rand(self.judged, _OBSERVED, generator=generator))
+        state = placed(torch.rand(self.judged, 4, generator=generator))
         standing = torch.ones(self.judged, dtype=torch.bool)
         steps = torch.zeros(self.judged)
         for _ in range(LIMIT):
@@ -214,17 +214,4 @@ class ControlTask(Task):
         return -float(steps.mean())
 
 
-PPO = ControlTask(
-    name="ppo",
-    title="proximal policy optimization on a cart with a pole, in the wind",
-    steps=2000,
-    recipe=Recipe(
-        learning_rate=3e-4,
-        rates=grid(0.0003, 5),
-        betas=(0.9, 0.999),
-        weight_decay=0.0,
-        gradient_clip=0.5,
-        schedule="constant",
-        warmup_fraction=0.0,
-    ),
-)
+PPO = ControlTask("ppo", "proximal policy optimization on a cart with a pole, in the wind")

@@ -95,6 +95,9 @@ def _classifier(channels: int) -> tuple[nn.Module, ...]:
 class ConvolutionTask(DigitsTask):
     """Digits with 3x3 convolutions without normalisation; all but the first halve the image."""
 
+    steps: int = 800
+    batch_size: int = 256
+    recipe: Recipe = Recipe(rates=grid(0.008, 4))
     channels: tuple[int, ...] = (16, 32, 32)
 
     def net(self) -> nn.Module:
@@ -109,6 +112,9 @@ class ConvolutionTask(DigitsTask):
 class PerceptronTask(DigitsTask):
     """Digits with a multilayer perceptron."""
 
+    steps: int = 800
+    batch_size: int = 384
+    recipe: Recipe = Recipe(rates=grid(0.002, 4))
     widths: tuple[int, ...] = (256, 256, 256)
 
     def net(self) -> nn.Module:
@@ -144,6 +150,11 @@ class ResidualBlock(nn.Module):
 class ResidualTask(DigitsTask):
     """Digits with a small residual net; ``channels`` are those of the stem and of each block."""
 
+    steps: int = 500
+    batch_size: int = 128
+    recipe: Recipe = Recipe(
+        rates=grid(0.002, 5), betas=(0.9, 0.999), schedule="one-cycle", warmup_fraction=0.3
+    )
     channels: tuple[int, ...] = (16, 16, 32, 64)
 
     def net(self) -> nn.Module:
@@ -183,6 +194,13 @@ class EncoderTask(DigitsTask):
 
     small: ClassVar = {"base_steps": 12}
 
+    steps: int = 1000
+    batch_size: int = 8
+    shift: int = 1
+    noise: float = 0.1
+    recipe: Recipe = Recipe(
+        learning_rate=5e-5, rates=grid(0.0001, 5), betas=(0.9, 0.999), warmup_fraction=0.1
+    )
     layers: int = 3
     heads: int = 4
     width: int = 64
@@ -208,6 +226,10 @@ class EncoderTask(DigitsTask):
 class RotationTask(EncoderTask):
     """Predict rotations by 0, 90, 180 or 270 degrees (Gidaris, 2018), without labels of digits."""
 
+    steps: int = 600
+    batch_size: int = 64
+    recipe: Recipe = Recipe(learning_rate=2e-3, rates=(), betas=(0.9, 0.999))
+
     def net(self) -> nn.Module:
         return self.encoder(_TURNS)
 
@@ -219,48 +241,8 @@ class RotationTask(EncoderTask):
             yield torch.stack(turned), turns
 
 
-CNN = ConvolutionTask(
-    name="cnn",
-    title="convolutional net on digits",
-    steps=800,
-    batch_size=256,
-    recipe=Recipe(rates=grid(0.008, 4)),
-)
-
-MLP = PerceptronTask(
-    name="mlp",
-    title="multilayer perceptron on digits",
-    steps=800,
-    batch_size=384,
-    recipe=Recipe(rates=grid(0.002, 4)),
-)
-
-RESNET = ResidualTask(
-    name="resnet",
-    title="residual net with batch normalisation on digits",
-    steps=500,
-    batch_size=128,
-    recipe=Recipe(
-        rates=grid(0.002, 5), betas=(0.9, 0.999), schedule="one-cycle", warmup_fraction=0.3
-    ),
-)
-
-ROTATIONS = RotationTask(
-    name="rotations",
-    title="encoder that predicts rotations",
-    steps=600,
-    batch_size=64,
-    recipe=Recipe(learning_rate=2e-3, rates=(), betas=(0.9, 0.999)),
-)
-
-ENCODER = EncoderTask(
-    name="encoder",
-    title="pre-trained encoder fine-tuned on digits",
-    steps=1000,
-    batch_size=8,
-    shift=1,
-    noise=0.1,
-    recipe=Recipe(
-        learning_rate=5e-5, rates=grid(0.0001, 5), betas=(0.9, 0.999), warmup_fraction=0.1
-    ),
-)
+CNN = ConvolutionTask("cnn", "convolutional net on digits")
+MLP = PerceptronTask("mlp", "multilayer perceptron on digits")
+RESNET = ResidualTask("resnet", "residual net with batch normalisation on digits")
+ROTATIONS = RotationTask("rotations", "encoder that predicts rotations")
+ENCODER = EncoderTask("encoder", "pre-trained encoder fine-tuned on digits")

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Batch, Recipe, RegressionTask, drawn, grid, perceptron
-from hybrid_predict.errors import MissingExtraError
 
 
 @lru_cache(maxsize=2)
@@ -22,11 +21,7 @@ def load_photograph(name: str) -> Tensor:
     """Return scikit-learn's photograph, colours from 0 to 1, float32 of shape [3, 427, 640]."""
     from sklearn.datasets import load_sample_image  # type: ignore[import-untyped]
 
-    try:
-        pixels = load_sample_image(name)
-    except ImportError as error:
-        raise MissingExtraError("A task on photographs", "cli") from error
-    return torch.tensor(pixels).permute(2, 0, 1).float() / 255
+    return torch.tensor(load_sample_image(name)).permute(2, 0, 1).float() / 255
 
 
 @lru_cache(maxsize=2)
@@ -88,6 +83,8 @@ class PhotographTask(ImageTask):
     Frequencies are normal, with standard deviation ``scale``.
     """
 
+    steps: int = 800
+    recipe: Recipe = Recipe(rates=grid(0.004, 4), weight_decay=0.0)
     height: int = 96
     width: int = 144
     waves: int = 128
@@ -112,6 +109,14 @@ class CoordinateTask(ImageTask):
     Frequencies double, from 1/2 (Mildenhall et al., 2020).
     """
 
+    steps: int = 1000
+    recipe: Recipe = Recipe(
+        learning_rate=1e-2,
+        rates=grid(0.005, 5),
+        betas=(0.9, 0.99),
+        weight_decay=0.0,
+        gradient_clip=None,
+    )
     height: int = 48
     width: int = 72
     octaves: int = 6
@@ -132,25 +137,8 @@ class CoordinateTask(ImageTask):
             yield positions[order], colours[order]
 
 
-INR = PhotographTask(
-    name="inr",
-    title="implicit representation of a photograph",
-    steps=800,
-    recipe=Recipe(rates=grid(0.004, 4), weight_decay=0.0),
-)
-
-COORDINATES = CoordinateTask(
-    name="coordinates",
-    title="coordinate net, full batch",
-    steps=1000,
-    recipe=Recipe(
-        learning_rate=1e-2,
-        rates=grid(0.005, 5),
-        betas=(0.9, 0.99),
-        weight_decay=0.0,
-        gradient_clip=None,
-    ),
-)
+INR = PhotographTask("inr", "implicit representation of a photograph")
+COORDINATES = CoordinateTask("coordinates", "coordinate net, full batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +150,8 @@ class AutoencoderTask(RegressionTask):
 
     metric = "log10 of the validation mean squared error"
 
+    steps: int = 800
+    recipe: Recipe = Recipe(rates=grid(0.004, 4))
     patch: int = 32
     channels: tuple[int, ...] = (16, 32, 32)
     noise: float = 0.05
@@ -200,9 +190,4 @@ class AutoencoderTask(RegressionTask):
         return self._noisy(patches.flatten(0, 2), torch.Generator().manual_seed(0))
 
 
-AUTOENCODER = AutoencoderTask(
-    name="autoencoder",
-    title="denoising autoencoder with batch normalisation",
-    steps=800,
-    recipe=Recipe(rates=grid(0.004, 4)),
-)
+AUTOENCODER = AutoencoderTask("autoencoder", "denoising autoencoder with batch normalisation")

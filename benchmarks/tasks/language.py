@@ -92,6 +92,10 @@ class ByteGRU(nn.Module):
 class RecurrentTask(TextTask):
     """Predict the next byte of source text with a GRU whose state starts at zero."""
 
+    steps: int = 600
+    recipe: Recipe = Recipe(
+        rates=grid(0.002, 5), betas=(0.9, 0.999), schedule="warmup-stable-decay"
+    )
     embedding: int = 64
     width: int = 128
     layers: int = 1
@@ -101,12 +105,7 @@ class RecurrentTask(TextTask):
         return ByteGRU(self.embedding, self.width, self.layers)
 
 
-GRU = RecurrentTask(
-    name="gru",
-    title="recurrent net on source text",
-    steps=600,
-    recipe=Recipe(rates=grid(0.002, 5), betas=(0.9, 0.999), schedule="warmup-stable-decay"),
-)
+GRU = RecurrentTask("gru", "recurrent net on source text")
 
 
 class ByteGPT(nn.Module):
@@ -218,8 +217,8 @@ class PackageGPTTask(ByteGPTTask):
 
 
 GPT_SMALL = ByteGPTTask(
-    name="gpt-0.2m",
-    title="byte GPT, 0.2 M parameters",
+    "gpt-0.2m",
+    "byte GPT, 0.2 M parameters",
     steps=600,
     layers=3,
     heads=2,
@@ -228,8 +227,8 @@ GPT_SMALL = ByteGPTTask(
 )
 
 GPT_30M = PackageGPTTask(
-    name="gpt-30m",
-    title="byte GPT, 30 M parameters, bf16",
+    "gpt-30m",
+    "byte GPT, 30 M parameters, bf16",
     steps=1500,
     layers=9,
     heads=8,
@@ -321,6 +320,8 @@ class LowRankTask(TextTask):
     kinds: ClassVar = {"*.up.weight": "hidden"}
     small: ClassVar = {"base_steps": 12, "validation_batches": 1}
 
+    steps: int = 600
+    recipe: Recipe = Recipe(rates=grid(0.004, 4), weight_decay=0.0)
     rank: int = 8
     alpha: float = 16.0
     base_steps: int = 600
@@ -346,12 +347,9 @@ class LowRankTask(TextTask):
         return reference_text()
 
     def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "base": self.base().to_dict()}
+        plain = {**super().to_dict(), "base": self.base().to_dict()}
+        del plain["context"]  # it is the base's
+        return plain
 
 
-LORA = LowRankTask(
-    name="lora",
-    title="low-rank adapters on a byte GPT",
-    steps=600,
-    recipe=Recipe(rates=grid(0.004, 4), weight_decay=0.0),
-)
+LORA = LowRankTask("lora", "low-rank adapters on a byte GPT")

@@ -72,6 +72,8 @@ class TabularTask(RegressionTask):
 
     metric = "log10 of the held-out mean squared error"
 
+    steps: int = 1000
+    recipe: Recipe = Recipe(rates=grid(0.001, 5), betas=(0.9, 0.999))
     rows: int = 8192
     columns: int = 20
     width: int = 256
@@ -91,9 +93,4 @@ class TabularTask(RegressionTask):
         return load_table(self.rows, self.columns)[1]
 
 
-TABULAR = TabularTask(
-    name="tabular",
-    title="residual perceptron on a table",
-    steps=1000,
-    recipe=Recipe(rates=grid(0.001, 5), betas=(0.9, 0.999)),
-)
+TABULAR = TabularTask("tabular", "residual perceptron on a table")
