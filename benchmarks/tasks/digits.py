@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -171,10 +171,8 @@ class PatchEncoder(nn.Module):
         super().__init__()
         self.patches = nn.Conv2d(1, width, patch, stride=patch)
         self.position_embedding = nn.Parameter(0.02 * torch.randn((8 // patch) ** 2, width))
-        layer = nn.TransformerEncoderLayer(
-            width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True,
-            norm_first=True,
-        )  # fmt: skip
+        options: Any = {"activation": "gelu", "batch_first": True, "norm_first": True}
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, **options)
         self.encoder = nn.TransformerEncoder(
             layer, layers, nn.LayerNorm(width), enable_nested_tensor=False
         )

@@ -159,8 +159,7 @@ class AutoencoderTask(RegressionTask):
 
     def net(self) -> nn.Module:
         layers: list[nn.Module] = []
-        widths = (1, *self.channels)
-        wider = [(nn.Conv2d, *pair) for pair in pairwise(widths)]
+        wider = [(nn.Conv2d, *pair) for pair in pairwise((1, *self.channels))]
         narrower = [(nn.ConvTranspose2d, *pair) for pair in pairwise(reversed(self.channels))]
         for kind, before, after in (*wider, *narrower):
             convolution = kind(before, after, 4, stride=2, padding=1, bias=False)

@@ -115,9 +115,14 @@ class ByteGPT(nn.Module):
     """
 
     def __init__(
-        self, layers: int, heads: int, width: int, context: int, vocab: int = 256, *,
+        self,
+        layers: int,
+        heads: int,
+        width: int,
+        context: int,
+        vocab: int = 256,
         lean: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(vocab, width)
         self.position_embedding = nn.Embedding(context, width)
@@ -195,9 +200,14 @@ class PackageGPTTask(ByteGPTTask):
 
     needs_cuda = True
     small: ClassVar = {
-        "layers": 2, "heads": 2, "width": 32, "context": 32, "batch_size": 4,
-        "validation_batches": 1, "max_bytes": 1_000_000,
-    }  # fmt: skip
+        "layers": 2,
+        "heads": 2,
+        "width": 32,
+        "context": 32,
+        "batch_size": 4,
+        "validation_batches": 1,
+        "max_bytes": 1_000_000,
+    }
 
     max_bytes: int = 100_000_000
 

@@ -13,21 +13,13 @@ from torch import Tensor, nn
 
 from benchmarks.tasks.base import Batch, Recipe, RegressionTask, drawn, grid
 
-_NOISE = 1.0
-# Mean and standard deviation of Friedman's function over the unit cube.
-_MEAN = 14.4
-_SPREAD = 4.9
-
 
 def friedman(rows: Tensor) -> Tensor:
-    r"""Friedman's first function, of five columns.
+    r"""Friedman's first function, of five columns (1991).
 
     .. math:: 10 \sin(\pi x_1 x_2) + 20 (x_3 - 1/2)^2 + 10 x_4 + 5 x_5
 
     for values from 0 to 1 of shape [N, at least 5].
-
-    References:
-        Friedman, Multivariate Adaptive Regression Splines (1991).
     """
     first, second, third, fourth, fifth = rows.unbind(1)[:5]
     waves = 10 * (math.pi * first * second).sin()
@@ -46,9 +38,10 @@ def load_table(rows: int, columns: int) -> tuple[Batch, Batch]:
     def draw(noise: float) -> Batch:
         values = torch.rand(rows, columns, generator=generator)
         target = friedman(values) + noise * torch.randn(rows, generator=generator)
-        return (values - 0.5) * math.sqrt(12), ((target - _MEAN) / _SPREAD)[:, None]
+        # Mean and standard deviation of Friedman's function over the unit cube.
+        return (values - 0.5) * math.sqrt(12), ((target - 14.4) / 4.9)[:, None]
 
-    return draw(_NOISE), draw(0.0)
+    return draw(noise=1.0), draw(noise=0.0)
 
 
 class ResidualLayer(nn.Module):
