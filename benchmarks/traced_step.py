@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hybrid_predict
-from benchmarks.tasks.byte_gpt import ByteGPT
+from benchmarks.tasks.language import ByteGPT
 from hybrid_predict import HybridConfig, HybridEngine
 
 PACKAGE = hybrid_predict.__name__

@@ -3,10 +3,14 @@
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
+from asteroid.engine import System
+from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr
+from asteroid.models import ConvTasNet
 
-from benchmarks.clients import QUIET, About, Callbacks
-from benchmarks.clients.speechbrain import SPEAKERS, voices
+from benchmarks.clients import QUIET, Callbacks
+from benchmarks.clients.voices import SPEAKERS, voices
 
 MIXTURES = 240
 
@@ -24,11 +28,6 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    import pytorch_lightning as pl
-    from asteroid.engine import System
-    from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr
-    from asteroid.models import ConvTasNet
-
     model = ConvTasNet(2, n_repeats=2, n_blocks=3, n_filters=128, bn_chan=64, hid_chan=128,
                        skip_chan=64)  # fmt: skip
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -44,10 +43,3 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 
 def quality(trained: Any, data: Any) -> float:
     return float(trained.callback_metrics["val_loss"])
-
-
-ABOUT = About(
-    trains=f"`ConvTasNet` with 6 blocks of width 64, {MIXTURES} sums of two artificial voices",
-    metric="validation loss (negated scale-invariant ratio of signal and distortion, dB)",
-    length=4,
-)

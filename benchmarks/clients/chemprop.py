@@ -3,18 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+import chemprop.data as cp
 import numpy as np
+from chemprop import models, nn
+from rdkit import Chem, RDConfig
+from rdkit.Chem.Crippen import MolLogP
 
-from benchmarks.clients import About, Callbacks, fitted, validated
+from benchmarks.clients import Callbacks, fitted, validated
 
 MOLECULES = 250
 
 
 def data(seed: int) -> Any:
-    import chemprop.data as cp
-    from rdkit import Chem, RDConfig
-    from rdkit.Chem.Crippen import MolLogP
-
     lines = (Path(RDConfig.RDDataDir) / "NCI" / "first_5K.smi").read_text().splitlines()
     texts = [line.split()[0] for line in lines[: 2 * MOLECULES]]
     known = [(t, m) for t in texts if (m := Chem.MolFromSmiles(t)) and m.GetNumBonds() > 1]
@@ -29,16 +29,8 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from chemprop import models, nn
-
     model = models.MPNN(nn.BondMessagePassing(), nn.MeanAggregation(), nn.RegressionFFN())
     return fitted(model, data, length, callbacks)
 
 
 quality = validated("val_loss", 1)
-
-ABOUT = About(
-    trains=f"`MPNN`, logP by Crippen of {MOLECULES} molecules of the NCI set",
-    metric="validation loss (squared error of the scaled target)",
-    length=50,
-)

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import deepinv as dinv
 import torch
+from sklearn.datasets import load_sample_images  # type: ignore[import-untyped]
 from torch.utils.data import DataLoader
 
-from benchmarks.clients import About, Callbacks, engine_for
+from benchmarks.clients import Callbacks
 from benchmarks.clients.kept import Steps
 
 SIDE = 48
@@ -14,8 +16,6 @@ CROPS = 320
 
 
 def data(seed: int) -> Any:
-    from sklearn.datasets import load_sample_images  # type: ignore[import-untyped]
-
     torch.manual_seed(seed)
     photographs = [torch.from_numpy(image).permute(2, 0, 1) / 255
                    for image in load_sample_images().images]  # fmt: skip
@@ -31,8 +31,6 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    import deepinv as dinv
-
     class Hybrid(dinv.Trainer):
         def step(self, *args: Any, train: bool = True, **options: Any) -> Any:
             if not train:
@@ -47,28 +45,17 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 
     model = dinv.models.UNet(3, 3, channels_per_scale=[16, 32, 64])
     adam = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-8)
-    kind = Hybrid if callbacks else dinv.Trainer
-    trainer = kind(
+    trainer = Hybrid(
         model=model, optimizer=adam, epochs=length,
         physics=dinv.physics.Denoising(dinv.physics.GaussianNoise(0.2)),
         scheduler=torch.optim.lr_scheduler.StepLR(adam, max(1, length * 4 // 5)),
         train_dataloader=data[0], eval_dataloader=data[1], online_measurements=True,
         device="cpu", save_path=None, verbose=False, show_progress_bar=False,
     )  # fmt: skip
-    for callback in callbacks:
-        engine = engine_for(callback, model, adam, length * len(data[0]))
-        trainer.steps = Steps(engine)
+    trainer.steps = Steps(callbacks, model, adam, length * len(data[0]))
     trainer.train()
     return trainer
 
 
 def quality(trained: Any, data: Any) -> float:
     return float(trained.test(data[1])["PSNR"])
-
-
-ABOUT = About(
-    trains=f"`UNet` on crops of {SIDE} pixels of scikit-learn's two photographs, noise of 0.2",
-    metric="peak signal-to-noise ratio of held-out crops",
-    lower=False,
-    length=10,
-)

@@ -2,17 +2,17 @@
 
 from typing import Any
 
+import deepxde as dde
 import numpy as np
 import torch
 
-from benchmarks.clients import About, Callbacks, engine_for
+from benchmarks.clients import Callbacks
+from benchmarks.clients.kept import engine_for
 
 WAVE = 2 * np.pi
 
 
 def data(seed: int) -> Any:
-    import deepxde as dde
-
     def residual(x: Any, y: Any) -> Any:
         waves = torch.sin(WAVE * x[:, :1]) * torch.sin(WAVE * x[:, 1:])
         laplacian = sum(dde.grad.hessian(y, x, i=i, j=i) for i in (0, 1))
@@ -25,8 +25,6 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    import deepxde as dde
-
     net = dde.nn.FNN([2, *[150] * 3, 1], "sin", "Glorot uniform")
     model = dde.Model(data, net)
     model.compile("adam", lr=1e-3, loss_weights=[1, 100])
@@ -57,11 +55,3 @@ def quality(trained: Any, data: Any) -> float:
 def solution(x: Any) -> Any:
     """Return the exact solution at points (n, 2)."""
     return np.sin(WAVE * x[:, :1]) * np.sin(WAVE * x[:, 1:])
-
-
-ABOUT = About(
-    trains="`FNN`, 3 layers of 150 units, Helmholtz equation on a square, 480 points per step",
-    metric="relative error of the solution at 3,600 points",
-    length=1000,
-    unit="steps",
-)

@@ -6,8 +6,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from fastai.callback.core import Callback, CancelBatchException
+from fastai.vision.all import ImageDataLoaders, Learner, OptimWrapper, Resize, xresnet18
+from PIL import Image
+from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-from benchmarks.clients import About, Callbacks, engine_for
+from benchmarks.clients import Callbacks
 from benchmarks.clients.kept import Steps
 
 SIDE = 32
@@ -16,10 +20,6 @@ WIDEN = 0.25
 
 
 def data(seed: int) -> Any:
-    from fastai.vision.all import ImageDataLoaders, Resize
-    from PIL import Image
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
-
     folder = TemporaryDirectory()
     digits = load_digits()
     for k, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
@@ -33,8 +33,6 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from fastai.vision.all import Learner, OptimWrapper, xresnet18
-
     adamw = partial(OptimWrapper, opt=torch.optim.AdamW)
     learner = Learner(data[0], xresnet18(n_out=10, widen=WIDEN), opt_func=adamw)
     added = [hybrid(callback) for callback in callbacks]
@@ -50,13 +48,12 @@ def quality(trained: Any, data: Any) -> float:
 
 def hybrid(settings: Any) -> Any:
     """Return a callback of fastai that trains with the settings of a HybridPredict."""
-    from fastai.callback.core import Callback, CancelBatchException
 
     class Hybrid(Callback):
         def before_fit(self) -> None:
             steps = self.learn.n_epoch * len(self.learn.dls.train)
-            self.engine = engine_for(settings, self.learn.model, self.learn.opt.opt, steps)
-            self.full = Steps(self.engine)
+            self.full = Steps([settings], self.learn.model, self.learn.opt.opt, steps)
+            self.engine = self.full.engine
 
         def before_batch(self) -> None:
             if self.learn.training and not self.full.begin():
@@ -72,13 +69,3 @@ def hybrid(settings: Any) -> Any:
             self.engine.detach()
 
     return Hybrid()
-
-
-ABOUT = About(
-    trains=(
-        f"`Learner` with `xresnet18(widen={WIDEN})`, scikit-learn's digits at {SIDE} pixels, "
-        "`AdamW` in an `OptimWrapper`"
-    ),
-    metric="validation loss (cross entropy)",
-    length=10,
-)

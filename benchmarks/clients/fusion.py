@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from benchmarks.clients import About, Callbacks, fitted, validated
+from pytorch_forecasting import TemporalFusionTransformer, TimeSeriesDataSet
+from pytorch_forecasting.data.examples import generate_ar_data
+
+from benchmarks.clients import Callbacks, fitted, validated
 
 HISTORY = 24
 HORIZON = 6
 
 
 def data(seed: int) -> Any:
-    from pytorch_forecasting import TimeSeriesDataSet
-    from pytorch_forecasting.data.examples import generate_ar_data
-
     table = generate_ar_data(n_series=10, timesteps=150, seasonality=10.0, seed=seed)
     table["series"] = table["series"].astype(str)
     table["time_idx"] = table["time_idx"].astype(int)
@@ -32,18 +32,8 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from pytorch_forecasting import TemporalFusionTransformer
-
     model = TemporalFusionTransformer.from_dataset(data[0])
     return fitted(model, data[1:], length, callbacks, gradient_clip_val=0.1)
 
 
 quality = validated("val_loss", 2)
-
-ABOUT = About(
-    trains=(
-        "`TemporalFusionTransformer`, `generate_ar_data` with 10 series of 150 steps, clipped at .1"
-    ),
-    metric="validation loss (quantiles)",
-    length=20,
-)

@@ -3,9 +3,15 @@
 from typing import Any
 
 import torch
+from lightning.fabric import seed_everything
 from torch import nn
+from torch_geometric.data.lightning import LightningDataset
+from torch_geometric.datasets import ExplainerDataset
+from torch_geometric.datasets.graph_generator import BAGraph
+from torch_geometric.datasets.motif_generator import CycleMotif, HouseMotif
+from torch_geometric.nn import GIN, MLP, global_add_pool
 
-from benchmarks.clients import About, Callbacks, fitted, learner, validated
+from benchmarks.clients import Callbacks, fitted, learner, validated
 
 GRAPHS = 2000
 TRAINED = 1600
@@ -13,12 +19,6 @@ FEATURES = 10
 
 
 def data(seed: int) -> Any:
-    from lightning.fabric import seed_everything
-    from torch_geometric.data.lightning import LightningDataset
-    from torch_geometric.datasets import ExplainerDataset
-    from torch_geometric.datasets.graph_generator import BAGraph
-    from torch_geometric.datasets.motif_generator import CycleMotif, HouseMotif
-
     seed_everything(seed, verbose=False)
     graphs: list[Any] = []
     for label, motif in enumerate((HouseMotif(), CycleMotif(5))):
@@ -32,8 +32,6 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from torch_geometric.nn import GIN, MLP, global_add_pool
-
     gnn = GIN(FEATURES, 64, 3, dropout=0.5, jk="cat")
     net = nn.ModuleDict(
         {"gnn": gnn, "classifier": MLP([64, 64, 2], norm="batch_norm", dropout=0.5)}
@@ -52,9 +50,3 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 
 
 quality = validated("judged")
-
-ABOUT = About(
-    trains=f"`GIN`, {TRAINED} random graphs that contain a house or a cycle of five nodes",
-    metric="cross entropy on 400 further graphs",
-    length=40,
-)

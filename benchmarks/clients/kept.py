@@ -1,4 +1,4 @@
-"""The batches of a package's own loop, of which predicted steps drop some."""
+"""The engine in a package's own loop, which drops a batch for each predicted step."""
 
 from __future__ import annotations
 
@@ -7,19 +7,35 @@ from typing import Any, final
 
 from torch import Tensor
 
-from hybrid_predict import HybridEngine
+from benchmarks.clients import Callbacks
+from hybrid_predict import HybridEngine, HybridPredict
+
+
+def engine_for(callback: HybridPredict, model: Any, optimizer: Any, steps: int) -> HybridEngine:
+    """Return an engine for a package's own loop; the callback has its settings and its ledger."""
+    callback.engine = HybridEngine(model, optimizer, callback.config.with_length(steps))
+    return callback.engine
 
 
 @final
 class Steps:
-    """The full steps of an engine in a loop that drops a batch for each predicted step."""
+    """The full steps of a loop; without a callback every batch is one of plain training.
 
-    def __init__(self, engine: HybridEngine) -> None:
-        self.engine = engine
+    As an iterable it has the batches of ``over`` that are kept, with a full step around each. The
+    loop must have updated before it asks for the next one, and should pass each loss to ``see``.
+    """
+
+    def __init__(self, callbacks: Callbacks, model: Any, optimizer: Any, count: int) -> None:
+        engines = [engine_for(callback, model, optimizer, count) for callback in callbacks]
+        self.engine: Any = engines[0] if engines else None
         self._drop = 0
+        self._batches: Collection[Any] = ()
+        self._loss: Tensor | None = None
 
     def begin(self) -> bool:
         """Begin a full step with the next batch; return False if the batch is to be dropped."""
+        if self.engine is None:
+            return True
         if self._drop or self.engine.done:
             self._drop -= 1
             return False
@@ -28,32 +44,19 @@ class Steps:
 
     def end(self, loss: Tensor | None) -> None:
         """End the full step, after the update."""
-        self._drop += self.engine.after_step(loss).ticks - 1
+        if self.engine is not None:
+            self._drop += self.engine.after_step(loss).ticks - 1
 
-
-@final
-class KeptBatches:
-    """Batches of an epoch without those of predicted steps; a full step surrounds each.
-
-    ``over`` changes the batches from epoch to epoch. The loop must have updated before it asks for
-    the next batch, and should pass each loss to ``see``.
-    """
-
-    def __init__(self, engine: HybridEngine) -> None:
-        self.engine = engine
-        self._steps = Steps(engine)
-        self._batches: Collection[Any] = ()
-        self._loss: Tensor | None = None
-
-    def over(self, batches: Collection[Any]) -> KeptBatches:
+    def over(self, batches: Collection[Any]) -> Steps:
         """Return these batches, of the next epoch."""
         self._batches = batches
         return self
 
     def see(self, loss: Tensor) -> Tensor:
         """Pass a loss to the engine, and return it."""
-        self.engine.observe_loss(loss)
-        self._loss = loss.detach()
+        if self.engine is not None:
+            self.engine.observe_loss(loss)
+            self._loss = loss.detach()
         return loss
 
     def __len__(self) -> int:
@@ -61,6 +64,6 @@ class KeptBatches:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._batches:
-            if self._steps.begin():
+            if self.begin():
                 yield batch
-                self._steps.end(self._loss)
+                self.end(self._loss)

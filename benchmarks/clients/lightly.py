@@ -3,8 +3,15 @@
 from typing import Any
 
 import torch
+from lightly.loss import NTXentLoss
+from lightly.models import ResNetGenerator
+from lightly.models.modules import SimCLRProjectionHead
+from lightly.transforms import SimCLRTransform
+from lightly.utils.benchmarking import knn_predict
+from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+from torchvision.transforms.functional import to_pil_image
 
-from benchmarks.clients import About, Callbacks, fitted, learner
+from benchmarks.clients import Callbacks, fitted, learner
 
 SIDE = 16
 BATCH = 64
@@ -12,8 +19,6 @@ WIDTH = 0.25
 
 
 def data(seed: int) -> Any:
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
-
     digits = load_digits()
     generator = torch.Generator().manual_seed(seed)
     images = torch.from_numpy(digits.images).float()[:, None].expand(-1, 3, -1, -1) / 16
@@ -23,12 +28,6 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from lightly.loss import NTXentLoss
-    from lightly.models import ResNetGenerator
-    from lightly.models.modules import SimCLRProjectionHead
-    from lightly.transforms import SimCLRTransform
-    from torchvision.transforms.functional import to_pil_image
-
     layers = list(ResNetGenerator("resnet-9", WIDTH).children())[:-1]
     backbone = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
     net = torch.nn.Sequential(backbone, SimCLRProjectionHead(128, 128, 128))
@@ -50,20 +49,7 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 
 @torch.no_grad()
 def quality(trained: Any, data: Any) -> float:
-    from lightly.utils.benchmarking import knn_predict
-
     images, labels, cut = data
     found = torch.nn.functional.normalize(trained((images - 0.45) / 0.23))
     ranked = knn_predict(found[cut:], found[:cut].T, labels[:cut], num_classes=10, knn_k=20)
     return float((ranked[:, 0] == labels[cut:]).float().mean())
-
-
-ABOUT = About(
-    trains=(
-        f"SimCLR, `ResNetGenerator('resnet-9', width={WIDTH})`, scikit-learn's digits at {SIDE} "
-        f"pixels, batches of {BATCH} images"
-    ),
-    metric="accuracy of held-out images by their nearest neighbours",
-    lower=False,
-    length=10,
-)

@@ -2,16 +2,18 @@
 
 from typing import Any
 
+import monai.transforms as mt
 import torch
+from monai.data import DataLoader, Dataset, create_test_image_2d
+from monai.losses import DiceLoss
+from monai.metrics import compute_dice
+from monai.networks.nets import UNet
+from monai.utils import set_determinism
 
-from benchmarks.clients import About, Callbacks, fitted, learner, validated
+from benchmarks.clients import Callbacks, fitted, learner, validated
 
 
 def data(seed: int) -> Any:
-    import monai.transforms as mt
-    from monai.data import DataLoader, Dataset, create_test_image_2d
-    from monai.utils import set_determinism
-
     set_determinism(seed)
     made = [create_test_image_2d(128, 128, num_seg_classes=1, channel_dim=0) for _ in range(60)]
     images = [{"image": image, "label": label} for image, label in made]
@@ -24,10 +26,6 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from monai.losses import DiceLoss
-    from monai.metrics import compute_dice
-    from monai.networks.nets import UNet
-
     net = UNet(2, 1, 1, (16, 32, 64, 128, 256), (2, 2, 2, 2), num_res_units=2)
     dice = DiceLoss(sigmoid=True)
 
@@ -42,10 +40,3 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 
 
 quality = validated("judged", 1)
-
-ABOUT = About(
-    trains="`UNet` with `DiceLoss`, 40 images of `create_test_image_2d`, crops of 96 pixels",
-    metric="Dice score of held-out images",
-    lower=False,
-    length=10,
-)

@@ -3,9 +3,15 @@
 from tempfile import mkdtemp
 from typing import Any
 
+import ase.io
 import numpy as np
+from ase.build import bulk
+from ase.calculators.emt import EMT
+from nequip.data.datamodule import ASEDataModule
+from nequip.train import EMALightningModule
+from nequip.utils.global_state import set_global_state
 
-from benchmarks.clients import About, Callbacks, fitted
+from benchmarks.clients import Callbacks, fitted
 
 CUTOFF = 4.0
 TRAINED = 100
@@ -13,11 +19,6 @@ VALIDATED = 50
 
 
 def data(seed: int) -> Any:
-    import ase.io
-    from ase.build import bulk
-    from ase.calculators.emt import EMT
-    from nequip.data.datamodule import ASEDataModule
-
     rng = np.random.default_rng(seed)
     crystals = []
     path = f"{mkdtemp()}/copper.xyz"
@@ -46,9 +47,6 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from nequip.train import EMALightningModule
-    from nequip.utils.global_state import set_global_state
-
     set_global_state()
     data.prepare_data()
     data.setup("fit")
@@ -82,10 +80,3 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 def quality(trained: Any, data: Any) -> float:
     scores = trained.validate(trained.model, datamodule=data, verbose=False)[0]
     return float(scores["val0_epoch/forces_mae"])
-
-
-ABOUT = About(
-    trains=f"`NequIPGNNModel`, {TRAINED} rattled crystals of copper, with the potential of ASE",
-    metric="validation mean absolute error of forces, eV/Å",
-    length=15,
-)

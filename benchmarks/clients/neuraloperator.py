@@ -4,11 +4,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from neuralop import H1Loss, LpLoss, Trainer
+from neuralop.models import FNO
+from neuralop.training import AdamW
 from scipy.fft import idctn  # type: ignore[import-untyped,unused-ignore]
 from torch.utils.data import DataLoader
 
-from benchmarks.clients import About, Callbacks, engine_for
-from benchmarks.clients.kept import KeptBatches
+from benchmarks.clients import Callbacks
+from benchmarks.clients.kept import Steps
 
 SIDE = 16
 TRAINED = 1000
@@ -30,28 +33,19 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from neuralop import H1Loss, LpLoss, Trainer
-    from neuralop.models import FNO
-    from neuralop.training import AdamW
-
     model = FNO((8, 8), 1, 1, hidden_channels=24, projection_channel_ratio=2)
     optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * length)
-    loader = data[0]
-    for each in callbacks:
-        engine = engine_for(each, model, optimizer, length * len(loader))
-        loader = KeptBatches(engine).over(loader)
+    steps = Steps(callbacks, model, optimizer, length * len(data[0]))
     trainer = Trainer(model=model, n_epochs=length)
     trainer.train(
-        loader, {SIDE: data[1]}, optimizer, schedule, training_loss=H1Loss(d=2),
+        steps.over(data[0]), {SIDE: data[1]}, optimizer, schedule, training_loss=H1Loss(d=2),
         eval_losses={"l2": LpLoss(d=2)},
     )  # fmt: skip
     return trainer
 
 
 def quality(trained: Any, data: Any) -> float:
-    from neuralop import LpLoss
-
     return float(trained.evaluate({"l2": LpLoss(d=2)}, data[1])["_l2"])
 
 
@@ -77,10 +71,3 @@ def pressure(medium: Any) -> Any:
             matrix[rows, beside] -= flow
             matrix[rows, rows] += flow
     return np.linalg.solve(matrix[:-1, :-1], np.ones(SIDE**2)).reshape(SIDE, SIDE)
-
-
-ABOUT = About(
-    trains=f"`FNO`, Darcy flow through {TRAINED} generated media of {SIDE} x {SIDE} cells",
-    metric="relative error (L2) on generated media",
-    length=EPOCHS,
-)

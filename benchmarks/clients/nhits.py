@@ -2,24 +2,22 @@
 
 from typing import Any
 
+import neuralforecast
 import torch
+from neuralforecast.models import NHITS
+from neuralforecast.utils import AirPassengersPanel
 
-from benchmarks.clients import QUIET, About, Callbacks
+from benchmarks.clients import QUIET, Callbacks
 
 HORIZON = 12
 TESTED = 24
 
 
 def data(seed: int) -> Any:
-    from neuralforecast.utils import AirPassengersPanel
-
     return AirPassengersPanel[["unique_id", "ds", "y"]]
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    import neuralforecast
-    from neuralforecast.models import NHITS
-
     model = NHITS(
         h=HORIZON, input_size=2 * HORIZON, max_steps=length, scaler_type="robust",
         windows_batch_size=128, random_seed=torch.initial_seed() % 2**31,
@@ -31,13 +29,3 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 
 def quality(trained: Any, data: Any) -> float:
     return float((trained["y"] - trained["NHITS"]).abs().mean())
-
-
-ABOUT = About(
-    trains=(
-        "`NHITS`, the package's panel of airline passengers, robust scaler, 128 windows per batch"
-    ),
-    metric="mean absolute error of rolling forecasts over the last two years",
-    length=300,
-    unit="steps",
-)

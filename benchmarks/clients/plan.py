@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.clients import CLIENTS, package
+from benchmarks.clients import CLIENTS
 from benchmarks.clients.train import ARMS
 from benchmarks.digests import code_digest
 from benchmarks.plan import Plan, Row, Selection, check_chosen
@@ -53,16 +53,10 @@ class ClientsPlan(Plan[Key]):
         python = interpreter(name)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "seed.json"
-            code = (
-                "from pathlib import Path; from benchmarks.clients.train import train_seed; "
-                "from hybrid_predict.runs.runtime import write_json; "
-                f"write_json(train_seed({name!r}, {seed}), Path({str(path)!r}))"
-            )
+            command = [str(python), "-m", "benchmarks.clients.train", name, str(seed), str(path)]
             variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-            subprocess.run([python, "-c", code], check=True, cwd=folder, env=variables)
-            about, rows = json.loads(path.read_text("utf-8"))
-        told = {"about": about, "environment": environment()}
-        return {"client": name, "seed": seed, **told, "rows": rows}
+            subprocess.run(command, check=True, cwd=folder, env=variables)
+            return {**json.loads(path.read_text("utf-8")), "environment": environment()}
 
     def holds(self, row: Row) -> bool:
         """Return whether the arms with the plug-in come from its present code."""
@@ -75,12 +69,13 @@ class ClientsPlan(Plan[Key]):
 
 def seeds(results: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the runs of a results file, as a plan has them."""
-    found: dict[Key, list[Row]] = {}
+    found: dict[Key, Row] = {}
     for row in results["rows"]:
-        found.setdefault((row["client"], row["seed"]), []).append(row)
-    for (name, seed), rows in found.items():
+        name, seed = key = (row["client"], row["seed"])
         told = {"about": results["clients"][name], "environment": results["environment"]}
-        yield {"client": name, "seed": seed, **told, "rows": rows}
+        found.setdefault(key, {"client": name, "seed": seed, **told, "rows": []})
+        found[key]["rows"].append(row)
+    yield from found.values()
 
 
 def compiled(chosen: Selection, runs: Sequence[Row], whole: bool, before: Any) -> dict[str, Any]:
@@ -94,31 +89,27 @@ def compiled(chosen: Selection, runs: Sequence[Row], whole: bool, before: Any) -
 
 def interpreter(name: str) -> Path:
     """Return the Python of a client's environment, which is made if its requirements are new."""
-    place = ENVIRONMENTS.resolve() / package(name)
+    place = ENVIRONMENTS.resolve() / CLIENTS[name].package
     python = place / "bin" / "python"
     made = place / "requirements.txt"
     present = (f"{x}=={version(x).partition('+')[0]}" for x in ("torch", "lightning"))
-    wanted = "\n".join((*present, *CLIENTS[name].split(), *SHARED))
-    if not made.exists() or made.read_text("utf-8") != wanted:
-        print(f"Environment of {name}: {place}", flush=True)
-        venv.create(place, with_pip=True, clear=True)
-        limits = place / "builds.txt"
-        limits.write_text(OLD_BUILDS, "utf-8")
-        install = [str(python), "-m", "pip", "install", "--quiet"]
-        subprocess.run([*install, "pip>=25.3"], check=True)
-        constraint = ["--build-constraint", str(limits)]
-        subprocess.run([*install, *constraint, *wanted.split("\n")], check=True)
-        drop_unloadable(place)
-        made.write_text(wanted, "utf-8")
+    wanted = "\n".join((*present, *CLIENTS[name].requires.split(), *SHARED))
+    if made.exists() and made.read_text("utf-8") == wanted:
+        return python
+    print(f"Environment of {name}: {place}", flush=True)
+    venv.create(place, with_pip=True, clear=True)
+    limits = place / "builds.txt"
+    limits.write_text(OLD_BUILDS, "utf-8")
+    pip = (python, "-m", "pip", "install", "--quiet")
+    subprocess.run([*pip, "pip>=25.3"], check=True)
+    subprocess.run([*pip, "--build-constraint", limits, *wanted.split("\n")], check=True)
+    drop_unloadable(place)
+    made.write_text(wanted, "utf-8")
     return python
 
 
 def drop_unloadable(place: Path) -> None:
-    """Make torchvision and torchaudio importable beside a torch that is built for CPUs.
-
-    The wheels on PyPI contain parts that are compiled for CUDA, and importing these parts fails. No
-    client uses them.
-    """
+    """Remove what PyPI's torchvision and torchaudio need CUDA for; no client uses it."""
     for packages in place.glob("lib/python*/site-packages"):
         if (packages / "torch" / "lib" / "libc10_cuda.so").exists():
             continue

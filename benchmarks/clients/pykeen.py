@@ -2,26 +2,25 @@
 
 from typing import Any
 
+from pykeen.datasets import Kinships
+from pykeen.pipeline import pipeline
+from pykeen.training import LCWATrainingLoop
 from torch import Tensor
 
-from benchmarks.clients import About, Callbacks, engine_for
-from benchmarks.clients.kept import KeptBatches
+from benchmarks.clients import Callbacks
+from benchmarks.clients.kept import Steps
 
 
 def data(seed: int) -> Any:
-    from pykeen.datasets import Kinships
-
     return Kinships(create_inverse_triples=True), seed
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from pykeen.pipeline import pipeline
-
     graph, seed = data
     return pipeline(
         dataset=graph,
         model="ConvE",
-        training_loop=loop(callbacks[0], length) if callbacks else "lcwa",
+        training_loop=loop(callbacks, length),
         training_kwargs={"num_epochs": length, "batch_size": 256, "use_tqdm": False},
         evaluation_kwargs={"use_tqdm": False},
         evaluation_fallback=False,
@@ -35,18 +34,17 @@ def quality(trained: Any, data: Any) -> float:
     return float(trained.metric_results.get_metric("mean_reciprocal_rank"))
 
 
-def loop(callback: Any, epochs: int) -> Any:
-    """Return a class of training loop that trains with the settings of a HybridPredict."""
-    from pykeen.training import LCWATrainingLoop
+def loop(callbacks: Callbacks, epochs: int) -> Any:
+    """Return a class of training loop that drops the batches of predicted steps."""
 
     class Hybrid(LCWATrainingLoop):
-        kept: KeptBatches | None = None
+        kept: Steps | None = None
 
         def _train_epoch(self, batches: Any, **options: Any) -> float:
             if not options["only_size_probing"]:  # which comes first, with another optimizer
                 if self.kept is None:
                     steps = epochs * len(batches)
-                    self.kept = KeptBatches(engine_for(callback, self.model, self.optimizer, steps))
+                    self.kept = Steps(callbacks, self.model, self.optimizer, steps)
                 batches = self.kept.over(batches)
             return float(super()._train_epoch(batches=batches, **options))
 
@@ -55,11 +53,3 @@ def loop(callback: Any, epochs: int) -> Any:
             return loss if self.kept is None else self.kept.see(loss)
 
     return Hybrid
-
-
-ABOUT = About(
-    trains="`ConvE` with inverse relations on `Kinships`, Adam",
-    metric="mean reciprocal rank of the validation facts",
-    lower=False,
-    length=20,
-)

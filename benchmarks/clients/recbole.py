@@ -3,14 +3,16 @@
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.clients import About, Callbacks, engine_for
-from benchmarks.clients.kept import KeptBatches
+from recbole.config import Config
+from recbole.data import create_dataset, data_preparation
+from recbole.model.sequential_recommender import SASRec
+from recbole.trainer import Trainer
+
+from benchmarks.clients import Callbacks
+from benchmarks.clients.kept import Steps
 
 
 def data(seed: int) -> Any:
-    from recbole.config import Config
-    from recbole.data import create_dataset, data_preparation
-
     own = {"MAX_ITEM_LIST_LENGTH": 20, "user_inter_num_interval": "[20,60]", "seed": seed,
            "train_batch_size": 256, "train_neg_sample_args": None}  # fmt: skip
     config = Config(model="SASRec", dataset="ml-100k", config_dict=own)
@@ -19,14 +21,12 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from recbole.model.sequential_recommender import SASRec
-
     config, train, _ = data
     with TemporaryDirectory() as folder:
         config["epochs"] = length
         config["checkpoint_dir"] = folder
         model = SASRec(config, train.dataset)
-        found = trainer(config, model, length * len(train), *callbacks)
+        found = trainer(config, model, length * len(train), callbacks)
         found.fit(train, saved=False)
     return found
 
@@ -35,14 +35,13 @@ def quality(trained: Any, data: Any) -> float:
     return float(trained.evaluate(data[2], load_best_model=False)["mrr@10"])
 
 
-def trainer(config: Any, model: Any, steps: int, *callbacks: Any) -> Any:
-    """Return recbole's Trainer, with the plug-in if a callback is given."""
-    from recbole.trainer import Trainer
+def trainer(config: Any, model: Any, steps: int, callbacks: Callbacks) -> Any:
+    """Return recbole's Trainer, which drops the batches of predicted steps."""
 
     class Hybrid(Trainer):
         def __init__(self, config: Any, model: Any) -> None:
             super().__init__(config, model)
-            self.kept = KeptBatches(engine_for(callbacks[0], model, self.optimizer, steps))
+            self.kept = Steps(callbacks, model, self.optimizer, steps)
 
         def _train_epoch(self, train_data: Any, epoch_idx: int, *rest: Any, **options: Any) -> Any:
             def loss(batch: Any) -> Any:
@@ -50,12 +49,4 @@ def trainer(config: Any, model: Any, steps: int, *callbacks: Any) -> Any:
 
             return super()._train_epoch(self.kept.over(train_data), epoch_idx, loss)
 
-    return (Hybrid if callbacks else Trainer)(config, model)
-
-
-ABOUT = About(
-    trains="`SASRec` on sequences of 20 films of `ml-100k`, of users with 20 to 60 films, Adam",
-    metric="mean reciprocal rank of the validation film among 10",
-    lower=False,
-    length=4,
-)
+    return Hybrid(config, model)

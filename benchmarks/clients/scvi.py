@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import anndata
 import numpy as np
+import scvi
+import torch
 
-from benchmarks.clients import QUIET, About, Callbacks
+from benchmarks.clients import QUIET, Callbacks
 
 CELLS = 420
 GENES = 120
@@ -13,8 +16,6 @@ BATCHES = 2
 
 
 def data(seed: int) -> Any:
-    import anndata
-
     random = np.random.default_rng(seed)
     use = random.dirichlet(np.full(PROGRAMS, 0.3), CELLS)
     genes = random.gamma(0.5, 1.0, (PROGRAMS, GENES))
@@ -29,9 +30,6 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    import scvi
-    import torch
-
     scvi.settings.seed = torch.initial_seed() % 2**31  # seed of the split
     scvi.model.SCVI.setup_anndata(data, batch_key="batch")
     model = scvi.model.SCVI(data)
@@ -42,10 +40,3 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 
 def quality(trained: Any, data: Any) -> float:
     return float(-trained.get_elbo(indices=trained.validation_indices, return_mean=True))
-
-
-ABOUT = About(
-    trains=f"`SCVI`, counts of {CELLS} cells and {GENES} genes from {PROGRAMS} programs",
-    metric="validation ELBO per cell, negated",
-    length=400,
-)

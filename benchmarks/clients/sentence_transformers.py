@@ -4,7 +4,19 @@ import random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.clients import About, Callbacks
+from datasets import Dataset
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.losses import MultipleNegativesRankingLoss
+from sentence_transformers.models import Pooling, Transformer
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from benchmarks.clients import Callbacks
+from hybrid_predict.integrations.huggingface import HybridPredictCallback
 
 TOPICS = 100
 OWN = 12
@@ -14,8 +26,6 @@ PAIRS = 4096
 
 
 def data(seed: int) -> Any:
-    from datasets import Dataset
-
     draw = random.Random(seed)
     rows = [pair(draw) for _ in range(PAIRS + 640)]
     both = [{"anchor": a, "positive": b} for a, b in rows]
@@ -23,16 +33,6 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from sentence_transformers import (
-        SentenceTransformer,
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-    )
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
-    from sentence_transformers.models import Pooling, Transformer
-
-    from hybrid_predict.integrations.huggingface import HybridPredictCallback
-
     added = [HybridPredictCallback(config=c.config, log_dir=None) for c in callbacks]
     with TemporaryDirectory() as folder:
         save_untrained(folder)
@@ -70,9 +70,6 @@ def pair(draw: random.Random) -> tuple[str, str]:
 
 def save_untrained(folder: str) -> None:
     """Save a BERT with random weights, and its tokenizer of whole words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
     words = ["[PAD]", "[UNK]", *(f"c{k}" for k in range(COMMON)),
              *(f"t{k}x{j}" for k in range(TOPICS) for j in range(OWN))]  # fmt: skip
     tokenizer = Tokenizer(models.WordLevel({w: k for k, w in enumerate(words)}, "[UNK]"))
@@ -86,10 +83,3 @@ def save_untrained(folder: str) -> None:
         intermediate_size=512, max_position_embeddings=64,
     )  # fmt: skip
     BertModel(config).save_pretrained(folder)
-
-
-ABOUT = About(
-    trains=f"a BERT of 3 layers of width 128 from scratch, {PAIRS} pairs of artificial texts",
-    metric="validation loss (rank of the partner among 64 texts)",
-    length=3,
-)

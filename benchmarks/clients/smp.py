@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import segmentation_models_pytorch as smp
 import torch
+from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from benchmarks.clients import About, Callbacks, fitted, learner, validated
+from benchmarks.clients import Callbacks, fitted, learner, validated
 
 SIDE = 64
 BATCH = 16
@@ -13,8 +15,6 @@ ENCODER = "timm-mobilenetv3_small_100"
 
 
 def data(seed: int) -> Any:
-    from torch.utils.data import DataLoader, TensorDataset, random_split
-
     torch.manual_seed(seed)
     axes = torch.meshgrid(*[torch.linspace(-1, 1, SIDE)] * 2, indexing="ij")
     places = torch.rand(IMAGES, 4, 2, 1, 1) * 1.6 - 0.8
@@ -28,8 +28,6 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    import segmentation_models_pytorch as smp
-
     net = smp.create_model("FPN", ENCODER, encoder_weights=None)
     dice = smp.losses.DiceLoss("binary", from_logits=True)
     adam = torch.optim.Adam(net.parameters(), 2e-4)
@@ -49,10 +47,3 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 
 
 quality = validated("judged", 1)
-
-ABOUT = About(
-    trains=f"`FPN` with encoder `{ENCODER}`, {IMAGES} generated images of {SIDE} pixels",
-    metric="intersection over union of held-out images",
-    lower=False,
-    length=13,
-)

@@ -2,15 +2,18 @@
 
 from typing import Any
 
+import speechbrain as sb
 import torch
-from torch import Tensor
+from speechbrain.lobes.features import Fbank
+from speechbrain.lobes.models.Xvector import Classifier, Xvector
+from speechbrain.nnet.schedulers import LinearScheduler
+from speechbrain.processing.features import InputNormalization
 
-from benchmarks.clients import About, Callbacks, engine_for
+from benchmarks.clients import Callbacks
 from benchmarks.clients.kept import Steps
+from benchmarks.clients.voices import SPEAKERS, voices
 
-SPEAKERS = 40
 VOICES = 3200
-RATE = 16_000
 
 
 def data(seed: int) -> Any:
@@ -23,10 +26,8 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from speechbrain.nnet.schedulers import LinearScheduler
-
     steps = length * (VOICES // 16)
-    found = brain(LinearScheduler(1e-3, 1e-4, length), *callbacks, steps=steps)
+    found = brain(LinearScheduler(1e-3, 1e-4, length), callbacks, steps)
     found.fit(range(1, length + 1), *data, progressbar=False,
               train_loader_kwargs={"batch_size": 16, "shuffle": True},
               valid_loader_kwargs={"batch_size": 64})  # fmt: skip
@@ -37,26 +38,8 @@ def quality(trained: Any, data: Any) -> float:
     return float(trained.valid_loss)
 
 
-def voices(speakers: Tensor, draw: torch.Generator, noise: float = 1.0) -> Tensor:
-    """Return half a second of noisy voice, [n, 8000], for each speaker, [n]."""
-    own = torch.rand(SPEAKERS, 4, generator=torch.Generator().manual_seed(0))[speakers]
-    random = torch.rand(len(speakers), 4, generator=draw)
-    base = 90 + 130 * own[:, :1] + 15 * random[:, :1]
-    formants = torch.tensor([500.0, 1500, 2500]) * (0.8 + 0.4 * own[:, 1:] + 0.1 * random[:, 1:])
-    tones = base * torch.arange(1, 21)
-    loud = (-(((tones[:, :, None] - formants[:, None]) / 200) ** 2)).exp().sum(-1) + 0.05
-    time = torch.arange(RATE // 2) / RATE
-    waves = torch.sin(2 * torch.pi * tones[..., None] * time)
-    sound = torch.einsum("nh,nht->nt", loud, waves)
-    return sound + noise * torch.randn(sound.shape, generator=draw)
-
-
-def brain(scheduler: Any, *callbacks: Any, steps: int) -> Any:
-    """Return a Brain as in speechbrain's template, with the plug-in if a callback is given."""
-    import speechbrain as sb
-    from speechbrain.lobes.features import Fbank
-    from speechbrain.lobes.models.Xvector import Classifier, Xvector
-    from speechbrain.processing.features import InputNormalization
+def brain(scheduler: Any, callbacks: Callbacks, steps: int) -> Any:
+    """Return a Brain as in speechbrain's template, which drops the batches of predicted steps."""
 
     class Speakers(sb.Brain):
         def compute_forward(self, batch: Any, stage: Any) -> Any:
@@ -72,11 +55,9 @@ def brain(scheduler: Any, *callbacks: Any, steps: int) -> Any:
                 self.valid_loss = loss
                 sb.nnet.schedulers.update_learning_rate(self.optimizer, scheduler(epoch)[1])
 
-    class Hybrid(Speakers):
         def on_fit_start(self) -> None:
             super().on_fit_start()
-            engine = engine_for(callbacks[0], self.modules, self.optimizer, steps)
-            self.steps = Steps(engine)
+            self.steps = Steps(callbacks, self.modules, self.optimizer, steps)
 
         def fit_batch(self, batch: Any) -> Any:
             if self.steps.begin():
@@ -90,11 +71,4 @@ def brain(scheduler: Any, *callbacks: Any, steps: int) -> Any:
     classifier = Classifier((None, None, 64), lin_blocks=1, lin_neurons=64, out_neurons=SPEAKERS)
     modules = {"fbank": Fbank(n_mels=40), "norm": InputNormalization(norm_type="sentence"),
                "vectors": vectors, "classifier": classifier}  # fmt: skip
-    return (Hybrid if callbacks else Speakers)(modules, lambda p: torch.optim.Adam(p, lr=1e-3))
-
-
-ABOUT = About(
-    trains=f"`Xvector` of width 64, {VOICES} artificial voices of {SPEAKERS} speakers, Adam",
-    metric="validation loss (cross entropy)",
-    length=6,
-)
+    return Speakers(modules, lambda p: torch.optim.Adam(p, lr=1e-3))

@@ -4,8 +4,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from darts import TimeSeries
+from darts.metrics import mae
+from darts.models import TiDEModel
+from statsmodels.datasets import co2
 
-from benchmarks.clients import QUIET, About, Callbacks
+from benchmarks.clients import QUIET, Callbacks
 
 HISTORY = 52
 HORIZON = 13
@@ -13,17 +17,12 @@ TESTED = 208
 
 
 def data(seed: int) -> Any:
-    from darts import TimeSeries
-    from statsmodels.datasets import co2
-
     weeks = co2.load_pandas().data["co2"].interpolate().diff().dropna()
     series = TimeSeries.from_series((weeks / weeks.std()).astype(np.float32))
     return series[:-TESTED], series
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    from darts.models import TiDEModel
-
     model = TiDEModel(
         HISTORY, HORIZON, n_epochs=length, random_state=torch.initial_seed() % 2**31,
         pl_trainer_kwargs={**QUIET, "callbacks": list(callbacks)},
@@ -32,17 +31,8 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 
 
 def quality(trained: Any, data: Any) -> float:
-    from darts.metrics import mae
-
     windows = trained.historical_forecasts(
         data[1], start=len(data[0]), forecast_horizon=HORIZON, stride=HORIZON, retrain=False,
         last_points_only=False,
     )  # fmt: skip
     return float(np.mean(mae([data[1]] * len(windows), windows)))
-
-
-ABOUT = About(
-    trains="`TiDEModel`, weekly differences of carbon dioxide at Mauna Loa",
-    metric="mean absolute error of rolling forecasts over the last four years",
-    length=20,
-)

@@ -1,17 +1,23 @@
-"""Trains one seed of a client: every arm after the other in one process."""
+"""Trains one seed of a client: every arm after the other in one process.
+
+Run with: python -m benchmarks.clients.train NAME SEED FILE
+"""
 
 import logging
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
+from pathlib import Path
 from time import process_time
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from benchmarks.clients import client, package
+from benchmarks.clients import CLIENTS, client
+from hybrid_predict.runs.runtime import write_json
 
 ARMS: dict[str, Any] = {
     "full": None,
@@ -30,7 +36,7 @@ full steps as the default, if all its predicted steps are made."""
 
 def train_seed(
     name: str, seed: int, arms: Sequence[str] = tuple(ARMS), share: float = 1.0
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+) -> dict[str, Any]:
     """Describe the client, and train arms with one seed, after a short run to warm up.
 
     Odd seeds train the arms in reverse order. So no arm is always the last one.
@@ -38,7 +44,8 @@ def train_seed(
     torch.set_num_threads(1)
     quiet()
     chosen = client(name)
-    length = max(1, round(share * chosen.ABOUT.length))
+    told = CLIENTS[name]
+    length = max(1, round(share * told.length))
     _trained(chosen, "hybrid", seed, max(1, length // 20))
     by_arm = {}
     for arm in arms[:: -1 if seed % 2 else 1]:
@@ -47,12 +54,15 @@ def train_seed(
     # Has a Muon, of which pykeen expects only that of torch.
     from benchmarks.digests import code_digest
 
-    shared = {"client": name, "seed": seed, "torch": torch.__version__}
-    for arm, row in by_arm.items():
+    rows = []
+    for arm in arms:
+        row = {"client": name, "seed": seed, "torch": torch.__version__, "arm": arm, **by_arm[arm]}
         row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]
         row["code"] = code_digest("hybrid" if ARMS[arm] is not None else "plain")
-    about = {"package": package(name), **asdict(chosen.ABOUT), "version": version(package(name))}
-    return about, [{**shared, "arm": arm, **by_arm[arm]} for arm in arms]
+        rows.append(row)
+    about = {"package": told.package, **asdict(told), "version": version(told.package)}
+    del about["requires"]
+    return {"client": name, "seed": seed, "about": about, "rows": rows}
 
 
 def quiet() -> None:
@@ -69,22 +79,29 @@ def _trained(chosen: Any, arm: str, seed: int, length: int) -> dict[str, Any]:
 
     options = ARMS[arm]
     data = chosen.data(seed)
-    callback = None if options is None else HybridPredict(log_dir=None, **options)
+    callbacks = [] if options is None else [HybridPredict(log_dir=None, **options)]
     updates: list[object] = []
     hook = register_optimizer_step_post_hook(lambda optimizer, *_: updates.append(optimizer))
     seed_everything(seed, verbose=False)
     started = process_time()
     try:
-        trained = chosen.train(data, length, [] if callback is None else [callback])
+        trained = chosen.train(data, length, callbacks)
     finally:
         hook.remove()
     seconds = process_time() - started
     seed_everything(seed, verbose=False)
-    ledger = None if callback is None else callback.ledger
-    return {
+    row = {
         "quality": chosen.quality(trained, data),
-        "full_steps": len(updates) if ledger is None else ledger.full_steps,
-        "predicted_steps": 0 if ledger is None else ledger.predicted_steps,
-        "skill": None if ledger is None else ledger.skill,
+        "full_steps": len(updates),
+        "predicted_steps": 0,
+        "skill": None,
         "seconds": seconds,
     }
+    for callback in callbacks:
+        for field in ("full_steps", "predicted_steps", "skill"):
+            row[field] = getattr(callback.ledger, field)
+    return row
+
+
+if __name__ == "__main__":
+    write_json(train_seed(sys.argv[1], int(sys.argv[2])), Path(sys.argv[3]))

@@ -1,17 +1,26 @@
 """Markdown tables of the clients' results."""
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from benchmarks.views import NONE, count, view
-from hybrid_predict.runs.evidence import FEW_SEEDS, bounds, spread
+from hybrid_predict.runs.evidence import FEW_SEEDS, bounds
 
 LEVEL = 0.95
 """Level of the confidence intervals of paired differences."""
 
-SHOWN = ("full", "short", "corrected", "hybrid", "auto")
+SHOWN = {
+    "full": "full",
+    "short": "short (2/3 of the steps)",
+    "corrected": "corrected (2/3)",
+    "hybrid": "hybrid (default)",
+    "auto": "auto",
+}
+"""Arms by their titles."""
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 def headline(results: Mapping[str, Any]) -> str:
@@ -19,19 +28,13 @@ def headline(results: Mapping[str, Any]) -> str:
 
     The sign of the mean difference over seeds decides. A client without finite values is worse.
     """
-    clients = results["clients"]
-    names = {"hybrid": "the default", "auto": '`speedup="auto"`'}
+    clients = [arms(results, name) for name in results["clients"]]
     parts = []
-    for arm, name in names.items():
-        losses = 0
-        surely = 0
-        ratios = []
-        for client, about in clients.items():
-            by_arm = arms(results, client)
-            worse = _worse(by_arm, arm, about)
-            losses += not worse or statistics.fmean(worse) > 0
-            surely += difference(worse).endswith("worse**")
-            ratios.append(statistics.median(row["ratio"] for row in by_arm[arm]))
+    for arm, name in {"hybrid": "the default", "auto": '`speedup="auto"`'}.items():
+        worse = [known(by_arm[arm], "worse") for by_arm in clients]
+        losses = sum(not values or statistics.fmean(values) > 0 for values in worse)
+        surely = sum(difference(values).endswith("worse**") for values in worse)
+        ratios = [statistics.median(known(by_arm[arm], "ratio")) for by_arm in clients]
         parts.append(
             f"{name} ends worse than the full run in {losses} in the mean, significantly in "
             f"{surely or 'none'}, and takes {statistics.median(ratios):.2f} of its processor time "
@@ -45,27 +48,15 @@ def headline(results: Mapping[str, Any]) -> str:
 
 def qualities(results: Mapping[str, Any]) -> str:
     """List quality by arm, and paired differences from the full run, a row per client."""
-    titles = {
-        "full": "full",
-        "short": "short (2/3 of the steps)",
-        "corrected": "corrected (2/3)",
-        "hybrid": "hybrid (default)",
-        "auto": "auto",
-    }
     rows = []
     for name, about in results["clients"].items():
         by_arm = arms(results, name)
-        rows.append(
-            {
-                "client": f"`{name}`",
-                "better is": "lower" if about["lower"] else "higher",
-                **{title: _spread(by_arm[arm], "quality") for arm, title in titles.items()},
-                **{
-                    f"{arm} - full, lower is better": difference(_worse(by_arm, arm, about))
-                    for arm in ("hybrid", "auto")
-                },
-            }
-        )
+        row = {"client": f"`{name}`", "better is": "lower" if about["lower"] else "higher"}
+        for arm, title in SHOWN.items():
+            row[title] = _spread(known(by_arm[arm], "quality"))
+        for arm in ("hybrid", "auto"):
+            row[f"{arm} - full, lower is better"] = difference(known(by_arm[arm], "worse"))
+        rows.append(row)
     return view(rows)
 
 
@@ -74,15 +65,17 @@ def costs(results: Mapping[str, Any]) -> str:
     rows = []
     for name in results["clients"]:
         by_arm = arms(results, name)
-        seconds = statistics.median(row["seconds"] for row in by_arm["full"])
-        rows.append(
-            {
-                "client": f"`{name}`",
-                **{f"full steps, {arm}": _mean(by_arm[arm], "full_steps") for arm in SHOWN},
-                "full run, processor seconds": f"{seconds:.1f}",
-                **{f"{arm} / full": _ratios(by_arm[arm]) for arm in SHOWN[1:]},
-            }
-        )
+        row = {"client": f"`{name}`"}
+        for arm in SHOWN:
+            steps = statistics.fmean(known(by_arm[arm], "full_steps"))
+            row[f"full steps, {arm}"] = f"{steps:,.0f}"
+        seconds = statistics.median(known(by_arm["full"], "seconds"))
+        row["full run, processor seconds"] = f"{seconds:.1f}"
+        for arm in list(SHOWN)[1:]:
+            ratios = known(by_arm[arm], "ratio")
+            around = f" [{min(ratios):.2f}, {max(ratios):.2f}]" if len(ratios) > 1 else ""
+            row[f"{arm} / full"] = f"{statistics.median(ratios):.2f}{around}"
+        rows.append(row)
     return view(rows)
 
 
@@ -113,56 +106,52 @@ def source(results: Mapping[str, Any]) -> str:
 
 def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
     """Return what makes the blocks of the page, by name."""
-    makers = {"source": source, "headline": headline, "quality": qualities, "cost": costs,
-              "subjects": subjects}  # fmt: skip
-    return {f"clients {name}": partial(make, results) for name, make in makers.items()}
+    return {
+        "clients source": partial(source, results),
+        "clients headline": partial(headline, results),
+        "clients quality": partial(qualities, results),
+        "clients cost": partial(costs, results),
+        "clients subjects": partial(subjects, results),
+    }
 
 
-def arms(results: Mapping[str, Any], name: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of a client by arm, in the order of seeds."""
+def arms(results: Mapping[str, Any], name: str) -> dict[str, Rows]:
+    """Return the rows of a client by arm, in the order of seeds.
+
+    Each says how much worse it is than the full run, None without finite values.
+    """
+    sign = 1 if results["clients"][name]["lower"] else -1
     rows = sorted((r for r in results["rows"] if r["client"] == name), key=lambda r: r["seed"])
-    return {arm: [r for r in rows if r["arm"] == arm] for arm in {r["arm"]: 0 for r in rows}}
+    full = {row["seed"]: row["quality"] for row in rows if row["arm"] == "full"}
+    by_arm: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        pair = (row["quality"], full[row["seed"]])
+        worse = None if None in pair else sign * (pair[0] - pair[1])
+        by_arm.setdefault(row["arm"], []).append({**row, "worse": worse})
+    return dict(by_arm)
+
+
+def known(rows: Rows, field: str) -> list[float]:
+    """Return the finite values of a field."""
+    return [row[field] for row in rows if row[field] is not None]
 
 
 def difference(values: list[float]) -> str:
     """Format a mean difference with its interval; bold if it is surely worse (above 0)."""
-    if not values:
-        return NONE
     if len(values) < 2:
-        return f"{values[0]:+.4g}"
+        return f"{values[0]:+.4g}" if values else NONE
     interval = bounds(values, (1 - LEVEL) / 2)
     text = f"{interval.mean:+.4g} [{interval.lower:+.4g}, {interval.upper:+.4g}]"
     return f"**{text}, worse**" if interval.lower > 0 else text
+
+
+def _spread(values: list[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.4g}" if values else NONE
+    return f"{statistics.fmean(values):.4g} ± {statistics.stdev(values):.2g}"
 
 
 def _seeds(results: Mapping[str, Any]) -> str:
     counts = {len(arms(results, name)["full"]) for name in results["clients"]}
     few = f"{min(counts)} to " if len(counts) > 1 else ""
     return few + count(max(counts), "paired seed")
-
-
-def _worse(
-    by_arm: Mapping[str, list[dict[str, Any]]], arm: str, about: Mapping[str, Any]
-) -> list[float]:
-    """Return how much worse an arm is than the full run, of each seed with finite values."""
-    sign = 1 if about["lower"] else -1
-    pairs = [(a["quality"], b["quality"]) for a, b in zip(by_arm[arm], by_arm["full"], strict=True)]
-    return [sign * (a - b) for a, b in pairs if None not in (a, b)]
-
-
-def _mean(rows: list[dict[str, Any]], field: str) -> str:
-    return f"{statistics.fmean(row[field] for row in rows):,.0f}"
-
-
-def _spread(rows: list[dict[str, Any]], field: str) -> str:
-    values = spread([row[field] for row in rows if row[field] is not None])
-    if values["mean"] is None:
-        return NONE
-    sd = "" if values["sd"] is None else f" ± {values['sd']:.2g}"
-    return f"{values['mean']:.4g}{sd}"
-
-
-def _ratios(rows: list[dict[str, Any]]) -> str:
-    ratios = [row["ratio"] for row in rows]
-    middle = f"{statistics.median(ratios):.2f}"
-    return middle if len(ratios) < 2 else f"{middle} [{min(ratios):.2f}, {max(ratios):.2f}]"

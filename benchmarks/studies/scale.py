@@ -12,7 +12,7 @@ from benchmarks.arms import ARMS, PLAIN
 from benchmarks.cells import Line
 from benchmarks.gains import Figures, Summary
 from benchmarks.plan import TUNING_SEED, Row, number
-from benchmarks.tasks.gpt import GPT_SMALL, ByteGPTTask
+from benchmarks.tasks.language import GPT_SMALL, ByteGPTTask
 from benchmarks.views import count, mean_text, rate_text, speedup_text, states_text, view
 
 COMPARED = ("corrected", "hybrid", "muon", "normuon")

@@ -11,8 +11,8 @@ from benchmarks.cells import Line
 from benchmarks.gains import Figures, Summary
 from benchmarks.optimizers import Rates
 from benchmarks.plan import Row, Selection
+from benchmarks.tasks.language import PUBLISHED, nanogpt
 from benchmarks.tasks.lightbench import LIGHTBENCH
-from benchmarks.tasks.nanogpt import PUBLISHED, nanogpt
 from benchmarks.views import (
     NONE,
     loss_text,

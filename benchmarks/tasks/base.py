@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -13,13 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.schedules import SCHEDULES, Schedule
-from hybrid_predict.errors import ConfigError
-
-_LINEAR = "linear"
+from benchmarks.tasks.schedules import SCHEDULES
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, one row each per example."""
+
+
+def grid(first: float, count: int) -> tuple[float, ...]:
+    """Return learning rates, each twice the one before."""
+    return tuple(first * 2**k for k in range(count))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,32 +29,28 @@ class Recipe:
     """Recipe for plain training of a task with AdamW.
 
     ``rates`` is the grid for the tuned settings, ascending; the rate rises in ``warmup_fraction``
-    of the run.
+    of the run; ``schedule`` is a name in `SCHEDULES`.
     """
 
-    learning_rate: float
     rates: tuple[float, ...]
+    learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.01
     gradient_clip: float | None = 1.0
     warmup_fraction: float = 0.05
-    schedule: str = _LINEAR
+    schedule: str = "linear"
 
-    def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise ConfigError("schedule", f"one of {', '.join(SCHEDULES)}", self.schedule)
-
-    def factor(self, total: int) -> Schedule:
+    def factor(self, total: int) -> Callable[[int], float]:
         """The learning rate's factor by step, in a run of ``total`` steps."""
-        return SCHEDULES[self.schedule](total, self.warmup_fraction)
+        return partial(SCHEDULES[self.schedule], total=total, share=self.warmup_fraction)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Task(ABC):
     """A training task; subclasses are final and hold their sizes as fields.
 
     All random numbers come from the seed; the global random state is neither read nor changed.
-    ``steps`` is T, full steps of the plain run that others are compared with.
+    ``steps`` is T, full steps of the plain run that others are compared with, at least 6.
     """
 
     metric: ClassVar[str]
@@ -72,10 +70,6 @@ class Task(ABC):
     steps: int
     recipe: Recipe
 
-    def __post_init__(self) -> None:
-        if self.steps < 6:
-            raise ConfigError("steps", "an integer, at least 6", self.steps)
-
     @property
     def target(self) -> float | None:
         """Value of the metric that ends a run; by default there is none."""
@@ -83,7 +77,10 @@ class Task(ABC):
 
     def model(self, seed: int) -> nn.Module:
         """Return the model, freshly initialised, in training mode."""
-        model = seeded(self.net, seed)
+        with torch.random.fork_rng(devices=[]):
+            # torch.manual_seed would reseed every accelerator as well, which nothing undoes.
+            torch.default_generator.manual_seed(seed)
+            model = self.net()
         vars(model)["kinds"] = self.kinds
         return model
 
@@ -129,7 +126,7 @@ class Task(ABC):
     def to_dict(self) -> dict[str, Any]:
         """Everything the task's results depend on, as plain data."""
         plain = {**asdict(self), "metric": self.metric}
-        if self.recipe.schedule == _LINEAR:
+        if self.recipe.schedule == "linear":
             # Committed runs have a digest of this from before recipes named a schedule.
             del plain["recipe"]["schedule"]
         return plain
@@ -160,9 +157,22 @@ def drawn(batch: Batch, count: int, seed: int) -> Iterator[Batch]:
         yield batch[0][chosen], batch[1][chosen]
 
 
-def perceptron(*widths: int) -> list[nn.Module]:
-    """Return linear layers of these widths, each followed by ReLU."""
-    return [part for i, o in pairwise(widths) for part in (nn.Linear(i, o), nn.ReLU())]
+def perceptron(
+    *widths: int,
+    activation: type[nn.Module] = nn.ReLU,
+    start: Callable[[Tensor], object] | None = None,
+) -> list[nn.Module]:
+    """Return linear layers of these widths with activations between them.
+
+    ``start`` sets the initial weights of all but the last.
+    """
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths[:-1]):
+        linear = nn.Linear(before, after)
+        if start is not None:
+            start(linear.weight)
+        layers += [linear, activation()]
+    return [*layers, nn.Linear(widths[-2], widths[-1])]
 
 
 @lru_cache(maxsize=4)
@@ -182,11 +192,3 @@ def trained_state(task: Task) -> dict[str, Tensor]:
         task.full_step(model, next(batches), optimizer)
         schedule.step()
     return {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A module built with its own random numbers; the global random state is left alone."""
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would reseed every accelerator as well, which nothing undoes.
-        torch.default_generator.manual_seed(seed)
-        return build()

@@ -9,20 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task
+from benchmarks.tasks.base import Recipe, Task, grid, perceptron
 
 Batch = tuple[dict[str, Any], Tensor]
 """A rollout, filled in when it is first trained on, and the rows of it that are trained on."""
 
-_OBSERVED = 4
-_ACTIONS = 2
 _POLE = 0.1
 _HALF = 0.5
 _TOTAL = 1.0 + _POLE
@@ -70,15 +68,17 @@ class ActorCritic(nn.Module):
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
-        self.policy = self._net(widths, _ACTIONS, 0.01)
+        self.policy = self._net(widths, 2, 0.01)
         self.value = self._net(widths, 1, 1.0)
 
     @staticmethod
     def _net(widths: tuple[int, ...], outputs: int, gain: float) -> nn.Sequential:
-        layers: list[nn.Module] = []
-        for before, after in pairwise((_OBSERVED, *widths)):
-            layers += [_orthogonal(nn.Linear(before, after), 2**0.5), nn.Tanh()]
-        return nn.Sequential(*layers, _orthogonal(nn.Linear(widths[-1], outputs), gain))
+        start = partial(nn.init.orthogonal_, gain=2**0.5)
+        net = nn.Sequential(*perceptron(4, *widths, outputs, activation=nn.Tanh, start=start))
+        nn.init.orthogonal_(net[-1].get_parameter("weight"), gain)
+        for layer in list(net)[::2]:
+            nn.init.zeros_(layer.get_parameter("bias"))
+        return net
 
     def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of both pushes, [N, 2], and values, [N], for states [N, 4]."""
@@ -87,12 +87,6 @@ class ActorCritic(nn.Module):
     def acts(self, states: Tensor, noise: Tensor) -> Tensor:
         """Whether to push right, drawn by uniform numbers of shape [N]."""
         return noise < F.softmax(self.policy(states), dim=1)[:, 1]
-
-
-def _orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
 
 
 def advantages(surprise: Tensor, ended: Tensor, decay: float) -> Tensor:
@@ -123,6 +117,16 @@ class ControlTask(Task):
     small: ClassVar = {"epochs": 2}
     kinds: ClassVar = {"policy.4.weight": "head"}
 
+    steps: int = 2000
+    recipe: Recipe = Recipe(
+        learning_rate=3e-4,
+        rates=grid(0.0003, 5),
+        betas=(0.9, 0.999),
+        weight_decay=0.0,
+        gradient_clip=0.5,
+        schedule="constant",
+        warmup_fraction=0.0,
+    )
     widths: tuple[int, ...] = (64, 64)
     carts: int = 8
     horizon: int = 32
@@ -140,18 +144,14 @@ class ControlTask(Task):
     def batches(self, seed: int) -> Iterator[Batch]:
         """Rows of one rollout after the other, each rollout several times in a new order."""
         generator = torch.Generator().manual_seed(seed)
-        carts = {
-            "state": placed(torch.rand(self.carts, _OBSERVED, generator=generator)),
-            "age": torch.zeros(self.carts),
-        }
+        state = placed(torch.rand(self.carts, 4, generator=generator))
+        carts = {"state": state, "age": torch.zeros(self.carts)}
+        shape = (self.horizon, self.carts)
         while True:
-            shape = (self.horizon, self.carts)
-            rollout = {
-                "carts": carts,
-                "noise": torch.rand(shape, generator=generator),
-                "wind": torch.randn(shape, generator=generator),
-                "starts": torch.rand(*shape, _OBSERVED, generator=generator),
-            }
+            noise = torch.rand(shape, generator=generator)
+            wind = torch.randn(shape, generator=generator)
+            starts = placed(torch.rand(*shape, 4, generator=generator))
+            rollout = {"carts": carts, "drawn": (noise, wind, starts)}
             for _ in range(self.epochs):
                 order = torch.randperm(self.horizon * self.carts, generator=generator)
                 for rows in order.split(self.batch_size):
@@ -164,36 +164,31 @@ class ControlTask(Task):
         seen = []
         state = carts["state"]
         age = carts["age"]
-        drawn = (rollout[name] for name in ("noise", "wind", "starts"))
-        for noise, wind, starts in zip(*drawn, strict=True):
+        for noise, wind, starts in zip(*rollout["drawn"], strict=True):
             right = model.acts(state, noise)
             then = pushed(state, right, wind)
             age = age + 1
             fell = fallen(then)
             ended = fell | (age >= LIMIT)
             seen.append((state, right.long(), then, fell.float(), ended.float()))
-            state = torch.where(ended[:, None], placed(starts), then)
+            state = torch.where(ended[:, None], starts, then)
             age = age.masked_fill(ended, 0.0)
         carts.update(state=state, age=age)
         states, actions, thens, fell, ended = (torch.stack(x) for x in zip(*seen, strict=True))
-        chances, values = model(states.flatten(0, 1))
+        actions = actions.flatten()
+        states = states.flatten(0, 1)
+        chances, values = model(states)
         after = model(thens.flatten(0, 1))[1].view_as(fell)
         surprise = 1.0 + self.discount * (1 - fell) * after - values.view_as(fell)
         gains = advantages(surprise, ended, self.discount * self.trace).flatten()
-        actions = actions.flatten()
-        rollout["rows"] = {
-            "states": states.flatten(0, 1),
-            "actions": actions,
-            "chances": chances.gather(1, actions[:, None])[:, 0],
-            "gains": gains,
-            "returns": gains + values,
-        }
+        taken = chances.gather(1, actions[:, None])[:, 0]
+        rollout["rows"] = (states, actions, taken, gains, gains + values)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         rollout, rows = batch
         if "rows" not in rollout:
             self._roll(model, rollout)  # type: ignore[arg-type]
-        states, actions, before, gains, returns = (x[rows] for x in rollout["rows"].values())
+        states, actions, before, gains, returns = (x[rows] for x in rollout["rows"])
         chances, values = model(states)
         ratio = (chances.gather(1, actions[:, None])[:, 0] - before).exp()
         gains = (gains - gains.mean()) / (gains.std() + 1e-8)
@@ -206,7 +201,7 @@ class ControlTask(Task):
         """Negative mean number of steps that poles stand, at most 500, with fixed noise."""
         assert isinstance(model, ActorCritic)
         generator = torch.Generator().manual_seed(0)
-        state = placed(torch.rand(self.judged, _OBSERVED, generator=generator))
+        state = placed(torch.rand(self.judged, 4, generator=generator))
         standing = torch.ones(self.judged, dtype=torch.bool)
         steps = torch.zeros(self.judged)
         for _ in range(LIMIT):
@@ -219,17 +214,4 @@ class ControlTask(Task):
         return -float(steps.mean())
 
 
-PPO = ControlTask(
-    name="ppo",
-    title="proximal policy optimization on a cart with a pole, in the wind",
-    steps=2000,
-    recipe=Recipe(
-        learning_rate=3e-4,
-        rates=(0.0003, 0.0006, 0.0012, 0.0024, 0.0048),
-        betas=(0.9, 0.999),
-        weight_decay=0.0,
-        gradient_clip=0.5,
-        schedule="constant",
-        warmup_fraction=0.0,
-    ),
-)
+PPO = ControlTask("ppo", "proximal policy optimization on a cart with a pole, in the wind")

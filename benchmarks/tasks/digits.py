@@ -1,20 +1,22 @@
-"""Handwritten digits, 8x8 pixels: convolutional, residual and fully connected nets."""
+"""Handwritten digits, 8x8 pixels: convolutional, residual and fully connected nets, encoders."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Batch, Recipe, Task, perceptron
+from benchmarks.tasks.base import Batch, Recipe, Task, grid, perceptron, trained_state
 
 _SIDE = 8
 _CLASSES = 10
+_TURNS = 4
 # Mean and standard deviation of the training images' grey values.
 _MEAN = 0.305
 _SPREAD = 0.376
@@ -68,8 +70,7 @@ class DigitsTask(Task):
         images, labels = load_digits()[0]
         while True:
             chosen = torch.randint(len(images), (self.batch_size,), generator=generator)
-            changed = augment(images[chosen], self.shift, self.noise, generator)
-            yield changed, labels[chosen]
+            yield augment(images[chosen], self.shift, self.noise, generator), labels[chosen]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         images, labels = batch
@@ -86,10 +87,17 @@ class DigitsTask(Task):
         return float(torch.stack(copies).mean())
 
 
+def _classifier(channels: int) -> tuple[nn.Module, ...]:
+    return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, _CLASSES)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionTask(DigitsTask):
     """Digits with 3x3 convolutions without normalisation; all but the first halve the image."""
 
+    steps: int = 800
+    batch_size: int = 256
+    recipe: Recipe = Recipe(rates=grid(0.008, 4))
     channels: tuple[int, ...] = (16, 32, 32)
 
     def net(self) -> nn.Module:
@@ -97,19 +105,20 @@ class ConvolutionTask(DigitsTask):
         for before, after in pairwise((1, *self.channels)):
             stride = 1 if before == 1 else 2
             layers += [nn.Conv2d(before, after, 3, stride=stride, padding=1), nn.ReLU()]
-        pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        return nn.Sequential(*layers, *pool, nn.Linear(self.channels[-1], _CLASSES))
+        return nn.Sequential(*layers, *_classifier(self.channels[-1]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerceptronTask(DigitsTask):
     """Digits with a multilayer perceptron."""
 
+    steps: int = 800
+    batch_size: int = 384
+    recipe: Recipe = Recipe(rates=grid(0.002, 4))
     widths: tuple[int, ...] = (256, 256, 256)
 
     def net(self) -> nn.Module:
-        hidden = perceptron(_SIDE**2, *self.widths)
-        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(self.widths[-1], _CLASSES))
+        return nn.Sequential(nn.Flatten(), *perceptron(_SIDE**2, *self.widths, _CLASSES))
 
 
 class ResidualBlock(nn.Module):
@@ -141,42 +150,97 @@ class ResidualBlock(nn.Module):
 class ResidualTask(DigitsTask):
     """Digits with a small residual net; ``channels`` are those of the stem and of each block."""
 
+    steps: int = 500
+    batch_size: int = 128
+    recipe: Recipe = Recipe(
+        rates=grid(0.002, 5), betas=(0.9, 0.999), schedule="one-cycle", warmup_fraction=0.3
+    )
     channels: tuple[int, ...] = (16, 16, 32, 64)
 
     def net(self) -> nn.Module:
         stem = self.channels[0]
         layers = [nn.Conv2d(1, stem, 3, padding=1, bias=False), nn.BatchNorm2d(stem), nn.ReLU()]
         blocks = [ResidualBlock(before, after) for before, after in pairwise(self.channels)]
-        pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        return nn.Sequential(*layers, *blocks, *pool, nn.Linear(self.channels[-1], _CLASSES))
+        return nn.Sequential(*layers, *blocks, *_classifier(self.channels[-1]))
 
 
-CNN = ConvolutionTask(
-    name="cnn",
-    title="convolutional net on digits",
-    steps=800,
-    batch_size=256,
-    recipe=Recipe(learning_rate=1e-3, rates=(0.008, 0.016, 0.032, 0.064)),
-)
+class PatchEncoder(nn.Module):
+    """A transformer encoder over an image's patches (Dosovitskiy et al., 2021), with a head."""
 
-MLP = PerceptronTask(
-    name="mlp",
-    title="multilayer perceptron on digits",
-    steps=800,
-    batch_size=384,
-    recipe=Recipe(learning_rate=1e-3, rates=(0.002, 0.004, 0.008, 0.016)),
-)
+    def __init__(self, layers: int, heads: int, width: int, patch: int, outputs: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, width, patch, stride=patch)
+        self.position_embedding = nn.Parameter(0.02 * torch.randn((8 // patch) ** 2, width))
+        options: Any = {"activation": "gelu", "batch_first": True, "norm_first": True}
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, **options)
+        self.encoder = nn.TransformerEncoder(
+            layer, layers, nn.LayerNorm(width), enable_nested_tensor=False
+        )
+        self.head = nn.Linear(width, outputs)
 
-RESNET = ResidualTask(
-    name="resnet",
-    title="residual net with batch normalisation on digits",
-    steps=500,
-    batch_size=128,
-    recipe=Recipe(
-        learning_rate=1e-3,
-        rates=(0.002, 0.004, 0.008, 0.016, 0.032),
-        betas=(0.9, 0.999),
-        schedule="one-cycle",
-        warmup_fraction=0.3,
-    ),
-)
+    def forward(self, images: Tensor) -> Tensor:
+        """Outputs of shape [N, outputs] for images of shape [N, 1, 8, 8]."""
+        tokens = self.patches(images).flatten(2).transpose(1, 2)
+        states = self.encoder(tokens + self.position_embedding)
+        outputs: Tensor = self.head(states.mean(1))
+        return outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderTask(DigitsTask):
+    """Classify digits with an encoder that was pre-trained to predict the rotation of an image."""
+
+    small: ClassVar = {"base_steps": 12}
+
+    steps: int = 1000
+    batch_size: int = 8
+    shift: int = 1
+    noise: float = 0.1
+    recipe: Recipe = Recipe(
+        learning_rate=5e-5, rates=grid(0.0001, 5), betas=(0.9, 0.999), warmup_fraction=0.1
+    )
+    layers: int = 3
+    heads: int = 4
+    width: int = 64
+    patch: int = 2
+    base_steps: int = 600
+
+    def net(self) -> nn.Module:
+        """The pre-trained encoder, all of it trainable, with a new linear layer."""
+        names = ("layers", "heads", "width", "patch", "shift", "noise")
+        inherited = {name: getattr(self, name) for name in names}
+        state = trained_state(replace(ROTATIONS, steps=self.base_steps, **inherited))
+        kept = {name: value for name, value in state.items() if not name.startswith("head.")}
+        model = self.encoder(_CLASSES)
+        model.load_state_dict(kept, strict=False)
+        return model
+
+    def encoder(self, outputs: int) -> PatchEncoder:
+        """Return an untrained encoder with so many outputs."""
+        return PatchEncoder(self.layers, self.heads, self.width, self.patch, outputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotationTask(EncoderTask):
+    """Predict rotations by 0, 90, 180 or 270 degrees (Gidaris, 2018), without labels of digits."""
+
+    steps: int = 600
+    batch_size: int = 64
+    recipe: Recipe = Recipe(learning_rate=2e-3, rates=(), betas=(0.9, 0.999))
+
+    def net(self) -> nn.Module:
+        return self.encoder(_TURNS)
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        """Turned images of shape [batch_size, 1, 8, 8], and by how many quarters."""
+        turns = torch.arange(self.batch_size) % _TURNS
+        for upright, _ in super().batches(seed):
+            turned = [x.rot90(int(k), (1, 2)) for x, k in zip(upright, turns, strict=True)]
+            yield torch.stack(turned), turns
+
+
+CNN = ConvolutionTask("cnn", "convolutional net on digits")
+MLP = PerceptronTask("mlp", "multilayer perceptron on digits")
+RESNET = ResidualTask("resnet", "residual net with batch normalisation on digits")
+ROTATIONS = RotationTask("rotations", "encoder that predicts rotations")
+ENCODER = EncoderTask("encoder", "pre-trained encoder fine-tuned on digits")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -24,8 +24,7 @@ from benchmarks.tasks.base import Recipe, Task
 class Family(NamedTuple):
     """Start and loss by a level of difficulty; without an optimum the loss itself is judged.
 
-    ``levels`` have names, parameters, and the rate with which AdamW won. With a ``fixed`` start and
-    no chance no seed changes a problem.
+    ``levels`` have names, parameters, and the rate with which AdamW won.
     """
 
     goal: float
@@ -33,7 +32,6 @@ class Family(NamedTuple):
     start: Callable[[float], Tensor]
     loss: Callable[[Tensor, float, Generator], Tensor]
     optimum: Callable[[Tensor], Tensor] | None = None
-    fixed: bool = False
 
 
 def _scales(x: Tensor, level: float) -> Tensor:
@@ -68,14 +66,12 @@ FAMILIES: dict[str, Family] = {
         (("trivial", 1, 0.14105),),
         lambda n: torch.tensor([-7.0, -4.0]),
         lambda x, n, g: _rosenbrock(x, n),
-        fixed=True,
     ),
     "plateau_navigation": Family(
         1e-4,
         (("trivial", 1, 0.01105), ("easy", 4, 0.01105), ("medium", 8, 0.01105)),
         lambda n: torch.tensor([1.5, 1.5]),
         lambda x, n, g: _plateau(x, n),
-        fixed=True,
     ),
     "layer_wise_scale": Family(
         1e-4,
@@ -143,7 +139,7 @@ class Trap(Task):
     @property
     def fixed(self) -> bool:
         """Whether no seed changes the problem."""
-        return FAMILIES[self.family].fixed
+        return self.family in ("rosenbrock", "plateau_navigation")
 
     def net(self) -> Point:
         return Point(FAMILIES[self.family].start(self.level))
@@ -165,27 +161,23 @@ class Trap(Task):
         return float((model.x - optimum(model.x)).square().mean().sqrt())
 
 
-def constant(rate: float) -> Recipe:
-    """Return Adam at a constant rate, with its default betas."""
-    return Recipe(
-        learning_rate=rate,
-        rates=(rate,),
-        betas=(0.9, 0.999),
-        weight_decay=0.0,
-        gradient_clip=None,
-        warmup_fraction=0.0,
-        schedule="constant",
-    )
-
+_ADAM = Recipe(
+    rates=(),
+    betas=(0.9, 0.999),
+    weight_decay=0.0,
+    gradient_clip=None,
+    warmup_fraction=0.0,
+    schedule="constant",
+)
 
 LIGHTBENCH = tuple(
     Trap(
-        name=f"{name}-{level}",
-        title=name,
+        f"{name}-{level}",
+        name,
         steps=4000,
         family=name,
         level=parameter,
-        recipe=constant(rate),
+        recipe=replace(_ADAM, learning_rate=rate, rates=(rate,)),
     )
     for name, family in FAMILIES.items()
     for level, parameter, rate in family.levels

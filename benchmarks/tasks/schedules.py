@@ -1,15 +1,9 @@
-"""Learning-rate schedules of the tasks' recipes: a factor as a pure function of the step.
+"""Learning-rate schedules of the tasks' recipes: what multiplies the rate in a step.
 
-Each rises in a share of the run, its warm-up, and takes the number of steps and this share.
+Each takes the step, counted from 0, the number of steps, and the share of them with the warm-up.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
-
-Schedule = Callable[[int], float]
-"""A function for ``LambdaLR``: from a step, counted from 0, to what multiplies the rate."""
 
 COOLDOWN = 0.2
 """Share of the run in which the rate of ``warmup-stable-decay`` falls."""
@@ -22,68 +16,53 @@ LAST = 1e-4 / 25
 """Where ``one-cycle`` starts and ends; the defaults of ``torch.optim.lr_scheduler.OneCycleLR``."""
 
 
-def linear_schedule(total: int, warmup_fraction: float) -> Schedule:
+def linear(step: int, total: int, share: float) -> float:
     """A linear rise to 1, then a linear fall to 0."""
-    warmup = max(1, round(warmup_fraction * total))
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        return max(0.0, (total - step) / max(1, total - warmup))
-
-    return factor
+    warmup = max(1, round(share * total))
+    if step < warmup:
+        return (step + 1) / warmup
+    return max(0.0, (total - step) / max(1, total - warmup))
 
 
-def constant_schedule(total: int, warmup_fraction: float) -> Schedule:
+def constant(step: int, total: int, share: float) -> float:
     """A linear rise, then 1 to the end; without warm-up 1 from the first step."""
-    warmup = max(1, round(warmup_fraction * total))
-    return lambda step: min(1.0, (step + 1) / warmup)
+    return min(1.0, (step + 1) / max(1, round(share * total)))
 
 
-def stable_decay_schedule(total: int, warmup_fraction: float) -> Schedule:
+def stable_decay(step: int, total: int, share: float) -> float:
     """A linear rise, then 1, then a linear fall to 0 (Haegele et al., 2024, arXiv 2405.18392)."""
-    rise = constant_schedule(total, warmup_fraction)
     cooldown = max(1, round(COOLDOWN * total))
-    return lambda step: min(rise(step), max(0.0, (total - step) / cooldown))
+    return min(constant(step, total, share), max(0.0, (total - step) / cooldown))
 
 
-def cosine_schedule(total: int, warmup_fraction: float) -> Schedule:
+def cosine(step: int, total: int, share: float) -> float:
     """A linear rise, then half a cosine down to a tenth, as in nanoGPT (Karpathy, 2022)."""
-    rise = constant_schedule(total, warmup_fraction)
-    warmup = round(warmup_fraction * total)
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return rise(step)
-        return _cosine(1.0, FLOOR, min(1.0, (step - warmup) / max(1, total - warmup)))
-
-    return factor
+    warmup = round(share * total)
+    if step < warmup:
+        return constant(step, total, share)
+    return _wave(1.0, FLOOR, min(1.0, (step - warmup) / max(1, total - warmup)))
 
 
-def one_cycle_schedule(total: int, warmup_fraction: float) -> Schedule:
+def one_cycle(step: int, total: int, share: float) -> float:
     """Half a cosine up and another down, as `OneCycleLR` (Smith and Topin, 2018, arXiv 1708.07120).
 
     Adam's momentum stays.
     """
-    peak = max(1.0, warmup_fraction * total - 1)
-
-    def factor(step: int) -> float:
-        if step <= peak:
-            return _cosine(FIRST, 1.0, step / peak)
-        return _cosine(1.0, LAST, min(1.0, (step - peak) / max(1.0, total - 1 - peak)))
-
-    return factor
+    peak = max(1.0, share * total - 1)
+    if step <= peak:
+        return _wave(FIRST, 1.0, step / peak)
+    return _wave(1.0, LAST, min(1.0, (step - peak) / max(1.0, total - 1 - peak)))
 
 
-def _cosine(start: float, end: float, share: float) -> float:
-    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))
+def _wave(start: float, end: float, part: float) -> float:
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * part))
 
 
-SCHEDULES: dict[str, Callable[[int, float], Schedule]] = {
-    "linear": linear_schedule,
-    "constant": constant_schedule,
-    "cosine": cosine_schedule,
-    "one-cycle": one_cycle_schedule,
-    "warmup-stable-decay": stable_decay_schedule,
+SCHEDULES = {
+    "linear": linear,
+    "constant": constant,
+    "cosine": cosine,
+    "one-cycle": one_cycle,
+    "warmup-stable-decay": stable_decay,
 }
 """The schedules by name."""

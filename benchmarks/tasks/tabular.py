@@ -11,23 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Batch, Recipe, RegressionTask, drawn
-
-_NOISE = 1.0
-# Mean and standard deviation of Friedman's function over the unit cube.
-_MEAN = 14.4
-_SPREAD = 4.9
+from benchmarks.tasks.base import Batch, Recipe, RegressionTask, drawn, grid
 
 
 def friedman(rows: Tensor) -> Tensor:
-    r"""Friedman's first function, of five columns.
+    r"""Friedman's first function, of five columns (1991).
 
     .. math:: 10 \sin(\pi x_1 x_2) + 20 (x_3 - 1/2)^2 + 10 x_4 + 5 x_5
 
     for values from 0 to 1 of shape [N, at least 5].
-
-    References:
-        Friedman, Multivariate Adaptive Regression Splines (1991).
     """
     first, second, third, fourth, fifth = rows.unbind(1)[:5]
     waves = 10 * (math.pi * first * second).sin()
@@ -46,9 +38,10 @@ def load_table(rows: int, columns: int) -> tuple[Batch, Batch]:
     def draw(noise: float) -> Batch:
         values = torch.rand(rows, columns, generator=generator)
         target = friedman(values) + noise * torch.randn(rows, generator=generator)
-        return (values - 0.5) * math.sqrt(12), ((target - _MEAN) / _SPREAD)[:, None]
+        # Mean and standard deviation of Friedman's function over the unit cube.
+        return (values - 0.5) * math.sqrt(12), ((target - 14.4) / 4.9)[:, None]
 
-    return draw(_NOISE), draw(0.0)
+    return draw(noise=1.0), draw(noise=0.0)
 
 
 class ResidualLayer(nn.Module):
@@ -72,6 +65,8 @@ class TabularTask(RegressionTask):
 
     metric = "log10 of the held-out mean squared error"
 
+    steps: int = 1000
+    recipe: Recipe = Recipe(rates=grid(0.001, 5), betas=(0.9, 0.999))
     rows: int = 8192
     columns: int = 20
     width: int = 256
@@ -91,13 +86,4 @@ class TabularTask(RegressionTask):
         return load_table(self.rows, self.columns)[1]
 
 
-TABULAR = TabularTask(
-    name="tabular",
-    title="residual perceptron on a table",
-    steps=1000,
-    recipe=Recipe(
-        learning_rate=1e-3,
-        rates=(0.001, 0.002, 0.004, 0.008, 0.016),
-        betas=(0.9, 0.999),
-    ),
-)
+TABULAR = TabularTask("tabular", "residual perceptron on a table")

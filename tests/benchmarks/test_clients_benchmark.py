@@ -12,10 +12,10 @@ import pytest
 import torch
 from lightning_models import Net, Ungated, loader
 
-from benchmarks import clients, load
+from benchmarks import load
 from benchmarks.clients import QUIET, About, plan
 from benchmarks.clients import train as run
-from benchmarks.clients.kept import KeptBatches
+from benchmarks.clients.kept import Steps
 from benchmarks.plan import Selection
 from benchmarks.studies import clients as tables
 
@@ -28,8 +28,8 @@ def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
     return trainer
 
 
+TOLD = About("lightning", "a small net", "loss", 30, unit="steps")
 SMALL = SimpleNamespace(
-    ABOUT=About(trains="a small net", metric="loss", length=30, unit="steps"),
     data=lambda seed: loader(20),
     train=train,
     quality=lambda trained, data: float(
@@ -41,14 +41,16 @@ SMALL = SimpleNamespace(
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "client", lambda name: SMALL)
-    monkeypatch.setattr(run, "package", lambda name: "lightning")
+    monkeypatch.setattr(run, "CLIENTS", {"small": TOLD})
     monkeypatch.setattr(run, "quiet", lambda: None)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_every_arm_is_trained_with_its_own_length() -> None:
-    told, rows = run.train_seed("small", 0)
+    made = run.train_seed("small", 0)
+    rows = made["rows"]
+    told = made["about"]
     assert told["length"] == 30 and told["version"]
     by_arm = {row["arm"]: row for row in rows}
     assert list(by_arm) == list(run.ARMS)
@@ -82,7 +84,7 @@ def made(hybrid: list[float | None], lower: bool = True) -> dict[str, Any]:
         **dict.fromkeys(("corrected", "hybrid", "auto"), hybrid),
     }
     rows = [row(arm, k, q, 1 + k) for arm, values in arms.items() for k, q in enumerate(values)]
-    told = {"package": "lightning", **asdict(SMALL.ABOUT), "lower": lower}
+    told = {"package": TOLD.package, **asdict(TOLD), "version": "1", "lower": lower}
     environment = {"torch": "2", "python": "3"}
     return {"environment": environment, "clients": {"small": told}, "rows": rows}
 
@@ -101,8 +103,9 @@ def test_a_loop_by_epochs_drops_the_batches_of_predicted_steps() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
     callback = Ungated(speedup=1.5)
     adam = torch.optim.Adam(net.parameters())
-    kept = KeptBatches(clients.engine_for(callback, net, adam, 6 * 10))
+    kept = Steps([callback], net, adam, 6 * 10)
     batches = [torch.randn(8, 4) for _ in range(10)]
+    assert list(Steps([], net, adam, 60).over(batches)) == batches, "plain training has them all"
     seen = []
     for _ in range(6):
         over = kept.over(batches)

@@ -10,8 +10,9 @@ from benchmarks.cells import CellPlan
 from benchmarks.gains import Summary
 from benchmarks.plan import Selection
 from benchmarks.studies import yardsticks
+from benchmarks.tasks.language import nanogpt
 from benchmarks.tasks.lightbench import LIGHTBENCH
-from benchmarks.tasks.nanogpt import characters, nanogpt
+from benchmarks.tasks.texts import characters
 from benchmarks.train import Run
 from hybrid_predict.errors import ConfigError
 

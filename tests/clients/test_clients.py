@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.clients import CLIENTS, package
+from benchmarks.clients import CLIENTS
 from benchmarks.clients import train as run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -25,13 +25,13 @@ def test_a_client_trains_as_many_steps_as_without_the_plug_in(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     try:
-        version(package(name))
+        version(CLIENTS[name].package)
     except PackageNotFoundError:
-        pytest.skip(f"{package(name)} is not installed")
+        pytest.skip(f"{CLIENTS[name].package} is not installed")
     arms: dict[str, Any] = {"full": None, "hybrid": {}, "off": {"enabled": False}}
     monkeypatch.setattr(run, "ARMS", arms)
     monkeypatch.chdir(tmp_path)  # some packages write logs
-    by_arm = {row["arm"]: row for row in run.train_seed(name, 0, list(arms), SHARE)[1]}
+    by_arm = {row["arm"]: row for row in run.train_seed(name, 0, list(arms), SHARE)["rows"]}
     full, hybrid, off = (by_arm[arm] for arm in arms)
     assert hybrid["full_steps"] + hybrid["predicted_steps"] == full["full_steps"] > 1
     assert off["quality"] == full["quality"], "disabled, the plug-in changes nothing"

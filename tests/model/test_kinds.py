@@ -5,7 +5,7 @@ import torch
 from cases import MODELS, TiedLM
 from torch import nn
 
-from benchmarks.tasks.byte_gpt import ByteGPT
+from benchmarks.tasks.language import ByteGPT
 from hybrid_predict.model.kinds import classify
 
 
