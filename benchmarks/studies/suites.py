@@ -8,15 +8,14 @@ from functools import lru_cache, partial
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-import torch
-
 from benchmarks import load
 from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.cells import CellPlan, Line
 from benchmarks.gains import Figures, Summary
 from benchmarks.optimizers import Rates
 from benchmarks.plan import Row, Selection
-from benchmarks.step_cost import ADDED, WAYS, measure, set_imports_aside, without_advice
+from benchmarks.run import workers
+from benchmarks.step_cost import ADDED, WAYS, measure
 from benchmarks.tasks import FRESH, TASKS, Task
 from benchmarks.views import (
     NONE,
@@ -66,10 +65,8 @@ class Suite:
         """Measure what the plug-in costs each task on one thread; see `step_cost.measure`."""
         short = {"blocks": 2, "length": 2} if self.tiny else {}
         names = chosen.tasks or self.measured or self.tasks
-        set_imports_aside()
-        torch.set_num_threads(1)
-        with without_advice():
-            return {name: measure(self.task(name), **short) for name in names}
+        with workers(1) as pool:
+            return {n: pool.submit(measure, self.task(n), **short).result() for n in names}
 
 
 _CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only", "corrected-any-cost")
