@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.arms import ARMS, PLAIN
@@ -40,13 +38,6 @@ STEPS = 600
 
 _SHAPES = {EXACT: "o", AT_LEAST: "^", AT_MOST: "v"}
 """Of marks, by what the speedup is: a value, or a bound of it."""
-
-
-def save_figure(figure: Figure, path: str | Path, source: str | Path) -> None:
-    """Write a figure; a PNG file keeps the digest of its data under ``Source``."""
-    png = Path(path).suffix == ".png"
-    digest = hashlib.sha256(Path(source).read_bytes()).hexdigest()
-    figure.savefig(path, dpi=120, metadata={"Source": digest} if png else None)
 
 
 def first(results: Mapping[str, Any]) -> Figure:
