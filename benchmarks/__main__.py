@@ -11,7 +11,6 @@ from typing import Any
 
 from benchmarks import RESULTS
 from benchmarks.plan import Selection
-from benchmarks.plots import save_figure
 from benchmarks.registry import STUDIES, Study
 from benchmarks.run import make_runs, stored
 from hybrid_predict.cli.program import add_command, need, run_program
@@ -29,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     told = "; ".join(f"{name} ({study.about})" for name, study in STUDIES.items())
     text = f"Run studies, or the rest of them. They are {told}."
     _run_options(add_command(commands, "run", _run, text).add_argument)
-    text = "Print results as Markdown tables, and draw their figures."
+    text = "Print results as Markdown tables."
     _show_options(add_command(commands, "show", _show, text).add_argument)
     text = (
         "Make the figures and pages of the committed results. They are the figures of docs/results "
@@ -126,30 +125,14 @@ def _show_options(add: Any) -> None:
         metavar="FOLDER",
         help="Folder of the command run (docs/results).",
     )
-    add("--figures", metavar="FOLDER", type=Path, help="Folder to draw the study's figures in.")
 
 
 def _show(options: Any) -> int:
     study = _study(options.study)
     if not (options.output_dir / study.file).exists():
         raise ConfigError("--output-dir", f"a folder with {study.file}", str(options.output_dir))
-    try:
-        content = study.read(options.output_dir)
-        texts = {name: make() for name, make in study.blocks(content).items()}
-        figures = study.figures if options.figures else {}
-        drawn = {name: draw(content) for name, draw in figures.items()}
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError) as error:
-        expected = f"a results file written by {PROGRAM} run"
-        told = f"{type(error).__name__}: {error}"
-        file = str(options.output_dir / study.file)
-        raise ConfigError("--output-dir", expected, file, told) from error
-    for name, text in texts.items():
-        print(f"\n{name}\n\n{text}")
-    for name, figure in drawn.items():
-        path = writable_folder(options.figures, "--figures") / name
-        with writing(path):
-            save_figure(figure, path, options.output_dir / study.file)
-        print(f"Figure: {path}")
+    for name, make in study.blocks(study.read(options.output_dir)).items():
+        print(f"\n{name}\n\n{make()}")
     return 0
 
 

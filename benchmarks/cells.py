@@ -46,16 +46,6 @@ class Line:
     trial: int = 0
 
 
-class _Pretended(dict[Cell, Row]):
-    """All cells, as if they were finished."""
-
-    def __contains__(self, cell: object) -> bool:
-        return True
-
-    def __getitem__(self, cell: Cell) -> Row:
-        return {"loss": 0.0}
-
-
 class CellPlan(Plan[Cell]):
     """The cells of lines, seed by seed, after the trials that decide their rates.
 
@@ -70,7 +60,6 @@ class CellPlan(Plan[Cell]):
         self._digests: dict[tuple[str, str, int], str] = {}
         self.tasks: dict[str, Task] = {line.task.name: line.task for line in self._all}
         self.lines = self._selected(chosen or Selection())
-        self._recipes: set[str] = set()
 
     def _selected(self, chosen: Selection) -> list[Line]:
         check_chosen("tasks", chosen.tasks, self.tasks)
@@ -97,13 +86,7 @@ class CellPlan(Plan[Cell]):
 
     def keys(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:
         """Yield the trials that are known, then what is compared, seed by seed."""
-        yield from self._keys(self.lines, done)
-
-    def planned(self) -> int:
-        """Return the number of cells, with trials."""
-        return len(dict.fromkeys(self._keys(self.lines, _Pretended())))
-
-    def _keys(self, lines: list[Line], done: Mapping[Cell, Row]) -> Iterator[Cell]:
+        lines = self.lines
         for line in lines:
             yield from self._grid(line)
         for line in lines:
@@ -147,13 +130,24 @@ class CellPlan(Plan[Cell]):
     ) -> Cell:
         task = line.task
         steps = steps or task.steps
-        key = (task.name, arm, steps)
+        return Cell(
+            task.name,
+            setting,
+            arm,
+            seed,
+            rates.base,
+            rates.hidden,
+            line.decay,
+            steps,
+            self._recipe(line, arm, steps),
+        )
+
+    def _recipe(self, line: Line, arm: str, steps: int) -> str:
+        steps = steps or line.task.steps
+        key = (line.task.name, arm, steps)
         if key not in self._digests:
-            self._digests[key] = recipe_digest(replace(task, steps=steps), ARMS[arm])
-        digest = self._digests[key]
-        base = rates.base
-        hidden = rates.hidden
-        return Cell(task.name, setting, arm, seed, base, hidden, line.decay, steps, digest)
+            self._digests[key] = recipe_digest(replace(line.task, steps=steps), ARMS[arm])
+        return self._digests[key]
 
     def key(self, row: Row) -> Cell:
         """Return the cell of a row."""
@@ -171,11 +165,13 @@ class CellPlan(Plan[Cell]):
         arm = ARMS.get(row["arm"])
         if arm is None:
             return False
-        if not self._recipes:
-            cells = self._keys(self._all, _Pretended())
-            self._recipes = {cell.recipe for cell in cells}
+        recipes = {
+            self._recipe(line, row["arm"], row["steps"])
+            for line in self._all
+            if line.task.name == row["task"]
+        }
         current = arm.plugin is None or row["code"] == code_digest(arm.name)
-        return current and row["recipe"] in self._recipes
+        return current and row["recipe"] in recipes
 
     def tell(self, row: Row) -> str:
         """Return a line on a finished run."""

@@ -12,12 +12,52 @@ import numpy as np
 from scipy.stats import norm, t  # type: ignore[import-untyped,unused-ignore]
 
 from benchmarks.arms import ARMS, PLAIN
-from benchmarks.plain_steps import EXACT, plain_steps_to_reach
 from benchmarks.plan import TUNING_SEED, Row, number
 from hybrid_predict.runs.evidence import spread
 
 RESAMPLES = 2000
 """Of the bootstrap."""
+
+EXACT = ""
+AT_LEAST = "≥"
+AT_MOST = "≤"
+BOTH = "≈"
+"""Marks of a number that is interpolated, of bounds outside the range measured, and of a mean over
+bounds from both sides."""
+
+
+class Ratio(NamedTuple):
+    """A number, or a bound of it."""
+
+    value: float
+    bound: str = EXACT
+
+
+def geometric(ratios: Iterable[Any]) -> Ratio:
+    """Return the geometric mean of numbers with bounds; a bound counts as its value."""
+    kept = list(ratios)
+    bounds = {ratio.bound for ratio in kept} - {EXACT}
+    mean = math.exp(statistics.fmean(math.log(ratio.value) for ratio in kept))
+    return Ratio(mean, BOTH if len(bounds) > 1 else "".join(bounds))
+
+
+def plain_steps_to_reach(steps: Sequence[float], losses: Sequence[float], loss: float) -> Ratio:
+    r"""Return the fewest full steps with which plain training reaches a given loss.
+
+    Between two runs, each with a schedule of its own length, the loss is interpolated linearly in
+    the logarithm of the steps. A run whose final loss is not finite, or not below that of a shorter
+    run, is skipped. A loss outside the range of the plain losses gives a bound, the nearest number.
+    """
+    known: list[tuple[float, float]] = []
+    for budget, value in zip(steps, losses, strict=True):
+        if math.isfinite(value) and (not known or value < known[-1][1]):
+            known.append((budget, value))
+    if not math.isfinite(loss) or not known or loss > known[0][1]:
+        return Ratio(known[0][0] if known else steps[0], AT_MOST)
+    if loss < known[-1][1]:
+        return Ratio(known[-1][0], AT_LEAST)
+    falling = [-value for _, value in known]
+    return Ratio(math.exp(np.interp(-loss, falling, [math.log(n) for n, _ in known])))
 
 
 @dataclass(frozen=True)
@@ -60,11 +100,11 @@ def speedup(
     """
     curve, arm, cost = (np.asarray(x, dtype=float) for x in (plain, losses, costs))
 
-    def measure(chosen: np.ndarray) -> tuple[float, str]:
+    def measure(chosen: np.ndarray) -> Ratio:
         reached = plain_steps_to_reach(
             steps, curve[:, chosen].mean(axis=1).tolist(), float(arm[chosen].mean())
         )
-        return reached.steps / float(cost[chosen].mean()), reached.bound
+        return Ratio(reached.value / float(cost[chosen].mean()), reached.bound)
 
     n = len(arm)
     everyone = np.arange(n)
@@ -73,7 +113,7 @@ def speedup(
         return Speedup(value, bound, None, None, n)
     draws = np.random.default_rng(0).choice(everyone, (resamples, n))
     tail = float(norm.sf(math.sqrt(n / (n - 1)) * float(t.isf(0.025, n - 1))))
-    low, high = np.quantile([measure(draw)[0] for draw in draws], [tail, 1.0 - tail])
+    low, high = np.quantile([measure(draw).value for draw in draws], [tail, 1.0 - tail])
     return Speedup(value, bound, float(low), float(high), n)
 
 
@@ -134,16 +174,6 @@ class Figures:
         return statistics.median(row[field] for row in self.rows.values())
 
 
-@dataclass(frozen=True)
-class Overall:
-    """Geometric mean of an arm's speedup over tasks; a bound counts as its value."""
-
-    value: float
-    bound: str
-    worst: str
-    worst_value: float
-
-
 class Summary:
     """Statistics of the rows of a study, without trials of rates and arms of earlier commits.
 
@@ -189,30 +219,10 @@ class Summary:
             self._known[place] = Figures(place, self._runs[place], found)
         return self._known[place]
 
-    def speedup(self, task: str, arm: str) -> float:
-        """Return the speedup of an arm on a task.
-
-        Raises:
-            LookupError: If it is not known.
-        """
-        figures = self.figures(task, arm)
-        if figures is None or figures.speedup is None:
-            raise LookupError(f"{task} has no speedup of {arm}")
-        return figures.speedup.value
-
-    def overall(self, arm: str) -> Overall | None:
-        """Return the mean speedup of an arm over all tasks; None if it lacks one."""
-        known = {}
-        for task in self.tasks:
-            figures = self.figures(task, arm)
-            if figures is None or figures.speedup is None:
-                return None
-            known[task] = figures.speedup
-        mean = math.exp(statistics.fmean(math.log(s.value) for s in known.values()))
-        bounds = {s.bound for s in known.values()} - {EXACT}
-        worst = min(known, key=lambda task: known[task].value)
-        bound = bounds.pop() if len(bounds) == 1 else "≈" if bounds else EXACT
-        return Overall(mean, bound, worst, known[worst].value)
+    def speedups(self, arm: str) -> dict[str, Speedup]:
+        """Return the speedups of an arm by task, of the tasks where it has one."""
+        found = {task: self.figures(task, arm) for task in self.tasks}
+        return {task: f.speedup for task, f in found.items() if f and f.speedup}
 
     def beside(
         self, place: Place, arms: Sequence[str], setting: str, resamples: int = RESAMPLES

@@ -13,7 +13,7 @@ from benchmarks.cells import CellPlan
 from benchmarks.clients import plan as clients
 from benchmarks.plan import Plan, Row, Selection
 from benchmarks.studies import clients as clients_tables
-from benchmarks.studies import ranks, rates, scale, suites, yardsticks
+from benchmarks.studies import rates, scale, suites, yardsticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,13 +99,5 @@ STUDIES: dict[str, Study] = {
         clients_tables.blocks,
         runs=clients.seeds,
         compiled=clients.compiled,
-    ),
-    "ranks": Study(
-        "traffic and operations on several processes",
-        "ranks.json",
-        ranks.RanksPlan,
-        ranks.blocks,
-        runs=ranks.runs,
-        compiled=ranks.compiled,
     ),
 }

@@ -12,7 +12,6 @@ import textwrap
 from pathlib import Path
 
 from benchmarks import RESULTS
-from benchmarks.plots import save_figure
 from benchmarks.registry import STUDIES, Blocks
 from benchmarks.studies import suites
 
@@ -76,18 +75,16 @@ def main() -> int:
     from PIL import Image
 
     for name, study in STUDIES.items():
-        if _CONTENTS[name] is None:
-            continue
-        source = RESULTS / study.file
-        digest = hashlib.sha256(source.read_bytes()).hexdigest()
         for figure, draw in study.figures.items():
             path = RESULTS / figure
+            digest = hashlib.sha256((RESULTS / study.file).read_bytes()).hexdigest()
             drawn = None
             if path.exists():
                 with Image.open(path) as picture:
                     drawn = picture.info.get("Source")
             if drawn != digest:
-                save_figure(draw(_CONTENTS[name]), path, source)
+                metadata = {"Source": digest}
+                draw(_CONTENTS[name]).savefig(path, dpi=120, metadata=metadata)
     for page in PAGES:
         page.write_text(rendered(page))
     return 0

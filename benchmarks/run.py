@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from benchmarks.plan import Plan, Row, as_cell
-from benchmarks.step_cost import set_imports_aside
 from hybrid_predict.runs.runtime import Rows
 
 K = TypeVar("K")
@@ -37,8 +38,7 @@ def make_runs(plan: Plan[K], store: Rows[K], jobs: int = 1, on_row: OnRow = bool
 
     Each row is stored as it is done.
     """
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=start_worker) as pool:
+    with workers(jobs) as pool:
         running: dict[Future[Row], K] = {}
         try:
             while True:
@@ -58,8 +58,14 @@ def make_runs(plan: Plan[K], store: Rows[K], jobs: int = 1, on_row: OnRow = bool
             raise
 
 
-def start_worker() -> None:
-    """Prepare a process for training: one thread, and a quiet log."""
-    set_imports_aside()
+def workers(jobs: int) -> ProcessPoolExecutor:
+    """Return processes for training: one thread each, and a quiet log."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(jobs, context, initializer=_start)
+
+
+def _start() -> None:
+    import_module("torch._dynamo")  # otherwise an optimizer imports it in its first step
+    gc.freeze()  # looking at all objects of imported packages takes half a second
     torch.set_num_threads(1)
     logging.getLogger("hybrid_predict").setLevel(logging.ERROR)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import gc
-import logging
 import statistics
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from importlib import import_module
 from time import perf_counter, process_time
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
-from torch.optim import Optimizer
 
 from benchmarks.tasks import Task
 from benchmarks.train import warm
@@ -33,45 +28,35 @@ ADDED = tuple(way for way, options in WAYS.items() if options is not None)
 
 
 class Loop:
-    """A training loop, plain (``engine`` is None) or with the plug-in of some options.
+    """A training loop of a task with fused AdamW, in one of :data:`WAYS`."""
 
-    ``full_step`` takes one full step of the user's own, and returns its loss.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        full_step: Callable[[], Tensor],
-        options: Mapping[str, Any] | None,
-    ) -> None:
-        self._full_step = full_step
-        self._cuda = next(model.parameters()).device.type == "cuda"
+    def __init__(self, task: Task, way: str) -> None:
+        recipe = task.recipe
+        self._task = task
+        self._model = task.model(0)
+        self._batches = task.batches(0)
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(),
+            lr=recipe.learning_rate,
+            betas=recipe.betas,
+            weight_decay=recipe.weight_decay,
+            fused=True,
+        )
         self.engine: HybridEngine | None = None
-        if options is not None:
-            endless = {"total_steps": 10**9, "warmup_steps": 1, "cooldown_steps": 1}
-            self.engine = HybridEngine(model, optimizer, HybridConfig(**{**endless, **options}))
-
-    def step(self) -> None:
-        """Take one full step, after the predicted steps that are due."""
-        if self.engine is not None:
-            self.engine.before_step()
-        loss = self._full_step()
-        if self.engine is not None:
-            self.engine.after_step(loss)
+        if (options := WAYS[way]) is not None:
+            config = HybridConfig(total_steps=10**9, warmup_steps=1, cooldown_steps=1, **options)
+            self.engine = HybridEngine(self._model, self._optimizer, config)
 
     def run(self, steps: int) -> float:
         """Return the seconds of full steps: processor time on a CPU, wall time on CUDA."""
-        started = self._clock()
+        started = _clock()
         for _ in range(steps):
-            self.step()
-        return self._clock() - started
-
-    def _clock(self) -> float:
-        if not self._cuda:
-            return process_time()
-        torch.cuda.synchronize()
-        return perf_counter()
+            if self.engine is not None:
+                self.engine.before_step()
+            loss = self._task.full_step(self._model, next(self._batches), self._optimizer)
+            if self.engine is not None:
+                self.engine.after_step(loss)
+        return _clock() - started
 
     def close(self) -> None:
         """Detach the engine from the model."""
@@ -79,12 +64,19 @@ class Loop:
             self.engine.detach()
 
 
+def _clock() -> float:
+    if not torch.cuda.is_available():
+        return process_time()
+    torch.cuda.synchronize()
+    return perf_counter()
+
+
 def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
     """Measure time and memory (bytes) of each of :data:`WAYS`, after a block that does not count.
 
     Ratios are medians over blocks, with their quartiles.
     """
-    loops = {way: _loop(task, way) for way in WAYS}
+    loops = {way: Loop(task, way) for way in WAYS}
     for loop in loops.values():
         loop.run(length)
     rounds = [{way: loop.run(length) for way, loop in loops.items()} for _ in range(blocks)]
@@ -107,24 +99,6 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
     return results
 
 
-def _loop(task: Task, way: str) -> Loop:
-    recipe = task.recipe
-    model = task.model(0)
-    batches = task.batches(0)
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=recipe.learning_rate,
-        betas=recipe.betas,
-        weight_decay=recipe.weight_decay,
-        fused=True,
-    )
-
-    def full_step() -> Tensor:
-        return task.full_step(model, next(batches), optimizer)
-
-    return Loop(model, optimizer, full_step, WAYS[way])
-
-
 def _memory(task: Task, way: str) -> int:
     """Return the bytes that twelve full steps allocate.
 
@@ -136,7 +110,7 @@ def _memory(task: Task, way: str) -> int:
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() if cuda else _held()
-    loop = _loop(task, way)
+    loop = Loop(task, way)
     loop.run(12)
     used = (torch.cuda.max_memory_allocated() if cuda else _held()) - before
     loop.close()
@@ -149,25 +123,3 @@ def _held() -> int:
     gradients = [x.grad for x in tensors if x.is_leaf and x.grad is not None]
     storages = {x.untyped_storage().data_ptr(): x for x in (*tensors, *gradients)}
     return sum(x.untyped_storage().nbytes() for x in storages.values())
-
-
-@contextmanager
-def without_advice() -> Iterator[None]:
-    """Silence the plug-in's advice inside the block: its cost is high on tasks this small."""
-    logger = logging.getLogger("hybrid_predict")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def set_imports_aside() -> None:
-    """Hide all objects that are alive from the garbage collector, and so from what is measured.
-
-    Imported packages leave many objects. Looking at all of them takes half a second. Call this
-    after the imports, and before data are loaded.
-    """
-    import_module("torch._dynamo")  # otherwise an optimizer imports it in its first step
-    gc.freeze()

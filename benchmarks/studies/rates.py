@@ -12,9 +12,8 @@ from typing import NamedTuple
 from benchmarks import load
 from benchmarks.arms import ARMS
 from benchmarks.cells import Line
-from benchmarks.gains import Place, Summary
+from benchmarks.gains import AT_LEAST, AT_MOST, BOTH, Place, Ratio, Summary, geometric
 from benchmarks.optimizers import Rates
-from benchmarks.plain_steps import AT_LEAST, AT_MOST, EXACT
 from benchmarks.plan import Row, number
 from benchmarks.tasks import FRESH, TASKS
 from benchmarks.views import NONE, count, view
@@ -47,9 +46,6 @@ DEVELOPMENT = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")
 SEEDS = {**dict.fromkeys(DEVELOPMENT, 3), **{task.name: 1 for task in FRESH}}
 """Paired seeds of each task."""
 
-BOTH = "≈"
-"""Marks a mean over bounds from both sides."""
-
 
 @lru_cache(maxsize=1)
 def best_rates() -> dict[str, float]:
@@ -60,11 +56,6 @@ def best_rates() -> dict[str, float]:
         for row in load(f"bench-{suite}.json")["runs"]
         if (row["setting"], row["arm"]) == ("tuned", "plain")
     }
-
-
-def nearest(share: float) -> float:
-    """Return the share of the study that is nearest to a number."""
-    return min(SHARES, key=lambda known: abs(math.log(known / share)))
 
 
 def lines() -> Iterator[Line]:
@@ -85,13 +76,6 @@ def line(name: str, arm: str, rate: float, length: float, setting: str = RATES) 
     return Line(TASKS[name], setting, arm, SEEDS[name], rates, setting != STEADY, steps)
 
 
-class Ratio(NamedTuple):
-    """Full steps that a curve needs for the same loss, per full step, and its bound."""
-
-    value: float
-    bound: str = EXACT
-
-
 class Point(NamedTuple):
     """What an arm did on one task at one learning rate, a ``share`` of the best one.
 
@@ -109,18 +93,20 @@ class Point(NamedTuple):
     beside_tuned: Ratio
 
 
+def _named(setting: str, share: float) -> str:
+    return f"{setting} {share:g}"
+
+
 def at_rates(rows: Iterable[Row]) -> Summary:
     """Return runs whose settings also say the share of the best rate."""
     best = best_rates()
-    return Summary(
-        {**row, "setting": _named(row["setting"], nearest(row["rate"] / best[row["task"]]))}
-        for row in rows
-        if row["setting"] in (RATES, STEADY)
-    )
-
-
-def _named(setting: str, place: float) -> str:
-    return f"{setting} {place:g}"
+    named = []
+    for row in rows:
+        if row["setting"] in (RATES, STEADY):
+            share = row["rate"] / best[row["task"]]
+            nearest = min(SHARES, key=lambda known: abs(math.log(known / share)))
+            named.append({**row, "setting": _named(row["setting"], nearest)})
+    return Summary(named)
 
 
 def points(rows: Iterable[Row], length: float = 1.0, setting: str = RATES) -> list[Point]:
@@ -162,16 +148,8 @@ def _beside(summary: Summary, place: Place, arm: str, setting: str) -> Ratio:
 
 def mean(ratios: Iterable[Ratio]) -> str:
     """Return the geometric mean with the mark of its bound, if all of the numbers are known."""
-    kept = list(ratios)
-    value = mean_value(kept)
-    bounds = {ratio.bound for ratio in kept} - {EXACT}
-    mark = BOTH if len(bounds) > 1 else "".join(bounds)
-    return f"{mark}{value:.2f}" if math.isfinite(value) else NONE
-
-
-def mean_value(ratios: Iterable[Ratio]) -> float:
-    """Return the geometric mean, or nan."""
-    return math.exp(statistics.fmean(math.log(ratio.value) for ratio in ratios))
+    value, bound = geometric(ratios)
+    return f"{bound}{value:.2f}" if math.isfinite(value) else NONE
 
 
 def worst(ratios: Mapping[str, Ratio]) -> str:
@@ -183,11 +161,9 @@ def worst(ratios: Mapping[str, Ratio]) -> str:
 
 def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
     """Return what makes the blocks of the pages, by name."""
-    parts: dict[bool, list[Row]] = {True: [], False: []}
-    for row in rows:
-        parts[row["task"] in DEVELOPMENT].append(row)
-    kept = parts[True]
-    fresh = parts[False]
+    everything = list(rows)
+    kept = [row for row in everything if row["task"] in DEVELOPMENT]
+    fresh = [row for row in everything if row["task"] not in DEVELOPMENT]
     return {
         "rates source": partial(source, kept),
         "rates overall": partial(overall, kept),

@@ -8,15 +8,14 @@ from functools import lru_cache, partial
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-import torch
-
 from benchmarks import load
 from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.cells import CellPlan, Line
-from benchmarks.gains import Figures, Summary
+from benchmarks.gains import Figures, Summary, geometric
 from benchmarks.optimizers import Rates
 from benchmarks.plan import Row, Selection
-from benchmarks.step_cost import ADDED, WAYS, measure, set_imports_aside, without_advice
+from benchmarks.run import workers
+from benchmarks.step_cost import ADDED, WAYS, measure
 from benchmarks.tasks import FRESH, TASKS, Task
 from benchmarks.views import (
     NONE,
@@ -66,10 +65,8 @@ class Suite:
         """Measure what the plug-in costs each task on one thread; see `step_cost.measure`."""
         short = {"blocks": 2, "length": 2} if self.tiny else {}
         names = chosen.tasks or self.measured or self.tasks
-        set_imports_aside()
-        torch.set_num_threads(1)
-        with without_advice():
-            return {name: measure(self.task(name), **short) for name in names}
+        with workers(1) as pool:
+            return {n: pool.submit(measure, self.task(n), **short).result() for n in names}
 
 
 _CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only", "corrected-any-cost")
@@ -210,7 +207,9 @@ def arms_table(summary: Summary) -> str:
     for arm in summary.arms:
         if arm in PLAIN:
             continue
-        total = summary.overall(arm)
+        known = summary.speedups(arm)
+        total = geometric(known.values()) if len(known) == len(summary.tasks) else None
+        worst = min(known, key=lambda task: known[task].value, default="")
         rows.append(
             {
                 "arm": ARMS[arm].title,
@@ -219,7 +218,7 @@ def arms_table(summary: Summary) -> str:
                     for task in summary.tasks
                 },
                 "geometric mean": f"**{total.bound}{total.value:.2f}**" if total else NONE,
-                "worst task": f"`{total.worst}` {total.worst_value:.2f}" if total else NONE,
+                "worst task": f"`{worst}` {known[worst].value:.2f}" if total else NONE,
             }
         )
     return view(rows)
@@ -278,34 +277,43 @@ def gains() -> Iterator[Gain]:
     """Yield the gains on all tasks of the committed suites whose full steps were measured."""
     for suite in ("core", "wide", "fresh"):
         summary = committed(suite)
+        hybrid = summary.speedups("hybrid")
+        corrected = summary.speedups("corrected")
         for task, costs in load(f"bench-{suite}.json")["steps"].items():
-            plain = summary.figures(task, "plain")
-            hybrid = summary.figures(task, "hybrid")
-            assert plain is not None and hybrid is not None
-            fell_back = all(hybrid.rows[k]["loss"] == row["loss"] for k, row in plain.rows.items())
-            gain = summary.speedup(task, "hybrid")
+            losses = [
+                {seed: row["loss"] for seed, row in found.rows.items()}
+                for arm in ("plain", "hybrid")
+                if (found := summary.figures(task, arm)) is not None
+            ]
+            fell_back = losses[0] == losses[1]
+            gain = hybrid[task].value
             ratio = 1.0 if fell_back else costs["both"]["ratio"]
-            corrected = summary.speedup(task, "corrected")
-            yield Gain(task, costs["plain_ms"], gain, gain / ratio, fell_back, corrected)
+            yield Gain(
+                task, costs["plain_ms"], gain, gain / ratio, fell_back, corrected[task].value
+            )
 
 
 def seconds() -> str:
     """Return the gains as a Markdown table, from the slowest full steps to the fastest."""
     found = sorted(gains(), key=lambda gain: -gain.ms)
-    titles = ("task", "plain full step, ms", "gain in full steps", "in seconds")
-    cells = [
-        (
-            f"`{g.task}`",
-            f"{g.ms:.1f}",
-            f"{g.steps:.2f}" + ", fell back" * g.fell_back,
-            f"{g.seconds:.2f}",
-        )
+    rows = [
+        {
+            "task": f"`{g.task}`",
+            "plain full step, ms": f"{g.ms:.1f}",
+            "gain in full steps": f"{g.steps:.2f}" + ", fell back" * g.fell_back,
+            "in seconds": f"{g.seconds:.2f}",
+        }
         for g in found
     ]
-    steps = geometric_mean([gain.steps for gain in found])
-    whole = geometric_mean([gain.seconds for gain in found])
-    cells.append(("geometric mean", "", f"{steps:.2f}", f"{whole:.2f}"))
-    table = view(dict(zip(titles, row, strict=True)) for row in cells)
+    means = [
+        geometric_mean(values)
+        for values in zip(*((g.steps, g.seconds) for g in found), strict=True)
+    ]
+    titles = list(rows[0])
+    rows.append(
+        dict(zip(titles, ("geometric mean", "", *(f"{m:.2f}" for m in means)), strict=True))
+    )
+    table = view(rows)
     slower = [f"`{g.task}`" for g in found if g.seconds < 1.0 and not g.fell_back]
     if not slower:
         return table
@@ -330,7 +338,7 @@ def peers() -> str:
     """Compare the default with the best peer."""
     summaries = [committed(suite) for suite in ("core", "wide")]
     peer, default = (
-        [summary.speedup(task, arm) for summary in summaries for task in summary.tasks]
+        [speedup.value for summary in summaries for speedup in summary.speedups(arm).values()]
         for arm in ("soap-muon", "hybrid")
     )
     higher = sum(a > b for a, b in zip(peer, default, strict=True))

@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.gains import Summary, speedup
-from benchmarks.plain_steps import (
+from benchmarks.gains import (
     AT_LEAST,
     AT_MOST,
     EXACT,
-    PlainSteps,
+    Ratio,
+    Summary,
     plain_steps_to_reach,
+    speedup,
 )
 from benchmarks.studies import rates
-from benchmarks.studies.rates import COMPARED, Ratio, points
+from benchmarks.studies.rates import COMPARED, points
 from benchmarks.tasks import TASKS
 
 STEPS = (300, 400, 600, 1200)
@@ -27,21 +28,21 @@ INF = math.inf
 @pytest.mark.parametrize(
     ("losses", "loss", "expected"),
     [
-        (FALLING, 3.0, PlainSteps(400)),
-        (FALLING, 4.1, PlainSteps(300, AT_MOST)),
-        (FALLING, 0.9, PlainSteps(1200, AT_LEAST)),
-        (FALLING, math.nan, PlainSteps(300, AT_MOST)),
+        (FALLING, 3.0, Ratio(400)),
+        (FALLING, 4.1, Ratio(300, AT_MOST)),
+        (FALLING, 0.9, Ratio(1200, AT_LEAST)),
+        (FALLING, math.nan, Ratio(300, AT_MOST)),
         # Longer runs that end higher are nobody's choice.
-        ((4.0, 3.0, 3.5, 2.0), 2.5, PlainSteps(math.sqrt(400 * 1200))),
+        ((4.0, 3.0, 3.5, 2.0), 2.5, Ratio(math.sqrt(400 * 1200))),
         # A plain run that diverged tells nothing.
-        ((INF, 3.0, 2.0, math.nan), 3.0, PlainSteps(400)),
-        ((INF, INF, INF, INF), 3.0, PlainSteps(300, AT_MOST)),
+        ((INF, 3.0, 2.0, math.nan), 3.0, Ratio(400)),
+        ((INF, INF, INF, INF), 3.0, Ratio(300, AT_MOST)),
     ],
 )
 def test_plain_steps_to_reach(losses, loss, expected):
     result = plain_steps_to_reach(STEPS, losses, loss)
     assert result.bound == expected.bound
-    assert result.steps == pytest.approx(expected.steps)
+    assert result.value == pytest.approx(expected.value)
 
 
 @given(
@@ -54,7 +55,7 @@ def test_plain_steps_to_reach_inverts_the_curve(losses, share):
     wanted = steps[0] * (steps[-1] / steps[0]) ** share
     loss = float(np.interp(math.log(wanted), np.log(steps), losses))
     result = plain_steps_to_reach(steps, losses, loss)
-    back = float(np.interp(math.log(result.steps), np.log(steps), losses))
+    back = float(np.interp(math.log(result.value), np.log(steps), losses))
     assert back == pytest.approx(loss, abs=1e-9)
 
 

@@ -158,7 +158,6 @@ def test_results_are_shown_as_tables(results, capsys):
 )
 def test_bad_usage_is_one_line(arguments, complaint, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bench-smoke.json").write_text('{"suite": "x"}')
     assert main(arguments) == 2
     message = capsys.readouterr().err
     assert complaint in message
