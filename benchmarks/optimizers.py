@@ -86,24 +86,6 @@ soap = _of_hidden("soap", peers.soap)
 soap_muon = _of_hidden("soap_muon", peers.SOAPMuon)
 
 
-def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Return Schedule-Free AdamW for all parameters, with its own warm-up."""
-    peer = peers.schedule_free(
-        trainable(model),
-        lr=rates.base,
-        betas=recipe.betas,
-        weight_decay=recipe.weight_decay,
-        warmup_steps=max(1, round(recipe.warmup_fraction * updates)),
-    )
-    peer.train()  # type: ignore[attr-defined]
-    return [peer]
-
-
-def trainable(model: nn.Module) -> list[Tensor]:
-    """Return the parameters that require a gradient."""
-    return [p for p in model.parameters() if p.requires_grad]
-
-
 def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     """Return the trained hidden matrices, and the other trained parameters."""
     kinds = known_kinds(model)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-
-from hybrid_predict.errors import MissingExtraError, UnsupportedSetupError
 
 
 class Muon(Optimizer):
@@ -31,10 +28,6 @@ class Muon(Optimizer):
     def __init__(
         self, params: Iterable[Tensor], lr: float, weight_decay: float = 0.1, **options: Any
     ) -> None:
-        if not hasattr(torch.optim, "Muon"):
-            raise UnsupportedSetupError(
-                "torch", "torch 2.9 or later for Muon", torch.__version__, "Upgrade torch."
-            )
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
         self._parameters = [p for group in self.param_groups for p in group["params"]]
         self._matrices = [p.detach().flatten(1) for p in self._parameters]
@@ -113,38 +106,29 @@ class SOAPMuon(Muon):
         return direction
 
 
-def from_package(package: str, name: str, **options: Any) -> Callable[..., Optimizer]:
-    """Return a function that makes a package's optimizer with these options and others.
-
-    Without the package it raises `MissingExtraError`.
-    """
-
-    def make(params: Iterable[Any], lr: float, **others: Any) -> Optimizer:
-        try:
-            module = import_module(package)
-        except ImportError as error:
-            raise MissingExtraError(name, "bench") from error
-        optimizer: Optimizer = getattr(module, name)(list(params), lr=lr, **options, **others)
-        return optimizer
-
-    return make
-
-
 def normuon(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
     """NorMuon: Muon whose rows are levelled by their own second moments.
 
     References:
         Li et al., NorMuon: Making Muon more efficient and scalable (2025), arXiv 2510.05491.
     """
-    fixed = {"momentum": 0.95, "beta2": 0.95, "update_scale": "match_rms"}
-    make = from_package("pytorch_optimizer", "NorMuon", **fixed)
-    return make([{"params": list(params), "lr": lr, "use_muon": True, **options}], lr)
+    from pytorch_optimizer import NorMuon
+
+    groups = [{"params": list(params), "lr": lr, "use_muon": True, **options}]
+    made: Optimizer = NorMuon(groups, lr, momentum=0.95, beta2=0.95, update_scale="match_rms")
+    return made
 
 
-soap = from_package("pytorch_optimizer", "SOAP", betas=(0.95, 0.95), precondition_frequency=10)
-"""Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam (2024), arXiv 2409.11321. As in
-the authors' code, the first step fills the covariances and moves nothing, and every dimension of a
-kernel has its own basis."""
+def soap(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
+    """SOAP; as in the authors' code, the first step fills the covariances and moves nothing.
 
-schedule_free = from_package("schedulefree", "AdamWScheduleFree")
-"""Defazio et al., The Road Less Scheduled (2024)."""
+    Every dimension of a kernel has its own basis.
+
+    References:
+        Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam (2024), arXiv 2409.11321.
+    """
+    from pytorch_optimizer import SOAP
+
+    fixed: Any = {"betas": (0.95, 0.95), "precondition_frequency": 10}
+    made: Optimizer = SOAP(list(params), lr, **fixed, **options)
+    return made

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from time import perf_counter, process_time
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LambdaLR
 
 from benchmarks.arms import ARMS
@@ -62,8 +59,7 @@ class Run:
         self._budget = arm.schedule(cell.steps)
         self._optimizers = arm.build(self.model, task.recipe, cell.rates, self._budget)
         self._stepper = AroundOptimizers(self._optimizers)
-        decays = cell.decay and arm.scheduled
-        factor = task.recipe.factor(self._budget) if decays else (lambda step: 1.0)
+        factor = task.recipe.factor(self._budget) if cell.decay else (lambda step: 1.0)
         self._schedulers = [LambdaLR(optimizer, factor) for optimizer in self._optimizers]
         config = arm.config(cell.steps)
         self.engine = config and HybridEngine(self.model, self._optimizers, config)
@@ -99,7 +95,6 @@ class Run:
 
     def result(self) -> dict[str, Any]:
         """Evaluate the trained model; return the loss, None if the run diverged, and counts."""
-        self.show_final_weights()
         loss = self._task.final_loss(self.model)
         ledger = self.engine.ledger if self.engine else None
         return {
@@ -111,27 +106,3 @@ class Run:
             "parameters": sum(p.numel() for p in self.model.parameters()),
             **({} if self._task.target is None else {"hit": self.hit}),
         }
-
-    def show_final_weights(self) -> None:
-        """Load the final weights into the model if the optimizer trained others."""
-        parts = [p for p in self._optimizers if hasattr(p, "eval")]
-        for part in parts:
-            part.eval()
-        if parts:
-            refresh_batch_norm(self._task, self.model, self._batches)
-
-
-@torch.no_grad()
-def refresh_batch_norm(
-    task: Task, model: nn.Module, batches: Iterator[Any], count: int = 32
-) -> None:
-    """Compute batch-norm statistics again, for weights that were not trained themselves."""
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a plain average
-    for _ in range(count if norms else 0):
-        task.loss(model, next(batches))
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum

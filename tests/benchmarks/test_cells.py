@@ -64,9 +64,7 @@ def test_unknown_names_are_refused(change, argument):
         suites.plan("core", Selection(**change))
 
 
-@pytest.mark.parametrize(
-    "change", [{"build": ARMS["muon"].build}, {"share": 0.7}, {"scheduled": False}]
-)
+@pytest.mark.parametrize("change", [{"build": ARMS["muon"].build}, {"share": 0.7}])
 def test_an_arm_that_trains_otherwise_is_another_cell(change):
     arm = ARMS["short"]
     assert recipe_digest(TASKS["inr"], arm) != recipe_digest(TASKS["inr"], replace(arm, **change))

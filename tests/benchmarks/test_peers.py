@@ -1,6 +1,5 @@
 """The benchmark's peers: their formulas, what they need, and which matrices they get."""
 
-import sys
 from functools import partial
 
 import numpy as np
@@ -11,7 +10,6 @@ from benchmarks import optimizers, peers
 from benchmarks.optimizers import Rates, hidden_and_rest
 from benchmarks.peers import Muon
 from benchmarks.tasks import TASKS
-from hybrid_predict.errors import MissingExtraError
 
 SHAPES = ((4, 3), (3, 7), (5, 5))
 RATE = 0.03
@@ -81,13 +79,3 @@ def test_hidden_matrices_have_the_peer_and_the_rest_adamw(build, name):
     assert [o.param_groups[0]["lr"] for o in made] == pytest.approx([0.03, 0.01][: len(made)])
     assert all(o.param_groups[0]["weight_decay"] == task.recipe.weight_decay for o in made)
     assert [type(o).__name__ for o in made[1:]] == ["AdamW"] * bool(rest)
-
-
-@pytest.mark.parametrize(
-    ("name", "package"),
-    [("normuon", "pytorch_optimizer"), ("schedule_free", "schedulefree")],
-)
-def test_peers_from_a_library_need_it(name, package, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=r"hybrid_predict\[bench\]"):
-        trained(partial(getattr(peers, name), lr=RATE))
