@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.arms import ARMS, PLAIN
-from benchmarks.gains import AT_LEAST, AT_MOST, EXACT, Figures, Ratio, Summary, geometric
+from benchmarks.gains import Ratio, Summary, geometric
 from benchmarks.plan import Row
-from benchmarks.studies import rates, scale
+from benchmarks.studies import rates
 from benchmarks.studies.suites import SETTINGS
 from benchmarks.views import count
 from hybrid_predict.runs.figures import new_figure
@@ -31,13 +30,6 @@ COLORS = {
 
 TASK = "gpt-0.2m"
 """The task of the first picture."""
-
-WIDTH = 64
-STEPS = 600
-"""The width whose lengths, and the T whose widths are compared."""
-
-_SHAPES = {EXACT: "o", AT_LEAST: "^", AT_MOST: "v"}
-"""Of marks, by what the speedup is: a value, or a bound of it."""
 
 
 def first(results: Mapping[str, Any]) -> Figure:
@@ -97,49 +89,6 @@ def of_rates(rows: Iterable[Row]) -> Figure:
     figure.supxlabel("learning rate / best rate of plain training")
     figure.supylabel("tuned plain steps per full step")
     return figure
-
-
-def of_scale(rows: Iterable[Row]) -> Figure:
-    """Draw speedups in two panels: widths at one length, lengths at one width."""
-    arms = (*scale.COMPARED, scale.UNBOUNDED)
-    compared = [f for f in scale.points(rows) if f.speedup is not None and f.place.arm in arms]
-    figure = new_figure(figsize=(9.6, 4.6))
-    left, right = figure.subplots(1, 2, sharey=True)
-    _along(left, [(f.first["parameters"], f) for f in compared if f.place.steps == STEPS])
-    _along(right, [(f.place.steps, f) for f in compared if scale.width(f) == str(WIDTH)])
-    left.set(title=f"T = {STEPS:,} steps", xlabel="parameters", ylabel="speedup at equal quality")
-    right.set(title=f"width {WIDTH}", xlabel="T, steps")
-    handles, names = left.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
-    return figure
-
-
-def _along(axes: Axes, places: Sequence[tuple[float, Figures]]) -> None:
-    """Draw one line per arm, which ends before bounds."""
-    for arm in (*scale.COMPARED, scale.UNBOUNDED):
-        mine = [(x, f) for x, f in places if f.place.arm == arm]
-        xs = [x for x, _ in mine]
-        values = [f.speedup.value if f.speedup and not f.speedup.bound else math.nan
-                  for _, f in mine]  # fmt: skip
-        axes.plot(xs, values, color=COLORS[arm], linewidth=1.2, label=ARMS[arm].title)
-        for x, figures in mine:
-            _mark(axes, x, figures, COLORS[arm])
-    ticks = sorted({x for x, _ in places})
-    axes.set_xscale("log")
-    axes.minorticks_off()
-    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-    axes.axhline(1.0, color=COLORS["plain"], linewidth=1)
-    tidy(axes)
-
-
-def _mark(axes: Axes, x: float, figures: Figures, color: str) -> None:
-    """Mark a speedup: the bar is its interval, a hollow mark has one seed, triangles are bounds."""
-    speedup = figures.speedup
-    assert speedup is not None
-    if speedup.low is not None and speedup.high is not None:
-        axes.plot([x, x], [speedup.low, speedup.high], color=color, linewidth=2.5, alpha=0.5)
-    face = "white" if speedup.low is None else color
-    axes.plot([x], [speedup.value], color=color, marker=_SHAPES[speedup.bound], mfc=face)
 
 
 def tidy(axes: Axes) -> None:

@@ -84,7 +84,6 @@ STUDIES: dict[str, Study] = {
         "scale.jsonl",
         lambda chosen: CellPlan(scale.lines(), chosen),
         scale.blocks,
-        figures={"scale.png": plots.of_scale},
     ),
     "yardsticks": Study(
         "recipes that others published",

@@ -14,7 +14,9 @@ from lightning_models import Net, loader
 from hybrid_predict.audit import audit
 from hybrid_predict.audit.page import audit_page
 from hybrid_predict.audit.results import make_results
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.runtime import locked
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
@@ -149,6 +151,22 @@ def test_ctrl_c_leaves_a_partial_report_and_the_next_call_goes_on(tmp_path):
     assert not audit(task, config(seeds=1), tmp_path).partial
     assert task.calls == [(SHORT, 0), (CORRECTED, 0), (HYBRID, 0)]
     assert "Partial results" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_two_audits_in_one_folder_are_refused(tmp_path):
+    task = Task()
+    with locked(tmp_path), pytest.raises(ConfigError, match="no other run is writing to"):
+        audit(task, config(), tmp_path)
+    assert task.calls == []
+
+
+def test_a_line_that_a_crash_has_cut_off_is_skipped(audited, caplog):
+    with (audited / "runs.jsonl").open("ab") as file:
+        file.write(b'{"run": ')
+    task = Task()
+    assert not audit(task, config(), audited).partial
+    assert task.calls == []
+    assert "is not a finished run; it is skipped" in caplog.text
 
 
 def made_up(hybrid, mode="min", corrected=1.1, hybrid_steps=12, idle=0):
