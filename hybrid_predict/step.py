@@ -202,9 +202,10 @@ class Step:
         norms = gradient_norms(gradients, scale)
         known = map(names.get, map(id, held))
         own = [name or f"unnamed.{index}.{k}" for k, name in enumerate(known)]
-        self._gradients.update(zip(own, norms, strict=True))
+        # Norms last, as each of them needs the others, and an interrupt may come in between.
         self._parameters.update(zip(own, held, strict=True))
         self._owners.update(dict.fromkeys(own, index))
+        self._gradients.update(zip(own, norms, strict=True))
         if self._movement is None:
             return None
         signed = zip(gradients, [options[id(p)].sign for p in held], strict=True)
@@ -401,7 +402,7 @@ class Step:
         return first.device if isinstance(first, Tensor) else None
 
     def _counts(self) -> dict[str, float]:
-        counts = shards.norm_factors([*self._parameters.values()])
+        counts = shards.norm_factors([self._parameters[name] for name in self._gradients])
         return dict(zip(self._gradients, counts or [1.0] * len(self._gradients), strict=True))
 
     def _with_loss(self, numbers: Sequence[float]) -> Tensor:
