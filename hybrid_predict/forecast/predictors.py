@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+__all__ = ["PREDICTORS", "FittedPredictor", "MomentumPredictor", "Predictor", "make_predictor"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Predictor:
     r"""Forecasts a multiple :math:`\lambda` of the drift, times the current learning rate.

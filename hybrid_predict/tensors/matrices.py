@@ -63,15 +63,18 @@ def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
     """
     groups: dict[Any, list[int]] = defaultdict(list)
     for k, x in enumerate(matrices):
-        groups[x.shape, len(moments.roots[k]) > 0, x.dtype, x.device].append(k)
+        groups[x.shape, moments.roots[k].numel() > 0, x.dtype, x.device].append(k)
     for (shape, rooted, *_), members in groups.items():
         height, width = as_matrix(shape)
         stack = torch.stack([matrices[k] for k in members])
         stack = stack if len(shape) == 2 else stack.reshape(-1, height, width)
         roots = [moments.roots[k] for k in members] if rooted else []
-        scales = _scales(stack, [moments.energies[k] for k in members])
-        if rooted:  # in place of the scales of the shorter side
-            scales.pop(int(height > width))
+        rows, columns = _scales(stack, [moments.energies[k] for k in members])
+        scales = []
+        if not (rooted and height <= width):  # the root is in place of scales of the shorter side
+            scales.append(rows.unsqueeze(-1))
+        if not (rooted and height > width):
+            scales.append(columns.unsqueeze(-2))
         for scale in scales:
             stack.mul_(scale)
         stack = _levelled(orthogonal(stack, roots), [moments.levels[k] for k in members])
@@ -84,7 +87,7 @@ def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
     return matrices
 
 
-def _scales(stack: Tensor, energies: Sequence[Tensor]) -> list[Tensor]:
+def _scales(stack: Tensor, energies: Sequence[Tensor]) -> Sequence[Tensor]:
     # The matrices are scaled to a largest entry of one, so that their squares fit in 32 bits.
     # Norms of columns and largest norms take ten times as long on the CPU as means and maxima.
     stack.div_(stack.abs().amax((-2, -1), keepdim=True).clamp_min_(_TINY))
@@ -95,8 +98,7 @@ def _scales(stack: Tensor, energies: Sequence[Tensor]) -> list[Tensor]:
     known = torch.stack(list(energies))
     known.div_(known.mean(-1, keepdim=True).clamp_min_(_TINY))  # both sides have this mean
     known.clamp_(1.0 / MOST_ENERGY, MOST_ENERGY).pow_(-0.25)
-    rows, columns = known.to(stack).split(stack.shape[-2:], -1)
-    return [rows.unsqueeze(-1), columns.unsqueeze(-2)]
+    return known.to(stack).split(stack.shape[-2:], -1)
 
 
 def _levelled(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
@@ -208,7 +210,7 @@ def observe(packed: Sequence[Tensor], matrices: Sequence[Tensor], decay: float) 
     """
     groups: dict[Any, list[int]] = defaultdict(list)
     for k, (x, g) in enumerate(zip(packed, matrices, strict=True)):
-        if len(x):
+        if x.numel():
             groups[g.shape, x.dtype, x.device].append(k)
     for (shape, kind, _), members in groups.items():
         covariances = covariances_of(upcast(torch.stack([packed[k] for k in members])))
