@@ -68,6 +68,13 @@ class Moved(NamedTuple):
 
 
 @final
+class _Gradient(NamedTuple):
+    norm: Tensor  # of the local shard
+    optimizer: int
+    parameter: Tensor
+
+
+@final
 class Step:
     """One full step and the predicted steps right before it, as one transaction.
 
@@ -103,10 +110,7 @@ class Step:
         self._has_gradients = False
         self._reached: set[str | None] = set()  # parameters that their optimizer can update
         self.skipped: set[int] = set()  # optimizers whose next or last update does not happen
-        # Norms of the local shards of gradients, and whose they are, by parameter name:
-        self._gradients: dict[str, Tensor] = {}
-        self._parameters: dict[str, Tensor] = {}
-        self._owners: dict[str, int] = {}
+        self._gradients: dict[str, _Gradient] = {}
         self._deciding: tuple[list[str], list[int], list[int]] = [], [], []
         self._is_back = False  # whether the weights are those before the predicted steps
         self._slopes: list[Tensor] = []
@@ -140,7 +144,7 @@ class Step:
     @property
     def with_gradient(self) -> set[int]:
         """Parameters that have had a gradient, by ``id``."""
-        return {*map(id, self._parameters.values())}
+        return {*map(id, [gradient.parameter for gradient in self._gradients.values()])}
 
     @property
     def verdict(self) -> Verdict | None:
@@ -151,7 +155,7 @@ class Step:
 
     def norm(self, optimizer: int) -> float:
         """Return the norm of an optimizer's gradients; nan if it has none, or one is not finite."""
-        own = [n for name, n in self.norms.items() if self._owners[name] == optimizer]
+        own = [n for name, n in self.norms.items() if self._gradients[name].optimizer == optimizer]
         return norm_of(own)
 
     @property
@@ -202,10 +206,8 @@ class Step:
         norms = gradient_norms(gradients, scale)
         known = map(names.get, map(id, held))
         own = [name or f"unnamed.{index}.{k}" for k, name in enumerate(known)]
-        # Norms last, as each of them needs the others, and an interrupt may come in between.
-        self._parameters.update(zip(own, held, strict=True))
-        self._owners.update(dict.fromkeys(own, index))
-        self._gradients.update(zip(own, norms, strict=True))
+        found = map(_Gradient, norms, [index] * len(held), held)
+        self._gradients.update(zip(own, found, strict=True))
         if self._movement is None:
             return None
         signed = zip(gradients, [options[id(p)].sign for p in held], strict=True)
@@ -234,7 +236,7 @@ class Step:
         counts = self._counts()
         met_names = [delta.names[k] for k in met]
         factors = [counts.get(n, 1.0) for n in (*names, *met_names, *(delta.names[k] for k in own))]
-        norms = [self._gradients[name] for name in names]
+        norms = [self._gradients[name].norm for name in names]
         drifts = [self._forecast.drifts[k] for k in met]
         squares = [counts[name] ** 2 for name in met_names]
         products = scaled(list(lists.scaled(dots, signed)), squares, self._device)
@@ -363,7 +365,7 @@ class Step:
         """Return the numbers of the closed step that are not read yet, for :meth:`take`."""
         counts = self._counts()
         unread = self._unread()
-        norms = [self._gradients[name] for name in unread]
+        norms = [self._gradients[name].norm for name in unread]
         head = self._with_loss([float(stop)])
         closed = [numbers.to(head.device) for *_, numbers in self.closed]
         if self._slopes:
@@ -399,11 +401,11 @@ class Step:
 
     @property
     def _device(self) -> torch.device | None:
-        first = next(iter(self._gradients.values()), self._loss)
+        first = next((gradient.norm for gradient in self._gradients.values()), self._loss)
         return first.device if isinstance(first, Tensor) else None
 
     def _counts(self) -> dict[str, float]:
-        counts = shards.norm_factors([self._parameters[name] for name in self._gradients])
+        counts = shards.norm_factors([each.parameter for each in self._gradients.values()])
         return dict(zip(self._gradients, counts or [1.0] * len(self._gradients), strict=True))
 
     def _with_loss(self, numbers: Sequence[float]) -> Tensor:

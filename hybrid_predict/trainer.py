@@ -41,9 +41,17 @@ class TrainableModel(ABC):
 
 @final
 class TorchModel(TrainableModel):
-    """A torch module, and a loss ``loss_fn(module, batch)``, which returns a 0-dim tensor."""
+    """A torch module, and a loss ``loss_fn(module, batch)``, which returns a 0-dim tensor.
+
+    Raises:
+        ConfigError: If an argument has the wrong type.
+    """
 
     def __init__(self, module: nn.Module, loss_fn: Callable[[nn.Module, Any], Tensor]) -> None:
+        if not isinstance(module, nn.Module):
+            raise ConfigError("module", "a torch.nn.Module", type(module).__name__)
+        if not callable(loss_fn):
+            raise ConfigError("loss_fn", "a function of (module, batch)", loss_fn)
         self.module = module
         self._loss_fn = loss_fn
 

@@ -157,9 +157,8 @@ class Group:
         arrays = self._update.arrays if self._update is not None else {}
         return {f"update.{name}": values for name, values in arrays.items()}
 
-    def _fetch(self, name: str, k: int, tensor: Tensor) -> Tensor:
+    def _fetch(self, value: Tensor, k: int, tensor: Tensor) -> Tensor:
         """Return a tensor of :meth:`owned` on every rank; all of them have to call it."""
-        value = self.owned()[name][k]
         return value if self.owners is None else owners.fetch(value, self.owners[k], tensor)
 
     @property
@@ -217,7 +216,7 @@ class Group:
         rates = [*map(abs, [each.rate for each in own])]
         for k, rate in zip(members, rates, strict=True):
             self._seen[k] += 1
-            self._peaks[k] = rate if rate > self._peaks[k] else self._peaks[k]
+            self._peaks[k] = max(self._peaks[k], rate)
         if turn:
             norms, cosines = sums.angles(gradients, average, counts)
         else:
@@ -363,7 +362,7 @@ class Group:
                 value = known[name][source]
                 if arrays[k].shape == value.shape:
                     whole = name in owned
-                    value = other._fetch(name, source, self.parameters[k]) if whole else value
+                    value = other._fetch(value, source, self.parameters[k]) if whole else value
                     arrays[k].copy_(value)
         if self._forecaster is not None and other._forecaster is not None:
             self._forecaster.inherit(other._forecaster, pairs)
@@ -393,11 +392,12 @@ class Group:
         if not whole:
             return {**state, **arrays, **owned, "windows": [window]}
         tensors = self.parameters
-        for name in owned:
-            owned[name] = [self._fetch(name, k, tensor) for k, tensor in enumerate(tensors)]
-        # The samples of local shards differ between ranks.
-        windows = processes.gather(window) if self._sharded else [window]
+        for name, values in owned.items():
+            pairs = enumerate(zip(values, tensors, strict=True))
+            owned[name] = [self._fetch(value, k, tensor) for k, (value, tensor) in pairs]
+        windows = [window]
         if self._sharded:
+            windows = processes.gather(window)  # the samples of local shards differ between ranks
             arrays = {name: shards.on_host(each, tensors) for name, each in arrays.items()}
             if processes.rank() > 0:
                 return None

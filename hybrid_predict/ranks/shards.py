@@ -188,9 +188,12 @@ def local_shard(full: Tensor, tensor: Any) -> Tensor:
     return part.to(local(tensor).device, copy=True).contiguous()
 
 
-def on_host(shards: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Gather full tensors on the host of rank 0, none elsewhere; every rank has to call it."""
-    full = (full_tensor(part, tensor) for part, tensor in zip(shards, tensors, strict=False))
+def on_host(parts: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Gather full tensors on the host of rank 0, none elsewhere; every rank has to call it.
+
+    ``parts`` are local shards of things like the parameters ``tensors``, or none.
+    """
+    full = (full_tensor(part, tensor) for part, tensor in zip(parts, tensors, strict=False))
     return [x.cpu() for x in full if rank() == 0]
 
 

@@ -163,7 +163,9 @@ def _checked(update: object, directions: Any, forms: Mapping[str, Any]) -> list[
     if not isinstance(directions, (list, tuple)) or len(directions) != len(forms):
         raise PredictorError(subject, f"a list of {len(forms)} directions", directions)
     for (name, (shape, device)), x in zip(forms.items(), directions, strict=True):
+        expected = f"a tensor of shape {tuple(shape)} on device {device} for {name}"
+        if not isinstance(x, Tensor):
+            raise PredictorError(subject, expected, type(x).__name__)
         if x.shape != shape or x.device != device:
-            expected = f"a tensor of shape {tuple(shape)} on device {device} for {name}"
             raise PredictorError(subject, expected, (tuple(x.shape), str(x.device)))
     return list(directions)

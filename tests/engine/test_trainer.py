@@ -2,8 +2,10 @@
 
 import pytest
 from loops import NAN, Bench, make_config, same_bits, weights
+from torch import nn
 
 from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel, Verdict
+from hybrid_predict.errors import ConfigError
 
 
 class Workshop:
@@ -67,3 +69,12 @@ def test_a_batch_that_raises_undoes_the_predicted_steps_before_it():
         shop.trainer.step(VERIFYING)
     assert not same_bits(moved[0], before)
     assert same_bits(weights(shop.bench.model), before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("net", len), "module: expected a torch.nn.Module"), ((nn.Linear(1, 1), 3), "loss_fn: ")],
+)
+def test_arguments_of_a_model_are_checked(arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        TorchModel(*arguments)

@@ -215,6 +215,7 @@ PREDICTORS = {
         wrong_direction(lambda found: [d.to("meta") for d in found], "device cpu"),
         wrong_direction(lambda found: found[1:], "directions"),
         wrong_direction(lambda found: None, "directions"),
+        wrong_direction(lambda found: [None for _ in found], "a tensor of shape"),
     ),
     "NaN in the directions of a corrected update": poisoned_update,
     "NaN in the directions of every forecast": broken_numbers(lambda d: d * NAN),
