@@ -143,7 +143,6 @@ class CellPlan(Plan[Cell]):
         )
 
     def _recipe(self, line: Line, arm: str, steps: int) -> str:
-        steps = steps or line.task.steps
         key = (line.task.name, arm, steps)
         if key not in self._digests:
             self._digests[key] = recipe_digest(replace(line.task, steps=steps), ARMS[arm])

@@ -44,9 +44,10 @@ def geometric(ratios: Iterable[Any]) -> Ratio:
 def plain_steps_to_reach(steps: Sequence[float], losses: Sequence[float], loss: float) -> Ratio:
     r"""Return the fewest full steps with which plain training reaches a given loss.
 
-    Between two runs, each with a schedule of its own length, the loss is interpolated linearly in
-    the logarithm of the steps. A run whose final loss is not finite, or not below that of a shorter
-    run, is skipped. A loss outside the range of the plain losses gives a bound, the nearest number.
+    Every run has a schedule of its own length. Between two runs the loss is interpolated linearly
+    in the logarithm of the steps. A run whose final loss is not finite, or not below that of a
+    shorter run, is skipped. A loss outside the range of the plain losses gives a bound, the nearest
+    number.
     """
     known: list[tuple[float, float]] = []
     for budget, value in zip(steps, losses, strict=True):

@@ -67,8 +67,8 @@ def first(results: Mapping[str, Any]) -> Figure:
 def of_rates(rows: Iterable[Row]) -> Figure:
     """Draw gains beside plain training at its best rate: the flatter, the better.
 
-    A panel per arm, of the tasks on which the rule was chosen: thin lines are tasks, the thick one
-    is their geometric mean.
+    Every arm has a panel. It shows the tasks on which the rule was chosen, with a thin line for
+    each, and a thick one for their geometric mean.
     """
     found = rates.points(row for row in rows if row["task"] in rates.DEVELOPMENT)
     figure = new_figure(figsize=(9.6, 3.6))

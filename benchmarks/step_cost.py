@@ -31,17 +31,10 @@ class Loop:
     """A training loop of a task with fused AdamW, in one of :data:`WAYS`."""
 
     def __init__(self, task: Task, way: str) -> None:
-        recipe = task.recipe
         self._task = task
         self._model = task.model(0)
         self._batches = task.batches(0)
-        self._optimizer = torch.optim.AdamW(
-            self._model.parameters(),
-            lr=recipe.learning_rate,
-            betas=recipe.betas,
-            weight_decay=recipe.weight_decay,
-            fused=True,
-        )
+        self._optimizer = task.recipe.adamw(self._model.parameters(), fused=True)
         self.engine: HybridEngine | None = None
         if (options := WAYS[way]) is not None:
             config = HybridConfig(total_steps=10**9, warmup_steps=1, cooldown_steps=1, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from benchmarks.tasks.schedules import SCHEDULES
 
@@ -39,6 +40,11 @@ class Recipe:
     gradient_clip: float | None = 1.0
     warmup_fraction: float = 0.05
     schedule: str = "linear"
+
+    def adamw(self, parameters: Iterable[Tensor], **options: Any) -> Optimizer:
+        """Return AdamW at the default rate."""
+        fixed: dict[str, Any] = {"betas": self.betas, "weight_decay": self.weight_decay}
+        return torch.optim.AdamW(parameters, lr=self.learning_rate, **fixed, **options)
 
     def factor(self, total: int) -> Callable[[int], float]:
         """The learning rate's factor by step, in a run of ``total`` steps."""
@@ -180,12 +186,7 @@ def trained_state(task: Task) -> dict[str, Tensor]:
     """Return the weights after a task's plain training with seed 0, the same on every call."""
     recipe = task.recipe
     model = task.model(0)
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=recipe.learning_rate,
-        betas=recipe.betas,
-        weight_decay=recipe.weight_decay,
-    )
+    optimizer = recipe.adamw(model.parameters())
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.factor(task.steps))
     batches = task.batches(0)
     for _ in range(task.steps):

@@ -188,7 +188,7 @@ class PatchEncoder(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderTask(DigitsTask):
-    """Classify digits with an encoder that was pre-trained to predict the rotation of an image."""
+    """Classify digits with an encoder. It was trained before to tell how an image is rotated."""
 
     small: ClassVar = {"base_steps": 12}
 
