@@ -20,6 +20,9 @@ MOST_PREDICTED = 4
 Speedup = float | Literal["auto"]
 """Steps per full step: a number, or as many as the run decides itself."""
 
+ON_OVERFIT = ("pause", "stop", "ignore")
+"""What may happen while a run overfits."""
+
 HISTORY_DTYPES = ("float32", "bfloat16")
 """Types in which averages of gradients and displacements can be stored."""
 
@@ -95,6 +98,10 @@ class HybridConfig:
         watch_loss: Whether a high training loss undoes predicted steps, as large gradients do, and
             whether a rising loss ends them. ``False`` is for non-stationary objectives, as in
             reinforcement or adversarial learning: the loss then only has to be finite.
+        on_overfit: What happens while the run overfits, as its validations show (see
+            :class:`hybrid_predict.policy.overfitting.Overfitting`): ``"pause"`` trains as without
+            the plug-in until validation is best again, ``"stop"`` ends the run, and ``"ignore"``
+            does nothing. Without validations there is no guard.
         max_overhead: Largest number of operations that corrected updates may add, as a share of
             those of a full step, which count as at least 1e8; at least 0. On several ranks it is
             the share of the rank that has most to correct. If it is too little to correct every
@@ -120,6 +127,7 @@ class HybridConfig:
     predictors: Described | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
     watch_loss: bool = True
+    on_overfit: str = "pause"
     max_overhead: float = 0.5
     history_dtype: str = "float32"
 
@@ -250,6 +258,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("full_steps", "predict_steps", "total_steps"), _is_count, "an integer, at least 1, or None"),
     (("warmup_steps", "cooldown_steps"), _is_length, "steps, at least 0, or a share in [0, 1)"),
     (("enabled", "shadow", "watch_loss"), _is_bool, "True or False"),
+    (("on_overfit",), ON_OVERFIT.__contains__, f"one of {', '.join(ON_OVERFIT)}"),
     (("history_dtype",), HISTORY_DTYPES.__contains__, f"one of {', '.join(HISTORY_DTYPES)}"),
 )
 """Fields, what their values have to be, and how a message says it."""

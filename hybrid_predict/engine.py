@@ -6,6 +6,7 @@ import logging
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 from time import perf_counter
 from typing import Any, NoReturn, final
 
@@ -108,8 +109,16 @@ class HybridEngine:
 
     @property
     def done(self) -> bool:
-        """Whether the run has taken ``total_steps`` steps; what follows is plain training."""
+        """Whether the run has ended; what follows is plain training.
+
+        It has taken ``total_steps`` steps, or overfits with ``on_overfit="stop"``.
+        """
         return self._state.done
+
+    @property
+    def overfits(self) -> bool:
+        """Whether validations show that the run overfits, unless ``on_overfit`` is "ignore"."""
+        return self._policy.overfits
 
     @property
     def in_step(self) -> bool:
@@ -212,7 +221,8 @@ class HybridEngine:
             groups = self._groups
             # A dormant group has no memory.
             if index not in step.skipped and not (self._state.futile or groups.dormant):
-                correct = groups.period is not None and not cooling(self.schedule, self.position)
+                resting = self._policy.overfits or cooling(self.schedule, self.position)
+                correct = groups.period is not None and not resting
                 step.open_updates(groups.of(index), options, correct=correct)
         step.hook_seconds += perf_counter() - started
 
@@ -279,6 +289,29 @@ class HybridEngine:
         state.add(step, stop=stop, last=last)
         if reason := state.futile:
             self._fall_back(reason)
+
+    def observe_validation(
+        self, value: Tensor | float, metric: str = "val_loss", *, larger_is_better: bool = False
+    ) -> None:
+        """Pass the value of a validation, so that a run that overfits is seen.
+
+        With several ranks all have to call it; the mean of their values counts. One that is not
+        finite does not count. The best value is in the ledger; see ``on_overfit`` of
+        :class:`HybridConfig` for what happens while the run overfits.
+
+        Args:
+            value: A number, or a 0-dim tensor, which is read.
+            metric: Its name. Another name than before begins anew.
+            larger_is_better: Whether it is one like accuracy.
+
+        Raises:
+            ConfigError: If ``value`` is neither.
+        """
+        single = isinstance(value, Tensor) and value.numel() == 1
+        if not (single or isinstance(value, (int, float))):
+            raise ConfigError("value", "a number, or a tensor with one", value)
+        mean = fmean(processes.gather(float(value)))
+        self._state.validate(metric, mean, larger_is_better=larger_is_better)
 
     def abandon(self) -> None:
         """Leave the open full step, if any, before its update, and undo its predicted steps.

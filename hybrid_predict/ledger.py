@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, final
 
+from hybrid_predict.policy.overfitting import OVERFITS, REMEDY
 from hybrid_predict.policy.schedule import Phase as Phase
 from hybrid_predict.policy.verdict import Verdict
 
@@ -42,6 +44,9 @@ class SavingsLedger:
     flops_per_step: int | None = None  #: Operations of one plain full step.
     #: Operations that correcting adds to a full step, as many per rank as that with most has.
     flops_per_correction: int | None = None
+    #: The best validation so far: name of the ``metric``, its ``value``, and the ``step`` and the
+    #: number of ``full_steps`` after which it was measured. None before the first one.
+    best: dict[str, Any] | None = None
     #: What a user should know about: ``reason``, number of the first full ``step``, and ``count``.
     events: list[dict[str, Any]] = field(default_factory=list)
 
@@ -55,6 +60,8 @@ class SavingsLedger:
         ]
         if self.predicted_steps:
             parts[0] += f", {percent(self.saved_steps_fraction)} fewer full steps"
+        if self.best is not None:
+            parts.append(self.best_validation)
         if self.predicted_steps or self.undone_steps:
             parts.append(f"{self.undone_steps:,} predicted steps undone")
         if self.full_seconds and self.predicted_steps:
@@ -72,6 +79,24 @@ class SavingsLedger:
             length = self.mean_length or 0.0
         self.predicted_length += number * length
         self.predicted_steps += number
+
+    @property
+    def best_validation(self) -> str:
+        """The best validation in words; empty before the first one."""
+        if self.best is None:
+            return ""
+        where = f"after {self.best['step']:,} steps, {self.best['full_steps']:,} of them full"
+        return f"best {self.best['metric']} {self.best['value']:.4g} {where}"
+
+    def keep_best(self, metric: str, value: float, *, larger_is_better: bool) -> None:
+        """Keep the value of a validation if it is finite, and the best so far."""
+        before = math.inf if self.best is None else self.best["value"]
+        better = value < before
+        if larger_is_better:
+            better = self.best is None or value > before
+        if better and math.isfinite(value):
+            places = {"step": self.steps, "full_steps": self.full_steps}
+            self.best = {"metric": metric, "value": value, **places}
 
     @property
     def mean_length(self) -> float | None:
@@ -141,7 +166,9 @@ class SavingsLedger:
     def copy(self) -> SavingsLedger:
         """Return a copy that the run does not change, in much less time than ``deepcopy``."""
         skills = {kind: dict(skill) for kind, skill in self.skills.items()}
-        return replace(self, skills=skills, events=[dict(event) for event in self.events])
+        best = None if self.best is None else dict(self.best)
+        events = [dict(event) for event in self.events]
+        return replace(self, skills=skills, best=best, events=events)
 
     def summary(self) -> dict[str, Any]:
         """Return counts and derived figures as plain data."""
@@ -178,6 +205,15 @@ def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
     """Return the last reason among events for planned predicted steps that were not taken."""
     reasons = (str(event["reason"]) for event in reversed(events))
     return next((reason for reason in reasons if "no predicted steps" in reason), "")
+
+
+def remarks(ledger: SavingsLedger) -> str:
+    """Return why a run fell back or predicted nothing, and that it has overfitted, if it did."""
+    why = ledger.fell_back or ("" if ledger.predicted_steps else why_unpredicted(ledger.events))
+    reasons = (str(event["reason"]) for event in reversed(ledger.events))
+    overfitted = next((reason for reason in reasons if reason.startswith(OVERFITS)), "")
+    remedy = overfitted and f"{overfitted} ({REMEDY})"
+    return "; ".join(filter(None, (why, remedy)))
 
 
 def percent(share: float) -> str:

@@ -17,6 +17,7 @@ from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.policy import budget
 from hybrid_predict.policy.limits import EXHAUSTED
+from hybrid_predict.policy.overfitting import OVERFITS, Overfitting
 from hybrid_predict.policy.policy import NOTHING, UNPREDICTED, Outcome, Policy
 from hybrid_predict.policy.schedule import OVER, Phase, Schedule
 from hybrid_predict.policy.verdict import ENDED, Verdict
@@ -60,8 +61,9 @@ class State:
 
     @property
     def done(self) -> bool:
-        """Whether the run has reached its length."""
-        return self.ledger.steps >= self.schedule.total
+        """Whether the run has reached its length, or is to end because it overfits."""
+        stops = self._config.on_overfit == "stop" and self.policy.overfits
+        return stops or self.ledger.steps >= self.schedule.total
 
     @property
     def over(self) -> bool:
@@ -146,6 +148,23 @@ class State:
             self.record_event(event, logging.INFO, step.number)
         if not kinds.pending:
             logger.info("Full step %d: %s.", step.number, kinds.describe())
+
+    def validate(self, metric: str, value: float, *, larger_is_better: bool) -> None:
+        """Take in a validation: keep the best one, and see whether the run overfits."""
+        self.read()
+        ledger = self.ledger
+        policy = self.policy
+        overfitted = policy.overfits
+        if ledger.best is not None and ledger.best["metric"] != metric:
+            ledger.best = None
+            policy.overfitting = Overfitting()
+        ledger.keep_best(metric, value, larger_is_better=larger_is_better)
+        policy.validate(-value if larger_is_better else value)
+        if policy.overfits and not overfitted:
+            event = f"{OVERFITS}: {ledger.best_validation}, now {value:.4g}"
+            self.record_event(event, logging.WARNING)
+        elif overfitted and not policy.overfits:
+            self.record_event(f"{metric} is the best again", logging.INFO)
 
     def set_length(self, steps: int) -> None:
         """Plan the rest of a run whose length has changed on the way."""

@@ -90,6 +90,7 @@ class HybridPredictCallback(TrainerCallback):
         self.log_dir = checked_folder(log_dir)
         self.engine: HybridEngine | None = None
         self._reporter: Reporter | None = None
+        self._training = False
         self._start = 0
         self._loss: Tensor | None = None
         self._hook: Any = None
@@ -133,6 +134,7 @@ class HybridPredictCallback(TrainerCallback):
                 engine.detach()
                 raise
         self.engine = engine
+        self._training = True
         if state.is_world_process_zero:
             place = args.output_dir if self.log_dir == "auto" else self.log_dir
             say = partial(tqdm.write, file=sys.stderr)
@@ -177,6 +179,19 @@ class HybridPredictCallback(TrainerCallback):
         logs.update(known)
         state.log_history[-1].update(known)
 
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        """Pass the metric of the best model, else the loss, to the engine."""
+        if self.engine is None or not self._training:
+            return
+        name = args.metric_for_best_model or "loss"
+        metric = name if name.startswith("eval_") else f"eval_{name}"
+        if (value := (metrics or {}).get(metric)) is not None:
+            larger = bool(args.greater_is_better)
+            self.engine.observe_validation(value, metric, larger_is_better=larger)
+            control.should_training_stop |= self.engine.done
+
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save the state to resume from in the checkpoint folder."""
         if self.engine is None or args.save_only_model:
@@ -207,6 +222,7 @@ class HybridPredictCallback(TrainerCallback):
             engine.observe_loss(self._loss)
 
     def _end(self) -> None:
+        self._training = False
         if self.engine is not None:
             self.engine.detach()
             if self._reporter is not None:

@@ -135,6 +135,7 @@ class HybridPredict(TrainerCallback):
         predictors: Mapping[str, str | Predictor] | None = None,
         kinds: Mapping[str, str] | None = None,
         watch_loss: bool | None = None,
+        on_overfit: str | None = None,
         max_overhead: float | None = None,
         history_dtype: str | None = None,
         config: HybridConfig | Described | None = None,
@@ -257,9 +258,15 @@ class HybridPredict(TrainerCallback):
         run.reporter.step(record, position, due=bool(every) and (position + 1) % every == 0)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Drop batches that have waited for a validation within the epoch."""
+        """Pass the metric to the engine; drop batches that waited for a validation in the epoch."""
         run = self._run
-        if run is not None and trainer.state.fn == "fit" and not run.engine.in_step:
+        if run is None or trainer.state.fn != "fit":
+            return
+        metric, larger = monitored(trainer)
+        if (value := trainer.callback_metrics.get(metric)) is not None:
+            run.engine.observe_validation(value, metric, larger_is_better=larger)
+            trainer.should_stop |= run.engine.overfits and self.config.on_overfit == "stop"
+        if not run.engine.in_step:
             run.clock.drop(validated=True)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -403,6 +410,21 @@ def package_of(trainer: Any) -> Any:
             return package
     expected = "a Trainer of lightning.pytorch or pytorch_lightning"
     raise UnsupportedSetupError("Trainer", expected, type(trainer).__name__)
+
+
+def monitored(trainer: pl.Trainer) -> tuple[str, bool]:
+    """Return the metric by which a run is judged, and whether larger values are better.
+
+    It is that of the first ``EarlyStopping`` or else ``ModelCheckpoint`` that has one, or else
+    ``val_loss``.
+    """
+    known = package_of(trainer).callbacks
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    for kind in (known.EarlyStopping, known.ModelCheckpoint):
+        for callback in callbacks:
+            if isinstance(callback, kind) and callback.monitor is not None:
+                return callback.monitor, callback.mode == "max"
+    return "val_loss", False
 
 
 def refuse(trainer: pl.Trainer) -> None:

@@ -10,7 +10,7 @@ from typing import Any, final
 
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import raise_interrupt
-from hybrid_predict.ledger import SavingsLedger, StepRecord, percent, why_unpredicted
+from hybrid_predict.ledger import SavingsLedger, StepRecord, percent, remarks
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.facts import ONE_RUN
 from hybrid_predict.runs.log import NAME, LogWriter, RunLog
@@ -34,6 +34,9 @@ METRICS = (
 KIND_METRICS = ("length", "persistence", "advance")
 """Numbers of ``ledger.skills`` that are logged for every kind of parameters."""
 
+UNVALIDATED = "no validation was seen, so overfitting would go unnoticed"
+"""Said at the end of a run in which nothing was validated, or not by the monitored metric."""
+
 NOTE = "mlflow.note.content"
 """Tag that MLflow shows as a run's description."""
 
@@ -50,6 +53,8 @@ def numbers(ledger: SavingsLedger, *, kinds: bool = True) -> dict[str, float]:
     """
     known = {name: getattr(ledger, name) for name in METRICS}
     found = {f"hybrid_predict/{name}": float(value) for name, value in known.items() if value}
+    best = {name: x for name, x in (ledger.best or {}).items() if name != "metric"}
+    found |= {f"hybrid_predict/best.{name}": float(x) for name, x in best.items()}
     for kind, skill in ledger.skills.items() if kinds else ():
         for name in KIND_METRICS:
             if name in skill:
@@ -203,9 +208,10 @@ class Reporter:
         if self.log.start:
             self._writer.end(status)
         self._stop()
-        why = self._ledger.fell_back
-        if not (why or self._ledger.predicted_steps):
-            why = why_unpredicted(self._ledger.events)
+        why = remarks(self._ledger)
+        guarded = self._ledger.best is not None or self._engine.config.on_overfit == "ignore"
+        if status == "finished" and not guarded:
+            why = "; ".join(filter(None, (why, UNVALIDATED)))
         how = "" if status == "finished" else f" {status} after"
         self._say(f"HybridPredict{how or ':'} {self._ledger}{why and f'; {why}'}.")
         if self.log.start and self._writer.path is not None:

@@ -19,6 +19,7 @@ from hybrid_predict.policy.confidence import (
     steps_until_known,
 )
 from hybrid_predict.policy.limits import EXHAUSTED, IDLE, RISEN, Baseline, Limits
+from hybrid_predict.policy.overfitting import Overfitting
 from hybrid_predict.policy.verdict import ENDED, QUIET, RESTARTED, Evidence, Slopes
 
 NO_SKILL = "no predicted steps while forecasts have not shown enough skill"
@@ -97,6 +98,7 @@ class Policy:
         self.evidence = Evidence()
         self.confidences: dict[Key, Confidence] = {}
         self.skill = Skill()  # of all forecasts together
+        self.overfitting = Overfitting()
         self.parts: tuple[Part, ...] = ()
         self.judged: list[Part] = []  # parts without which no predicted step is made
         self.blocked: frozenset[Part] = frozenset()  # those that must not be predicted now
@@ -202,7 +204,12 @@ class Policy:
 
     def pausing(self, step: int) -> bool:
         """Return whether no predicted steps are made before full step number ``step``."""
-        return self.evidence.ended or self.limits.pausing(step)
+        return self.evidence.ended or self.overfits or self.limits.pausing(step)
+
+    @property
+    def overfits(self) -> bool:
+        """Whether the run overfits, and something is to be done about it."""
+        return self.overfitting.found and self._config.on_overfit != "ignore"
 
     @property
     def futile(self) -> str:
@@ -290,6 +297,15 @@ class Policy:
         found = self.limits.loss_cause(loss)
         return found or ("" if finite else "the forecast was not finite")
 
+    def validate(self, value: float) -> None:
+        """Take in a validation of the run, of which smaller values are better."""
+        before = self.overfitting.found
+        self.overfitting.add(value, self.limits.mean)
+        if self.overfits and not before:
+            for confidence in self.confidences.values():
+                confidence.advance = 0.0
+            self.decide()
+
     def learn(self, seen: Outcome) -> list[str]:
         """Learn from a full step; return what has happened, as events for the ledger."""
         events = []
@@ -359,6 +375,7 @@ class Policy:
             "evidence": asdict(self.evidence),
             "confidences": [[*key, asdict(each)] for key, each in self.confidences.items()],
             "skill": asdict(self.skill),
+            "overfitting": asdict(self.overfitting),
             "credit": self._credit,
         }
 
@@ -369,6 +386,7 @@ class Policy:
             if kind not in dropped:
                 _load(self.confidences.setdefault((kind, optimizer), Confidence()), numbers)
         _load(self.skill, state["skill"])
+        self.overfitting = Overfitting(**state["overfitting"])
         self._credit = state["credit"]
         self.decide()
         if len(state["limits"]["norms"]) != len(self.limits.norms):

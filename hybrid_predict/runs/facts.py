@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from hybrid_predict.ledger import duration, percent, why_unpredicted
+from hybrid_predict.ledger import duration, percent, remarks
 from hybrid_predict.runs.files import printable
 from hybrid_predict.runs.log import RunLog
 
@@ -24,8 +24,8 @@ def finding(log: RunLog) -> str:
     if not ledger.full_steps:
         return "nothing was trained yet"
     so_far = "so far " if log.end is None else ""
-    why = ledger.fell_back or ("" if ledger.predicted_steps else why_unpredicted(ledger.events))
-    reason = f"; {printable(why)}" if why else ""
+    remarked = remarks(ledger)
+    reason = f"; {printable(remarked)}" if remarked else ""
     saved = f"{ledger.full_steps:,} full steps, no predicted steps"
     if ledger.predicted_steps:
         share = percent(ledger.saved_steps_fraction)
@@ -52,6 +52,8 @@ def facts(log: RunLog) -> dict[str, str]:
         f"{duration(ledger.full_seconds)} in full steps, {duration(ledger.overhead_seconds)} in "
         "the plug-in, on the host"
     )
+    if ledger.best is not None:
+        shown["validation"] = ledger.best_validation
     if losses := [row.loss for row in log.rows if row.loss is not None]:
         shown["loss"] = f"{losses[0]:.4g} to {losses[-1]:.4g}"
     for kind, skill in ledger.skills.items():

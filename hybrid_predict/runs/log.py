@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAME = "hybrid_predict.jsonl"
 """Name of the log in the folder of the run's logger."""
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the lines, as the first line of a run has it."""
 
 ROWS = 1000
