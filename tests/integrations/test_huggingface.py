@@ -278,3 +278,28 @@ def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtraError, match=r"hybrid_predict\[huggingface\]"):
         spec.loader.exec_module(module_from_spec(spec))
+
+
+@pytest.mark.parametrize("choice", ["pause", "stop"])
+def test_the_metric_of_the_best_model_tells_that_a_run_overfits(
+    tmp_path: Path, choice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = iter([1.0, 0.6, 0.4, 0.3, *(0.3 + 0.2 * k for k in range(1, 30))])
+
+    def evaluate(trainer: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
+        metrics = {"eval_score": next(values)}
+        handler = trainer.callback_handler
+        trainer.control = handler.on_evaluate(trainer.args, trainer.state, trainer.control, metrics)
+        return metrics
+
+    monkeypatch.setattr(transformers.Trainer, "evaluate", evaluate)
+    callback = HybridPredictCallback(**OPTIONS, on_overfit=choice)
+    options = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "score"}
+    trainer = trained(tmp_path, callback, greater_is_better=False, **options)
+    best = callback.ledger.best
+    assert best is not None
+    assert (best["metric"], best["value"], best["full_steps"]) == ("eval_score", 0.3, 4)
+    assert callback.engine is not None and callback.engine.overfits
+    assert (trainer.state.global_step < 15) == (choice == "stop")
+    trainer.evaluate()  # after the end, of no interest
+    assert callback.ledger.best == best
