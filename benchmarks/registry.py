@@ -13,7 +13,7 @@ from benchmarks.cells import CellPlan
 from benchmarks.clients import plan as clients
 from benchmarks.plan import Plan, Row, Selection
 from benchmarks.studies import clients as clients_tables
-from benchmarks.studies import rates, scale, suites, yardsticks
+from benchmarks.studies import overfitting, rates, scale, suites, yardsticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,6 +78,12 @@ STUDIES: dict[str, Study] = {
         lambda chosen: CellPlan(rates.lines(), chosen),
         rates.blocks,
         figures={"rates.png": plots.of_rates},
+    ),
+    "overfitting": Study(
+        "data that a model overfits, with and without the guard, about half an hour",
+        "overfitting.jsonl",
+        overfitting.OverfittingPlan,
+        overfitting.blocks,
     ),
     "scale": Study(
         "larger models and longer runs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from time import perf_counter, process_time
 from typing import Any
 
@@ -43,11 +44,13 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
 class Run:
     """The training of one cell; ``engine`` is None without the plug-in.
 
+    ``changes`` are fields of the plug-in's configuration.
+
     Where the task has a target, the run ends in full step ``hit`` that reaches it, or after as many
     full steps as the arm has without predicted ones.
     """
 
-    def __init__(self, cell: Cell, task: Task) -> None:
+    def __init__(self, cell: Cell, task: Task, **changes: Any) -> None:
         arm = ARMS[cell.arm]
         self.model = task.model(cell.seed)
         self.full_steps = 0
@@ -62,7 +65,9 @@ class Run:
         factor = task.recipe.factor(self._budget) if cell.decay else (lambda step: 1.0)
         self._schedulers = [LambdaLR(optimizer, factor) for optimizer in self._optimizers]
         config = arm.config(cell.steps)
-        self.engine = config and HybridEngine(self.model, self._optimizers, config)
+        self.engine: HybridEngine | None = None
+        if config is not None:
+            self.engine = HybridEngine(self.model, self._optimizers, replace(config, **changes))
 
     @property
     def done(self) -> bool:

@@ -75,6 +75,8 @@ class AuditConfig:
     Args:
         metric: Name under which the model logs, in validation, the quality that is compared.
         mode: ``min`` if less of it is better, ``max`` if more is.
+        compare: ``last`` compares the final weights, ``best`` the best validation of each run, as
+            the user keeps it who saves the best checkpoint.
         seeds: Number of paired seeds, from 1 to 10,000; they are 0, 1, 2 and so on. Fewer than 5
             give a hint and no verdict.
         speedup: Steps per full step of the hybrid arm, above 1. With ``"auto"`` the hybrid arm
@@ -102,6 +104,7 @@ class AuditConfig:
 
     metric: str = "val_loss"
     mode: Literal["min", "max"] = "min"
+    compare: Literal["last", "best"] = "last"
     seeds: int = 5
     speedup: Speedup = 1.5
     speedups: tuple[Speedup, ...] = (1.25, 1.5, 2.0, 3.0)
@@ -163,6 +166,9 @@ class AuditConfig:
         allowed = HybridConfig.__dataclass_fields__.keys() - SET_BY_THE_AUDIT
         check_names("hybrid", self.hybrid, allowed)
         config = checked(HybridConfig(speedup=self.speedup, **self.hybrid))
+        if config.on_overfit == "stop":
+            remedy = "Arms train to their end; compare: best compares their best validations."
+            raise ConfigError("hybrid.on_overfit", "'pause' or 'ignore'", "stop", remedy)
         if not (chosen := config.chosen_predictors):
             remedy = "Without predicted steps the hybrid arm saves no full step."
             raise ConfigError("hybrid", "a predictor of some kind", chosen, remedy)
@@ -200,6 +206,7 @@ def _are_ascending(value: Any) -> bool:
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "metric": ("a name", lambda v: isinstance(v, str) and bool(v)),
     "mode": ("'min' or 'max'", lambda v: v in ("min", "max")),
+    "compare": ("'last' or 'best'", lambda v: v in ("last", "best")),
     "seeds": ("an integer from 1 to 10,000", lambda v: type(v) is int and 1 <= v <= 10_000),
     "speedup": ("a finite number above 1, or 'auto'", lambda v: v == AUTO or _is_above(1, v)),
     "speedups": ("numbers above 1, ascending, and at the end perhaps 'auto'", _are_ascending),

@@ -36,7 +36,10 @@ _MECHANISMS = {
 }
 """The arms without and with each mechanism, and what counts its steps."""
 
-COLUMNS = ("arm", "full\nsteps", "predicted\nsteps", "undone", "seconds", "{metric}\n(mean ± sd)")
+COLUMNS = (
+    "arm", "full\nsteps", "predicted\nsteps", "undone", "seconds", "{metric}\n(mean ± sd)",
+    "best, after\nfull steps",
+)  # fmt: skip
 """Titles of the table of arms."""
 
 
@@ -44,6 +47,7 @@ def make_results(
     config: AuditConfig, depends_on: Mapping[str, Any], runs: Sequence[FinishedRun]
 ) -> tuple[dict[str, Any], AuditVerdict]:
     """Return the content of the results file as plain data, and the verdict."""
+    runs = [as_compared(run, config) for run in runs]
     by_seed: dict[int, dict[str, FinishedRun]] = {}
     for run in runs:
         by_seed.setdefault(run["seed"], {})[run["arm"]] = run
@@ -83,6 +87,20 @@ def make_results(
     return finite(results), verdict
 
 
+def best_point(run: FinishedRun, config: AuditConfig) -> tuple[int, float] | None:
+    """Return the full steps before a run's best validation, and its value; None without one."""
+    points = [(steps, value) for steps, value in run["curve"] if value is not None]
+    return min(points, key=lambda point: config.sign * point[1], default=None)
+
+
+def as_compared(run: FinishedRun, config: AuditConfig) -> FinishedRun:
+    """Return a run whose metric is the one that the audit compares."""
+    best = best_point(run, config)
+    if config.compare == "last" or run["failure"] or best is None:
+        return run
+    return {**run, "metric": best[1]}
+
+
 def paired(full: FinishedRun, short: FinishedRun, hybrid: FinishedRun) -> PairedSeed:
     """Return what a verdict compares of one seed; a search may give another arm as ``hybrid``."""
     named = {FULL: full, SHORT: short, HYBRID: hybrid}
@@ -100,10 +118,20 @@ def _summary(runs: Sequence[FinishedRun], config: AuditConfig) -> dict[str, Any]
         if arm := [run for run in runs if run["arm"] == name]:
             summary[name] = {
                 "metric": spread([run["metric"] for run in arm if not run["failure"]]),
+                "best": _best(arm, config),
                 **{key: fmean(run[key] for run in arm) for key in _MEANS},
                 "failures": Counter(run["failure"] for run in arm if run["failure"]),
             }
     return summary
+
+
+def _best(runs: Sequence[FinishedRun], config: AuditConfig) -> dict[str, float] | None:
+    """Return the means of the runs' best validations and of the full steps before them."""
+    points = [best_point(run, config) for run in runs]
+    known = [point for point in points if point is not None]
+    if not known:
+        return None
+    return {"full_steps": fmean(p[0] for p in known), "metric": fmean(p[1] for p in known)}
 
 
 def _earned(pairs: Pairs, config: AuditConfig, made: str) -> dict[str, Any]:
@@ -140,7 +168,9 @@ def arm_rows(results: Mapping[str, Any]) -> list[list[str]]:
         counts = [f"{summary[f'{key}_steps']:,.0f}" for key in ("full", "predicted", "undone")]
         metrics = [mean_and_sd(summary["metric"])]
         metrics += [f"{count} {failure}" for failure, count in summary["failures"].items()]
-        rows.append([name, *counts, f"{summary['seconds']:,.1f}", ", ".join(metrics)])
+        best = summary["best"]
+        shown = f"{best['metric']:.5g}, {best['full_steps']:,.0f}" if best else "none"
+        rows.append([name, *counts, f"{summary['seconds']:,.1f}", ", ".join(metrics), shown])
     return rows
 
 

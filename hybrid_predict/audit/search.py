@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig
-from hybrid_predict.audit.results import paired
+from hybrid_predict.audit.results import as_compared, paired
 from hybrid_predict.audit.run import Runs
 from hybrid_predict.audit.store import SCHEMA, SEARCH, FinishedRun, RunStore
 from hybrid_predict.audit.training import Observer
@@ -166,7 +166,7 @@ def number_of_tests(config: AuditConfig) -> int:
 def _tested(get: GetRun, config: AuditConfig, arm: str) -> Tried:
     """Train and judge a candidate."""
     seeds = [
-        paired(*(get(config, name, seed) for name in (FULL, SHORT, arm)))
+        paired(*(as_compared(get(config, name, seed), config) for name in (FULL, SHORT, arm)))
         for seed in range(config.seeds)
     ]
     verdict = judge_audit(seeds, config, arm)

@@ -169,7 +169,7 @@ def test_a_line_that_a_crash_has_cut_off_is_skipped(audited, caplog):
     assert "is not a finished run; it is skipped" in caplog.text
 
 
-def made_up(hybrid, mode="min", corrected=1.1, hybrid_steps=12, idle=0):
+def made_up(hybrid, mode="min", corrected=1.1, hybrid_steps=12, idle=0, best=(), **options):
     """Results of five seeds that nobody trained."""
     sign = 1 if mode == "min" else -1
     base = {FULL: (1.0, 18), SHORT: (1.2, 12), CORRECTED: (corrected, 12),
@@ -178,13 +178,27 @@ def made_up(hybrid, mode="min", corrected=1.1, hybrid_steps=12, idle=0):
         {
             "arm": arm, "seed": k, "full_steps": steps, "undone_steps": 0,
             "predicted_steps": max(1, 18 - steps) if arm == HYBRID and k >= idle else 0,
-            "curve": [], "steps": steps, "seconds": 1.0, "failure": None,
+            "curve": list(best) if arm == HYBRID else [], "steps": steps, "seconds": 1.0,
+            "failure": None,
             "corrected_steps": 0 if arm in (FULL, SHORT) else steps, "ledger": None,
             "metric": sign * (value + 0.001 * ((k + place) % 5 - 2)),
         }
         for k in range(5) for place, (arm, (value, steps)) in enumerate(base.items())
     ]  # fmt: skip
-    return make_results(config(seeds=5, mode=mode), {}, runs)
+    return make_results(config(seeds=5, mode=mode, **options), {}, runs)
+
+
+@pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
+def test_the_best_validations_may_be_compared_in_place_of_the_last(mode, sign):
+    best = [[3, sign * 1.3], [6, sign * 0.9], [9, None], [12, sign * 1.4]]
+    last, verdict = made_up(1.4, mode, best=best)
+    assert verdict.outcome.value == "no saving"
+    assert last["summary"][HYBRID]["best"] == {"full_steps": 6, "metric": sign * 0.9}
+    assert last["summary"][FULL]["best"] is None
+    results, verdict = made_up(1.4, mode, best=best, compare="best")
+    assert verdict.outcome.value == "verified"
+    assert results["summary"][HYBRID]["metric"]["mean"] == pytest.approx(sign * 0.9)
+    assert f"{sign * 0.9:g}, 6" in audit_page(results)
 
 
 @pytest.mark.parametrize(

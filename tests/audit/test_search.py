@@ -43,6 +43,7 @@ def searched(metric, folder, **options):
             "seed": seed,
             "metric": metric(name, config.speedup, seed),
             "failure": None,
+            "curve": [],
             "full_steps": 600 if name == "full" else 600 / config.speedup,
         }
 
