@@ -19,8 +19,9 @@ from hybrid_predict.audit.training import fit, preserved
 from hybrid_predict.audit.trial import Trial, TrialEnd
 from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.integrations.lightning import HybridPredict
+from hybrid_predict.integrations.lightning import HybridPredict, monitored
 from hybrid_predict.ledger import duration
+from hybrid_predict.policy.overfitting import REMEDY
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.overview import Overview
 from hybrid_predict.runs.runtime import collected, quiet
@@ -61,6 +62,7 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
         kept = [c for c in trainer.callbacks if not isinstance(c, _SILENT)]
         trainer.callbacks = [plugin, *kept, trial]
         trainer.loggers = [DummyLogger()]
+        metric, _ = monitored(trainer)
         trainer.num_sanity_val_steps = trainer.limit_val_batches = 0
         try:
             with suppress(TrialEnd):
@@ -79,6 +81,7 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
         *trial.plan.described().items(),
         ("overhead", trial.cost or "not counted"),
         ("seconds", _seconds(trial.seconds, trial.plan)),
+        ("overfitting", f"is judged by {metric}, if your model logs it in validation; {REMEDY}"),
         *further,
         ("paste", f"Trainer(..., callbacks=[{callback}])"),
     ]

@@ -105,7 +105,7 @@ class LogWriter:
         self.log = RunLog() if path is None else RunLog(path)
         self.path = None if path is None else path.absolute()
         self._losses: list[float] = []
-        self._unwritten: tuple[StepRecord, SavingsLedger] | None = None
+        self._last: tuple[StepRecord, SavingsLedger] | None = None
         self._events = 0
 
     def start(self, plan: Overview, config: Mapping[str, Any], full_steps: int = 0) -> None:
@@ -128,7 +128,7 @@ class LogWriter:
 
     def step(self, record: StepRecord, ledger: SavingsLedger) -> None:
         """Take the record of a full step; write a row if one is due or an event is new."""
-        self._unwritten = record, ledger
+        self._last = record, ledger
         if record.loss is not None:
             self._losses.append(record.loss)
         due = record.step % max(1, self.log.steps // ROWS) == 0
@@ -136,9 +136,12 @@ class LogWriter:
             self._add_row(record, ledger)
 
     def end(self, status: str) -> None:
-        """Write the last row and ``finished``, ``stopped`` or ``failed: ...``."""
-        if self._unwritten is not None:
-            self._add_row(*self._unwritten)
+        """Write the last row and ``finished``, ``stopped`` or ``failed: ...``.
+
+        A validation after the last row may have changed the ledger.
+        """
+        if self._last is not None and self._last[1] != self.log.ledger:
+            self._add_row(*self._last)
         run = self.log.start["run"]
         self.log.end = {"type": "end", "run": run, "time": round(time(), 3), "status": status}
         self._write(self.log.end)
@@ -148,7 +151,6 @@ class LogWriter:
         row = Row(round(time(), 3), record.phase.value, loss, ledger.copy())
         self.log.rows.append(row)
         self._losses = []
-        self._unwritten = None
         self._events = len(ledger.events)
         entry = {"type": "row", "run": self.log.start["run"], **vars(row)}
         self._write({**entry, "ledger": ledger.summary()})

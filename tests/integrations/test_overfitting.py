@@ -12,6 +12,8 @@ from lightning_models import Net, Ungated, fit
 from torch import Tensor
 
 from hybrid_predict.policy.overfitting import OVERFITS
+from hybrid_predict.runs.facts import finding
+from hybrid_predict.runs.log import NAME, read_log
 
 VALUES = [1.0, 0.6, 0.4, 0.3, *(0.3 + 0.2 * k for k in range(1, 30))]
 
@@ -58,9 +60,10 @@ def test_the_monitored_metric_tells_that_a_run_overfits(kind: Any, tmp_path: Pat
     assert 0 < ledger.predicted_steps < 40
 
 
-def test_a_run_that_overfits_may_end() -> None:
-    callback = Ungated(on_overfit="stop")
+def test_a_run_that_overfits_may_end(tmp_path: Path) -> None:
+    callback = Ungated(on_overfit="stop", log_dir=str(tmp_path))
     trainer = run(callback, Overfitted())
+    assert "validation gets worse" in finding(read_log(tmp_path / NAME))
     assert 32 < trainer.global_step < 120
     assert callback.ledger.steps == trainer.global_step
 
