@@ -14,6 +14,7 @@ REMEDY = 'what to do: "My validation loss is worse" in docs/questions.md'
 """Where a user finds what helps."""
 
 AVERAGED = 3  # validations in a mean
+LEAST = 6  # validations before which nothing is found: fewer say too little about their scatter
 KEPT = 32  # last validations from which the scatter is estimated
 MOST_SCATTER = 5.0  # a mean may exceed the smallest one by so many of its standard errors
 LEAST_SHARE = 0.05  # ... and by this share of what validation has gained since the first one
@@ -35,7 +36,7 @@ class Overfitting:
     and its training loss is lower than at :math:`\mu`. Here :math:`v_1` is the first value, and
     :math:`\sigma` the scatter of a value around a straight line through its neighbours: the median
     size of the second differences of the last 32 values, over its expectation for normal noise. It
-    overfits until a mean is the smallest one again.
+    overfits until a mean is the smallest one again. Nothing is found before the sixth validation.
     """
 
     values: list[float] = field(default_factory=list)  # the last ones
@@ -71,5 +72,5 @@ class Overfitting:
             self.smallest = mean
             self.loss = loss
             self.found = False
-        elif mean - self.smallest > self.margin and loss < self.loss:
-            self.found = True
+        elif len(self.values) >= LEAST:
+            self.found |= mean - self.smallest > self.margin and loss < self.loss

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from hybrid_predict.policy.overfitting import KEPT, Overfitting
+from hybrid_predict.policy.overfitting import KEPT, LEAST, Overfitting
 
 FALLING = [1.0 - 0.01 * t for t in range(200)]
 """Training losses of a run that makes progress."""
@@ -41,6 +41,11 @@ def test_validation_that_rises_with_the_training_loss_is_no_overfitting():
     values = [1.0, 0.6, 0.4, 0.3, 0.5, 0.7, 0.9]
     assert overfits_at(values, values) is None
     assert overfits_at(values, [math.nan] * 7) is None
+
+
+def test_nothing_is_found_before_there_are_validations_enough():
+    rising = [0.1 * t for t in range(9)]
+    assert overfits_at(rising) == LEAST - 1
 
 
 def test_a_rise_that_is_small_beside_what_was_gained_does_not_count():
