@@ -117,7 +117,7 @@ class Reporter:
         return self._writer.log
 
     @property
-    def shown(self) -> dict[str, str]:
+    def shown(self) -> dict[str, Any]:
         """Values for a progress bar: share of steps saved, and skill once it is known."""
         values = {"fewer": percent(self._ledger.saved_steps_fraction)}
         skill = self._ledger.skill
