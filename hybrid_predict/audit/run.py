@@ -178,20 +178,20 @@ def audit(
         store = RunStore(place, config, source, overwrite=overwrite)
         make_logger = partial(mlflow_logger, place, config.experiment) if config.mlflow else None
         runs = Runs(make_run, store, (config.speedup,), observer or Observer(), make_logger)
+
+        def written() -> AuditResult:
+            finished = store.runs
+            known = [finished[each] for each in cells(config) if each in finished]
+            results, verdict = make_results(config, store.depends_on, known)
+            write_json(results, place / RESULTS)
+            return AuditResult(verdict, results, place)
+
         with suppress(KeyboardInterrupt):  # the result is partial then
             for each in cells(config):
                 runs.get(config, each.arm, each.seed)
-                write_json(_judged(store, config).results, place / RESULTS)
-        result = _judged(store, config)
-        write_json(result.results, place / RESULTS)
+                written()
+        result = written()
         replace_text(place / "report.html", audit_page(result.results))
         if config.mlflow:
             log_verdict(place, config.experiment, result.verdict, result.results["summary"])
         return result
-
-
-def _judged(store: RunStore, config: AuditConfig) -> AuditResult:
-    finished = store.runs
-    runs = [finished[each] for each in cells(config) if each in finished]
-    results, verdict = make_results(config, store.depends_on, runs)
-    return AuditResult(verdict, results, store.folder)
