@@ -15,8 +15,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.config import Arm
 from hybrid_predict.audit.file import read_audit
-from hybrid_predict.audit.training import fit, preserved
-from hybrid_predict.audit.trial import Trial, TrialEnd
+from hybrid_predict.audit.training import Trial, TrialEnd, fit, preserved
 from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning import HybridPredict, monitored

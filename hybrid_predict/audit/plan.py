@@ -13,8 +13,7 @@ from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig, short_steps, speedup_text
 from hybrid_predict.audit.search import number_of_tests
 from hybrid_predict.audit.store import Cell, RunStore, cell, cells
-from hybrid_predict.audit.training import Meter, fit_arm, preserved
-from hybrid_predict.audit.trial import Trial, TrialEnd
+from hybrid_predict.audit.training import Meter, Trial, TrialEnd, fit_arm, preserved
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.ledger import duration
 from hybrid_predict.policy.schedule import schedule

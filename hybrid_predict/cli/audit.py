@@ -70,26 +70,25 @@ def _run_demo(options: Namespace) -> int:
 def _run(options: Namespace) -> int:
     need("The audit", ("cli", "lightning"))
     from hybrid_predict.audit import plan_audit, plan_search
-    from hybrid_predict.audit.file import importable, read_audit
+    from hybrid_predict.audit.file import read_audit
     from hybrid_predict.cli.screen import show_audit, show_search
     from hybrid_predict.runs.runtime import writable_folder
 
-    with importable():
-        make_run, config, source = read_audit(options.file)
-        if options.seeds is not None:
-            config = replace(config, seeds=options.seeds)
-        if options.no_mlflow or options.search:
-            config = replace(config, mlflow=False)
-        if options.plan and options.search:
-            print(plan_search(make_run, config))
-            return 0
-        if options.plan:
-            done = None if options.overwrite else options.output_dir
-            print(plan_audit(make_run, config, done, source=source))
-            return 0
-        folder = writable_folder(options.output_dir, "--output-dir")
-        need("The audit", ["mlflow"] if config.mlflow else [])
-        show: Any = show_search if options.search else show_audit
-        given = {"make_run": make_run, "source": source, "overwrite": options.overwrite}
-        result = show(config, folder, **given)
+    make_run, config, source = read_audit(options.file)
+    if options.seeds is not None:
+        config = replace(config, seeds=options.seeds)
+    if options.no_mlflow or options.search:
+        config = replace(config, mlflow=False)
+    if options.plan and options.search:
+        print(plan_search(make_run, config))
+        return 0
+    if options.plan:
+        done = None if options.overwrite else options.output_dir
+        print(plan_audit(make_run, config, done, source=source))
+        return 0
+    folder = writable_folder(options.output_dir, "--output-dir")
+    need("The audit", ["mlflow"] if config.mlflow else [])
+    show: Any = show_search if options.search else show_audit
+    given = {"make_run": make_run, "source": source, "overwrite": options.overwrite}
+    result = show(config, folder, **given)
     return INTERRUPTED if result.partial else STATUS[result.outcome.value]
