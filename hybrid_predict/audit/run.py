@@ -140,7 +140,6 @@ def audit(
     *,
     observer: Observer | None = None,
     source: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
 ) -> AuditResult:
     """Find out whether full steps are saved at equal quality on a model of your own.
 
@@ -162,7 +161,6 @@ def audit(
         observer: Is called as runs begin, advance and end.
         source: Plain data that the training depends on besides the configuration. Finished runs
             with other data are refused.
-        overwrite: Whether to delete what the folder holds, and train all runs again.
 
     Returns:
         The verdict and the results; ``partial`` is true after Ctrl-C.
@@ -175,7 +173,7 @@ def audit(
     """
     place = writable_folder(folder)
     with locked(place), quiet():
-        store = RunStore(place, config, source, overwrite=overwrite)
+        store = RunStore(place, config, source)
         make_logger = partial(mlflow_logger, place, config.experiment) if config.mlflow else None
         runs = Runs(make_run, store, (config.speedup,), observer or Observer(), make_logger)
 

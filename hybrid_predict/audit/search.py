@@ -70,7 +70,6 @@ def search(
     *,
     observer: Observer | None = None,
     source: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
 ) -> SearchResult:
     """Find the largest speedup that keeps quality, with predicted steps and with corrections alone.
 
@@ -88,7 +87,7 @@ def search(
     place = writable_folder(folder)
     watching = observer or Observer()
     with locked(place), quiet():
-        store = RunStore(place, config, source, overwrite=overwrite)
+        store = RunStore(place, config, source)
         runs = Runs(make_run, store, config.speedups, watching)
         return search_runs(runs.get, config, place, watching)
 

@@ -12,7 +12,6 @@ from hybrid_predict.audit.config import AuditConfig, speedup_text
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
-from hybrid_predict.runs.files import writing
 from hybrid_predict.runs.runtime import RUNS, Rows, finite
 
 FinishedRun = Mapping[str, Any]
@@ -71,17 +70,11 @@ class RunStore:
         folder: Path,
         config: AuditConfig,
         source: Mapping[str, Any] | None = None,
-        *,
-        overwrite: bool = False,
     ) -> None:
         self.folder = folder
         packages = {name: version(name) for name in ("hybrid-predict", "torch", "lightning")}
         conditions = {**config.training(), **(source or {}), **packages, "schema": SCHEMA}
         self.depends_on = _plain(conditions)
-        if overwrite:
-            for name in (RUNS, RESULTS, SEARCH):
-                with writing(folder / name):
-                    (folder / name).unlink(missing_ok=True)
         self._rows = Rows(folder / RUNS, _row_cell)
         for row in self._rows.done.values():
             run = row["run"]
@@ -119,7 +112,7 @@ class RunStore:
                 _check_rates({run["arm"]: run, other["arm"]: other})
 
     def _refuse(self, got: str) -> NoReturn:
-        remedy = "Choose another folder, or train its runs again: overwrite=True, --overwrite."
+        remedy = "Choose another folder, or delete this one to train its runs again."
         raise ConfigError(str(self.folder), "finished runs of this training", got, remedy)
 
 

@@ -106,7 +106,7 @@ def test_ctrl_c_and_sigterm_exit_with_130_and_tell_how_to_go_on(
     monkeypatch.setattr(screen.Screen, "stepped", stop)
     assert cli.main(["audit", write(FILE), *options]) == 130
     out, err = capsys.readouterr()
-    assert "What was finished is kept; the same command, without --overwrite, goes on." in out
+    assert "What was finished is kept; the same command goes on." in out
     assert err == ""
     assert (work / "hybrid-predict-audit" / "report.html").exists() == (not options)
     signal.signal(signal.SIGINT, before)
