@@ -94,7 +94,7 @@ def _plan(
 ) -> AuditPlan:
     """Return the plan for the cells to be trained, after a trial of the hybrid arm."""
     with preserved(), quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
-        arm = AuditArm(HYBRID, config.arms[HYBRID], 0, Path(folder))
+        arm = AuditArm(HYBRID, 0, Path(folder), config)
         assert arm.hybrid is not None  # this arm has it
         meter = Meter(arm, config.metric)
         trial = Trial(arm.hybrid)

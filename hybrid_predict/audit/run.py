@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.audit.config import AuditConfig, short_steps
+from hybrid_predict.audit.config import SHORTENED, AuditConfig, short_steps
 from hybrid_predict.audit.page import audit_page
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.audit.store import RESULTS, Cell, FinishedRun, RunStore, cell, cells
@@ -61,8 +61,7 @@ class Runs:
         return self._store.runs[asked]
 
     def _train(self, config: AuditConfig, asked: Cell) -> FinishedRun:
-        chosen = config.arms[asked.arm]
-        scale = self._scale(config, asked) if chosen.shortened else 1.0
+        scale = self._scale(config, asked) if asked.arm in SHORTENED else 1.0
         logger = None
         if self._make_logger is not None:
             logger = self._make_logger(f"{asked.arm}, seed {asked.seed}")
@@ -73,7 +72,7 @@ class Runs:
             self._check_lengths(run)
             self._observer.run_started(asked.arm, asked.seed, run["total_steps"])
 
-        arm = AuditArm(asked.arm, chosen, asked.seed, self._store.place(asked), scale, logger)
+        arm = AuditArm(asked.arm, asked.seed, self._store.place(asked), config, scale, logger)
         meter = Meter(arm, config.metric, begun, self._observer.stepped)
         with preserved():
             fit_arm(arm, self._make_run, meter)

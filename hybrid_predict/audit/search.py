@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,7 @@ def search_runs(
             for seed in range(config.seeds)
         ]
         verdict = judge_audit(seeds, tested, arm)
-        tried.append({"arm": arm, "speedup": speedup, **verdict.to_dict()})
+        tried.append({"arm": arm, "speedup": speedup, **asdict(verdict)})
         written(partial=True)
         observer.candidate_finished(arm, speedup, verdict.outcome.value)
         return verdict.outcome is not AuditOutcome.VERIFIED

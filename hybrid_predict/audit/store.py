@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from hybrid_predict.audit.config import AuditConfig, speedup_text
+from hybrid_predict.audit.config import SHORTENED, AuditConfig, speedup_text
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
@@ -47,15 +47,14 @@ class Cell(NamedTuple):
 def cell(config: AuditConfig, arm: str, seed: int) -> Cell:
     """Return the cell of an arm at the configuration's speedup."""
     speedup: Speedup | None = None
-    if config.arms[arm].shortened or arm == HYBRID:
+    if arm in (HYBRID, *SHORTENED):
         speedup = config.speedup if isinstance(config.speedup, str) else float(config.speedup)
     return Cell(arm, speedup, seed)
 
 
-def cells(config: AuditConfig, arms: Sequence[str] | None = None) -> list[Cell]:
-    """Return the cells of some or all arms, those of a seed together: they meet the same load."""
-    names = config.arms if arms is None else arms
-    return [cell(config, arm, seed) for seed in range(config.seeds) for arm in names]
+def cells(config: AuditConfig) -> list[Cell]:
+    """Return the cells of all arms, those of a seed together: they meet the same load."""
+    return [cell(config, arm, seed) for seed in range(config.seeds) for arm in config.arms]
 
 
 class RunStore:
