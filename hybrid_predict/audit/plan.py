@@ -16,7 +16,6 @@ from hybrid_predict.audit.store import Cell, RunStore, cell, cells
 from hybrid_predict.audit.training import Meter, Trial, TrialEnd, fit_arm, preserved
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.ledger import duration
-from hybrid_predict.policy.schedule import schedule
 from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import collected, quiet
@@ -109,13 +108,12 @@ def _plan(
 
     full_steps = {name: most_steps(cell(config, name, 0)) for name in config.arms}
     steps = {name: f"{number:,}" for name, number in full_steps.items()}
-    planned = schedule(config.hybrid_config().with_length(total), trial.until_skill)
     seconds = trial.seconds_per_step * sum(map(most_steps, to_train))
     auto = ""
     if config.speedup == AUTO:
         auto = 'With "auto" the hybrid arm may take fewer full steps, and the short arms then too.'
-    elif planned.planned:
-        full_steps[HYBRID] -= planned.planned
+    elif trial.plan is not None and trial.plan.predicted:
+        full_steps[HYBRID] -= trial.plan.predicted
         steps[HYBRID] = f"{full_steps[HYBRID]:,} to {steps[FULL]}"
     listed = ", ".join(f"{name} {number}" for name, number in steps.items())
     why = f"it would be plain training: {trial.plain}" if trial.plain else trial.cost
@@ -123,7 +121,7 @@ def _plan(
         title,
         f"Full steps per run at speedup {speedup_text(config.speedup)}: {listed}.",
         auto,
-        *(f"Hybrid arm: {text}." for text in (planned.shortfall, why) if text),
+        *(f"Hybrid arm: {text}." for text in (trial.shortfall, why) if text),
         f"Training to come: at most {duration(seconds)}, at {duration(trial.seconds_per_step)} per "
         "plain full step; validation, corrected updates, predicted steps and start-up come on top.",
     ]

@@ -185,14 +185,14 @@ class Trial(pl.Callback):
 
     It also ends where the run would be plain training: ``plain`` says why. Time in the data loader
     counts. ``plan`` is the callback's plan after one full step, ``cost`` what correcting costs, and
-    ``until_skill`` the steps until skill can be known.
+    ``shortfall`` why fewer predicted steps are planned than asked for.
     """
 
     def __init__(self, plugin: HybridPredict) -> None:
         self.plan: Overview | None = None
         self.plain = ""
         self.cost = ""
-        self.until_skill = 0
+        self.shortfall = ""
         self._plugin = plugin
         self._most = _MOST
         self._times: list[float] = []
@@ -228,7 +228,7 @@ class Trial(pl.Callback):
             if engine is not None and len(self._times) == 1:
                 self.plan = overview(engine)
                 self.cost = added_cost(engine).removeprefix("; ")
-                self.until_skill = engine._policy.until_skill
+                self.shortfall = engine.schedule.shortfall
                 idle = NOTHING if engine._state.groups.dormant else ""
                 self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK) or idle
             if engine is not None and len(self._times) == _FIRST + self._most:
