@@ -11,7 +11,7 @@ from benchmarks.plan import Row
 from benchmarks.studies import rates
 from benchmarks.studies.suites import SETTINGS
 from benchmarks.views import count
-from hybrid_predict.runs.figures import new_figure
+from hybrid_predict.runs.page import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

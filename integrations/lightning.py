@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -80,7 +80,6 @@ class _Run:
     engine: HybridEngine
     clock: TrainerClock
     reporter: Reporter
-    leave_bar: Callable[[], None]
     loss: Tensor | None = None
 
 
@@ -208,7 +207,7 @@ class HybridPredict(TrainerCallback):
         reporter = Reporter(engine, say, folder, trainer.loggers if first else ())
         self._last.ledger = engine.ledger
         self._last.log = reporter.log
-        self._run = _Run(engine, clock, reporter, _extend_bar(trainer, reporter))
+        self._run = _Run(engine, clock, reporter)
         trainer.callbacks.append(MissedCheckpoints(clock))  # type: ignore[attr-defined]
         clock.start(engine.done)
 
@@ -256,6 +255,8 @@ class HybridPredict(TrainerCallback):
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         run.reporter.step(record, position, due=bool(every) and (position + 1) % every == 0)
+        # The progress bar shows them behind the user's metrics, which replace those of their names.
+        trainer.progress_bar_metrics.update(run.reporter.shown)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Pass the metric to the engine; drop batches that waited for a validation in the epoch."""
@@ -300,7 +301,6 @@ class HybridPredict(TrainerCallback):
         finally:
             if self._run is not None:
                 self._run.clock.release()
-                self._run.leave_bar()
                 self._run.reporter.close(status)
             callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
             callbacks[:] = [each for each in callbacks if not isinstance(each, MissedCheckpoints)]
@@ -335,31 +335,6 @@ class HybridPredict(TrainerCallback):
                 check_entries(saved, {"engine": dict, "clock": dict, "random": list})
                 check_state(saved["engine"])
                 self._last.ledger = SavingsLedger.from_dict(saved["engine"]["ledger"])
-
-
-def _extend_bar(trainer: pl.Trainer, reporter: Reporter) -> Callable[[], None]:
-    """Show what a run saves in the Trainer's progress bar, behind the user's metrics.
-
-    Return a function that leaves the bar as it was.
-    """
-    bar = trainer.progress_bar_callback
-    known = {} if bar is None else vars(bar)
-    before = {name: value for name, value in known.items() if name == "get_metrics"}
-
-    def leave() -> None:
-        known.pop("get_metrics", None)
-        known.update(before)
-
-    if bar is None:
-        return leave
-    get_metrics = bar.get_metrics
-
-    def extended(*args: Any, **options: Any) -> dict[str, Any]:
-        metrics = get_metrics(*args, **options)
-        return {**metrics, **{k: v for k, v in reporter.shown.items() if k not in metrics}}
-
-    known["get_metrics"] = extended
-    return leave
 
 
 @final

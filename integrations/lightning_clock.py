@@ -33,8 +33,6 @@ class Counts:
         batches: Batches that the Trainer has counted by then, over all epochs.
         owed: Predicted steps whose batches are not dropped yet.
         epochs: Epochs that the plain run has ended.
-        said: Batches in the last epoch that has ended, as its loader said; 0 if it did not.
-        used: Batches that this epoch had.
         stepped: Numbers of the schedulers that the module itself has stepped in the last full step.
     """
 
@@ -43,8 +41,6 @@ class Counts:
     batches: int
     owed: int
     epochs: int
-    said: int
-    used: int
     stepped: list[int]
 
 
@@ -89,7 +85,7 @@ class TrainerClock:
         self.drops = skip_data != "none"
         if skip_data == "auto":
             self.drops = by_epoch or math.isfinite(self._epochs_left)
-        self.counts = Counts(0, trainer.global_step, 0, 0, self._epoch, 0, 0, [])
+        self.counts = Counts(0, trainer.global_step, 0, 0, self._epoch, [])
         self.jumped_from: int | None = None
         self._held: list[tuple[Any, int]] = []
         self._of_module: list[tuple[Any, int]] = []
@@ -104,13 +100,8 @@ class TrainerClock:
             self._look_at_epoch(int(self._progress.current.processed % self._batches))
 
     def _look_at_epoch(self, behind: int) -> None:
-        """Take how many batches the epoch has, with one in hand after those that are behind.
-
-        A stream may have fewer than it says, as in the last epoch.
-        """
-        said = self._trainer.num_training_batches
-        fewer = self.counts.said == said and behind < self.counts.used
-        self._batches = self.counts.used if fewer else said
+        """Take how many batches the epoch has, with one in hand after those that are behind."""
+        self._batches = self._trainer.num_training_batches
         self._behind = behind
 
     @property
@@ -350,7 +341,7 @@ class TrainerClock:
                 self._trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
 
     def end_epoch(self) -> None:
-        """Learn how many batches the epoch had, and count it.
+        """Count the epoch.
 
         If the module has ended it, Lightning steps schedulers for the batch that is left out.
         """
@@ -359,10 +350,6 @@ class TrainerClock:
             self.release()
             used -= used % self._trainer.accumulate_grad_batches  # the rest was not used
         self._step_schedulers([used], self._epoch)
-        if self._trainer.fit_loop._data_fetcher.done:
-            said = self._trainer.num_training_batches
-            self.counts.said = int(said) if math.isfinite(said) else 0
-            self.counts.used = used
 
     def _follow_module(self, ticks: int) -> None:
         """Step in predicted steps too what the module has stepped in two full steps in a row."""

@@ -117,7 +117,7 @@ class Reporter:
         return self._writer.log
 
     @property
-    def shown(self) -> dict[str, str]:
+    def shown(self) -> dict[str, Any]:
         """Values for a progress bar: share of steps saved, and skill once it is known."""
         values = {"fewer": percent(self._ledger.saved_steps_fraction)}
         skill = self._ledger.skill
@@ -129,19 +129,19 @@ class Reporter:
 
         ``position`` is where it is on the loggers' x-axis, and ``due`` whether they get a row.
         """
-        if not self.log.start:
-            self._begin()
-        elif self.log.steps != self._engine.schedule.total:
-            self._write_start(overview(self._engine))
+        if not self.log.start or self.log.steps != self._engine.schedule.total:
+            plan = overview(self._engine)
+            if not self.log.start:
+                self._begin(plan)
+            self._writer.start(plan, self._engine.config.to_dict(), self._ledger.full_steps - 1)
         self._writer.step(record, self._ledger)
         self._unlogged = position
         if due:
             self._log_row()
 
-    def _begin(self) -> None:
+    def _begin(self, plan: Overview) -> None:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine = self._engine
-        plan = overview(engine)
         text = f"{plan}{added_cost(engine)}"
         if self._ledger.fell_back:
             text = self._ledger.fell_back
@@ -151,23 +151,17 @@ class Reporter:
             for caution in cautions(engine):
                 logger.warning("%s", caution)
         self._say(f"HybridPredict {text}.")
-        self._write_start(plan)
         # Fields that are set, under names that no user has.
-        fields = {name: x for name, x in engine.config.to_dict().items() if x is not None}
-        plain = (int, float)
         chosen = {
-            f"hybrid_predict/{name}": x if isinstance(x, plain) else str(x)
-            for name, x in fields.items()
+            f"hybrid_predict/{name}": value if isinstance(value, (int, float)) else str(value)
+            for name, value in engine.config.to_dict().items()
+            if value is not None
         }
         for each in self._loggers:
             with self._failing(each):
                 # Without metrics TensorBoard would add a chart of a constant.
                 none: list[Any] = [{}] if _is_a(each, "TensorBoardLogger") else []
                 each.log_hyperparams(chosen, *none)
-
-    def _write_start(self, plan: Overview) -> None:
-        done = self._ledger.full_steps - 1
-        self._writer.start(plan, self._engine.config.to_dict(), done)
 
     def _log_row(self) -> None:
         for each in self._loggers if self._unlogged is not None else ():

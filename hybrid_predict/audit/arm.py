@@ -10,9 +10,10 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from hybrid_predict.audit.config import Arm, shortened
+from hybrid_predict.audit.config import AuditConfig, shortened
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning import HybridPredict, refuse
+from hybrid_predict.runs.evidence import CORRECTED, HYBRID
 
 MakeRun = Callable[["AuditArm"], Any]
 """Builds one arm's Trainer with ``arm.trainer(...)``; returns it with the model and the data."""
@@ -27,9 +28,9 @@ class AuditArm:
 
     Args:
         name: ``full``, ``short``, ``corrected``, ``hybrid``, or the name of a control.
-        arm: What it trains.
         seed: The seed of all random states.
         folder: Where the Trainer may write, and the callback its run log.
+        config: What the arms train.
         scale: How many times shorter than the full arm's its schedule is.
         logger: The Trainer's logger; None logs nothing.
 
@@ -42,19 +43,21 @@ class AuditArm:
     def __init__(
         self,
         name: str,
-        arm: Arm,
         seed: int,
         folder: Path,
+        config: AuditConfig,
         scale: float = 1.0,
         logger: Any = None,
     ) -> None:
         self.name = name
         self.seed = seed
-        self.changes: Mapping[str, Any] = arm.changes
+        self.changes: Mapping[str, Any] = config.controls.get(name, {})
         self.lengths: dict[str, int] = {}
         self.hybrid: HybridPredict | None = None
-        if arm.callback is not None:
-            self.hybrid = HybridPredict(config=arm.callback, log_dir=str(folder))
+        if name in (CORRECTED, HYBRID):
+            speedup = 1.0 if name == CORRECTED else config.speedup
+            chosen = config.hybrid_config().with_speedup(speedup)
+            self.hybrid = HybridPredict(config=chosen, log_dir=str(folder))
         self._scale = scale
         self._folder = folder
         self._logger = logger or DummyLogger()

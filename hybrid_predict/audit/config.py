@@ -16,6 +16,9 @@ from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 AUTO: Literal["auto"] = "auto"
 """Speedup of a hybrid arm that decides itself; short arms take as many full steps as it did."""
 
+SHORTENED = (SHORT, CORRECTED)
+"""Arms with a schedule that is shortened by the speedup."""
+
 ROUNDING = 1.1
 """Largest factor by which rounding up may lengthen the short arms."""
 
@@ -51,21 +54,6 @@ def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
         remedy = "Set max_steps instead, to more steps, or train for more epochs."
         raise ConfigError(name, expected, got, remedy)
     return math.ceil(total * shares[name] - 1e-9)
-
-
-@dataclass(frozen=True)
-class Arm:
-    """What an arm trains, as plain data.
-
-    Args:
-        shortened: Whether it has a schedule that is shortened by the speedup.
-        callback: Configuration of its ``HybridPredict``; None is plain training.
-        changes: What ``make_run`` changes in this arm.
-    """
-
-    shortened: bool = False
-    callback: HybridConfig | None = None
-    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,19 +121,11 @@ class AuditConfig:
         self.hybrid_config()
 
     @property
-    def arms(self) -> dict[str, Arm]:
-        """The arms by name, in the order in which each seed trains them."""
-        hybrid = self.hybrid_config()
-        arms = {
-            FULL: Arm(),
-            SHORT: Arm(shortened=True),
-            CORRECTED: Arm(shortened=True, callback=hybrid.with_speedup(1.0)),
-            HYBRID: Arm(callback=hybrid),
-        }
+    def arms(self) -> tuple[str, ...]:
+        """Names of the arms, in the order in which each seed trains them."""
         # With auto the hybrid arm's full steps tell how long the short arms are.
         order = (FULL, HYBRID, SHORT, CORRECTED) if self.speedup == AUTO else ARMS
-        controls = {name: Arm(changes=changes) for name, changes in self.controls.items()}
-        return {**{name: arms[name] for name in order}, **controls}
+        return (*order, *self.controls)
 
     @property
     def numbers(self) -> tuple[float, ...]:

@@ -13,10 +13,8 @@ from lightning.pytorch import callbacks as known
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from hybrid_predict.audit.arm import AuditArm
-from hybrid_predict.audit.config import Arm
 from hybrid_predict.audit.file import read_audit
-from hybrid_predict.audit.training import fit, preserved
-from hybrid_predict.audit.trial import Trial, TrialEnd
+from hybrid_predict.audit.training import Trial, TrialEnd, fit, preserved
 from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning import HybridPredict, monitored
@@ -103,7 +101,7 @@ def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridCon
     """Return Trainer, model, data as arguments of ``fit``, and configuration."""
     if ":" not in name or Path(name).exists():
         make_run, config, _ = read_audit(name)
-        arm = AuditArm(FULL, Arm(), 0, folder)
+        arm = AuditArm(FULL, 0, folder, config)
         return *arm.unpack(make_run(arm)), config.hybrid_config()
     try:
         function = resolve_name(name)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import warnings
 from argparse import ArgumentError
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -41,7 +39,6 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
 
     It has the sections ``model``, ``data`` and ``trainer`` of ``LightningCLI``, optionally
     ``optimizer`` and ``lr_scheduler``, and ``audit`` with the arguments of :class:`AuditConfig`.
-    Inside :func:`importable`, classes are found from the current directory too.
     """
     path = given_path("file", file)
     try:
@@ -131,14 +128,3 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
         raise ConfigError("file", "what LightningCLI accepts", str(path), remedy) from error
     finally:
         sys.argv = arguments
-
-
-@contextmanager
-def importable() -> Iterator[None]:
-    """Let modules be found from the current directory inside the block."""
-    before = list(sys.path)
-    sys.path.insert(0, os.getcwd())
-    try:
-        yield
-    finally:
-        sys.path[:] = before

@@ -10,8 +10,7 @@ import numpy as np
 
 from hybrid_predict.audit.results import COLUMNS, arm_rows
 from hybrid_predict.runs.evidence import mean_and_sd
-from hybrid_predict.runs.figures import SIZE, data_uri, new_figure, scale, tidy
-from hybrid_predict.runs.page import render
+from hybrid_predict.runs.page import SIZE, data_uri, new_figure, render, scale, tidy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.audit.config import AUTO, AuditConfig, short_steps
+from hybrid_predict.audit.config import AUTO, AuditConfig, short_steps, speedup_text
 from hybrid_predict.audit.search import number_of_tests
 from hybrid_predict.audit.store import Cell, RunStore, cell, cells
-from hybrid_predict.audit.training import Meter, fit_arm, preserved
-from hybrid_predict.audit.trial import Trial, TrialEnd
+from hybrid_predict.audit.training import Meter, Trial, TrialEnd, fit_arm, preserved
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.ledger import duration
-from hybrid_predict.policy.schedule import schedule
 from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import collected, quiet
@@ -28,49 +26,25 @@ class AuditPlan:
     """What an audit, or at most a search, would train.
 
     Args:
-        seeds: Number of paired seeds.
         full_steps: Full steps of one run of each arm of an audit; for the hybrid arm the fewest,
             if all its predicted steps are made and stand. With ``"auto"`` the most for each arm.
-        done: Number of finished runs, which would not be trained again.
         runs: Number of all runs; of a search the most.
+        done: Number of finished runs, which would not be trained again.
         seconds_per_step: Seconds of one full step of plain training.
         seconds: Most seconds of training that remain, without validation: no predicted step is
             made.
-        notes: What the hybrid arm can do, in sentences.
-        tests: Largest number of candidates that a search tests; 0 for an audit.
+        text: All of it, and what the hybrid arm can do, in a few lines.
     """
 
-    seeds: int
     full_steps: Mapping[str, int]
-    done: int
     runs: int
+    done: int
     seconds_per_step: float
     seconds: float
-    notes: tuple[str, ...] = ()
-    tests: int = 0
+    text: str
 
     def __str__(self) -> str:
-        """Return the plan in a few lines."""
-        steps = {arm: f"{number:,}" for arm, number in self.full_steps.items()}
-        if self.full_steps[HYBRID] < self.full_steps[FULL]:
-            steps[HYBRID] += f" to {steps[FULL]}"
-        listed = ", ".join(f"{arm} {number}" for arm, number in steps.items())
-        arms = f"{len(steps)} arms, {counted_seeds(self.seeds)}"
-        lines = [f"{self.runs} runs: {arms}; {self.done} done.", f"Full steps per run: {listed}."]
-        if self.tests:
-            lines = [
-                f"At most {self.runs} runs, for {self.tests} tests of candidates; fewer if some "
-                "are finished."
-            ]
-        lines += [
-            *self.notes,
-            f"Training to come: at most {duration(self.seconds)}, at "
-            f"{duration(self.seconds_per_step)} per plain full step; validation, corrected "
-            "updates, predicted steps and start-up come on top.",
-        ]
-        if self.seeds < FEW_SEEDS:
-            lines.append(f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint.")
-        return "\n".join(lines)
+        return self.text
 
 
 def plan_audit(
@@ -89,12 +63,11 @@ def plan_audit(
     if folder is not None:
         finished = set(RunStore(given_path("folder", folder), config, source).runs)
     every = cells(config)
-    plan = _plan(make_run, config, [each for each in every if each not in finished])
-    plan = replace(plan, runs=len(every), done=len(every) - plan.runs)
-    if config.speedup == AUTO:
-        note = 'With "auto" the hybrid arm may take fewer full steps, and the short arms then too.'
-        return replace(plan, notes=(note, *plan.notes))
-    return plan
+    to_train = [each for each in every if each not in finished]
+    done = len(every) - len(to_train)
+    seeds = counted_seeds(config.seeds)
+    title = f"{len(every)} runs: {len(config.arms)} arms, {seeds}; {done} done."
+    return _plan(make_run, config, to_train, title, done)
 
 
 def plan_search(make_run: MakeRun, config: AuditConfig) -> AuditPlan:
@@ -104,10 +77,10 @@ def plan_search(make_run: MakeRun, config: AuditConfig) -> AuditPlan:
     at the smallest speedup, whatever is finished.
     """
     tested = replace(config, speedup=config.speedups[0])
-    pair = [cell(tested, SHORT, 0), cell(tested, HYBRID, 0)]
     tests = number_of_tests(config)
-    plan = _plan(make_run, tested, config.seeds * [cell(tested, FULL, 0), *(tests * pair)])
-    return replace(plan, tests=tests)
+    each_seed = [cell(tested, FULL, 0), *tests * [cell(tested, SHORT, 0), cell(tested, HYBRID, 0)]]
+    title = f"At most {most_runs(config)} runs, for {tests} tests of candidates; fewer if some are "
+    return _plan(make_run, tested, config.seeds * each_seed, f"{title}finished.")
 
 
 def most_runs(config: AuditConfig) -> int:
@@ -115,10 +88,12 @@ def most_runs(config: AuditConfig) -> int:
     return config.seeds * (1 + 2 * number_of_tests(config))
 
 
-def _plan(make_run: MakeRun, config: AuditConfig, runs: Sequence[Cell]) -> AuditPlan:
+def _plan(
+    make_run: MakeRun, config: AuditConfig, to_train: Sequence[Cell], title: str, done: int = 0
+) -> AuditPlan:
     """Return the plan for the cells to be trained, after a trial of the hybrid arm."""
     with preserved(), quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
-        arm = AuditArm(HYBRID, config.arms[HYBRID], 0, Path(folder))
+        arm = AuditArm(HYBRID, 0, Path(folder), config)
         assert arm.hybrid is not None  # this arm has it
         meter = Meter(arm, config.metric)
         trial = Trial(arm.hybrid)
@@ -131,17 +106,27 @@ def _plan(make_run: MakeRun, config: AuditConfig, runs: Sequence[Cell]) -> Audit
             return total
         return short_steps(total, arm.lengths, cell.speedup)
 
-    planned = schedule(config.hybrid_config().with_length(total), trial.until_skill)
     full_steps = {name: most_steps(cell(config, name, 0)) for name in config.arms}
-    if config.speedup != AUTO:
-        full_steps[HYBRID] -= planned.planned
+    steps = {name: f"{number:,}" for name, number in full_steps.items()}
+    seconds = trial.seconds_per_step * sum(map(most_steps, to_train))
+    auto = ""
+    if config.speedup == AUTO:
+        auto = 'With "auto" the hybrid arm may take fewer full steps, and the short arms then too.'
+    elif trial.plan is not None and trial.plan.predicted:
+        full_steps[HYBRID] -= trial.plan.predicted
+        steps[HYBRID] = f"{full_steps[HYBRID]:,} to {steps[FULL]}"
+    listed = ", ".join(f"{name} {number}" for name, number in steps.items())
     why = f"it would be plain training: {trial.plain}" if trial.plain else trial.cost
-    return AuditPlan(
-        seeds=config.seeds,
-        full_steps=full_steps,
-        done=0,
-        runs=len(runs),
-        seconds_per_step=trial.seconds_per_step,
-        seconds=trial.seconds_per_step * sum(map(most_steps, runs)),
-        notes=tuple(f"Hybrid arm: {text}." for text in (planned.shortfall, why) if text),
-    )
+    lines = [
+        title,
+        f"Full steps per run at speedup {speedup_text(config.speedup)}: {listed}.",
+        auto,
+        *(f"Hybrid arm: {text}." for text in (trial.shortfall, why) if text),
+        f"Training to come: at most {duration(seconds)}, at {duration(trial.seconds_per_step)} per "
+        "plain full step; validation, corrected updates, predicted steps and start-up come on top.",
+    ]
+    if config.seeds < FEW_SEEDS:
+        lines.append(f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint.")
+    text = "\n".join(filter(None, lines))
+    runs = done + len(to_train)
+    return AuditPlan(full_steps, runs, done, trial.seconds_per_step, seconds, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
@@ -81,7 +82,7 @@ def make_results(
             name: {"without": without, "with": arm, **_earned(pairs(without, arm), config, made)}
             for name, (without, arm, made) in _MECHANISMS.items()
         },
-        "verdict": verdict.to_dict(),
+        "verdict": asdict(verdict),
     }
     results["notes"] = _notes(results, config)
     return finite(results), verdict

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.audit.config import AuditConfig, short_steps
+from hybrid_predict.audit.config import SHORTENED, AuditConfig, short_steps
 from hybrid_predict.audit.page import audit_page
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.audit.store import RESULTS, Cell, FinishedRun, RunStore, cell, cells
@@ -61,8 +61,7 @@ class Runs:
         return self._store.runs[asked]
 
     def _train(self, config: AuditConfig, asked: Cell) -> FinishedRun:
-        chosen = config.arms[asked.arm]
-        scale = self._scale(config, asked) if chosen.shortened else 1.0
+        scale = self._scale(config, asked) if asked.arm in SHORTENED else 1.0
         logger = None
         if self._make_logger is not None:
             logger = self._make_logger(f"{asked.arm}, seed {asked.seed}")
@@ -73,7 +72,7 @@ class Runs:
             self._check_lengths(run)
             self._observer.run_started(asked.arm, asked.seed, run["total_steps"])
 
-        arm = AuditArm(asked.arm, chosen, asked.seed, self._store.place(asked), scale, logger)
+        arm = AuditArm(asked.arm, asked.seed, self._store.place(asked), config, scale, logger)
         meter = Meter(arm, config.metric, begun, self._observer.stepped)
         with preserved():
             fit_arm(arm, self._make_run, meter)
@@ -140,7 +139,6 @@ def audit(
     *,
     observer: Observer | None = None,
     source: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
 ) -> AuditResult:
     """Find out whether full steps are saved at equal quality on a model of your own.
 
@@ -162,7 +160,6 @@ def audit(
         observer: Is called as runs begin, advance and end.
         source: Plain data that the training depends on besides the configuration. Finished runs
             with other data are refused.
-        overwrite: Whether to delete what the folder holds, and train all runs again.
 
     Returns:
         The verdict and the results; ``partial`` is true after Ctrl-C.
@@ -175,23 +172,23 @@ def audit(
     """
     place = writable_folder(folder)
     with locked(place), quiet():
-        store = RunStore(place, config, source, overwrite=overwrite)
+        store = RunStore(place, config, source)
         make_logger = partial(mlflow_logger, place, config.experiment) if config.mlflow else None
         runs = Runs(make_run, store, (config.speedup,), observer or Observer(), make_logger)
+
+        def written() -> AuditResult:
+            finished = store.runs
+            known = [finished[each] for each in cells(config) if each in finished]
+            results, verdict = make_results(config, store.depends_on, known)
+            write_json(results, place / RESULTS)
+            return AuditResult(verdict, results, place)
+
         with suppress(KeyboardInterrupt):  # the result is partial then
             for each in cells(config):
                 runs.get(config, each.arm, each.seed)
-                write_json(_judged(store, config).results, place / RESULTS)
-        result = _judged(store, config)
-        write_json(result.results, place / RESULTS)
+                written()
+        result = written()
         replace_text(place / "report.html", audit_page(result.results))
         if config.mlflow:
             log_verdict(place, config.experiment, result.verdict, result.results["summary"])
         return result
-
-
-def _judged(store: RunStore, config: AuditConfig) -> AuditResult:
-    finished = store.runs
-    runs = [finished[each] for each in cells(config) if each in finished]
-    results, verdict = make_results(config, store.depends_on, runs)
-    return AuditResult(verdict, results, store.folder)

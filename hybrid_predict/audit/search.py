@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig
@@ -26,14 +27,6 @@ from hybrid_predict.runs.runtime import (
     writable_folder,
     write_json,
 )
-
-T = TypeVar("T")
-
-GetRun = Callable[[AuditConfig, str, int], FinishedRun]
-"""Returns a finished run from the configuration, which has the speedup, arm and seed."""
-
-Tried = Mapping[str, Any]
-"""A candidate, as plain data: arm, speedup, and fields of the verdict at the level of one test."""
 
 WAYS = (CORRECTED, HYBRID)
 """The arms whose largest speedup is searched."""
@@ -77,7 +70,6 @@ def search(
     *,
     observer: Observer | None = None,
     source: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
 ) -> SearchResult:
     """Find the largest speedup that keeps quality, with predicted steps and with corrections alone.
 
@@ -95,17 +87,24 @@ def search(
     place = writable_folder(folder)
     watching = observer or Observer()
     with locked(place), quiet():
-        store = RunStore(place, config, source, overwrite=overwrite)
+        store = RunStore(place, config, source)
         runs = Runs(make_run, store, config.speedups, watching)
         return search_runs(runs.get, config, place, watching)
 
 
-def search_runs(get: GetRun, config: AuditConfig, folder: Path, observer: Observer) -> SearchResult:
+def search_runs(
+    get: Callable[[AuditConfig, str, int], FinishedRun],
+    config: AuditConfig,
+    folder: Path,
+    observer: Observer,
+) -> SearchResult:
     """Test candidates until the answer cannot change, or the user interrupts.
 
-    The results file is written after every candidate.
+    ``get`` returns a finished run from the configuration, which has the speedup, arm and seed. The
+    search assumes that every candidate below one that passes would pass, and every one above one
+    that fails would fail. The results file is written after every candidate.
     """
-    tried: list[Tried] = []
+    tried: list[dict[str, Any]] = []
     level = config.alpha / number_of_tests(config)
 
     def written(*, partial: bool) -> SearchResult:
@@ -116,37 +115,26 @@ def search_runs(get: GetRun, config: AuditConfig, folder: Path, observer: Observ
         write_json(results, folder / SEARCH)
         return SearchResult(results, folder)
 
-    def passes(arm: str, speedup: Speedup) -> bool:
-        tried.append(_tested(get, replace(config, speedup=speedup, alpha=level), arm))
+    def fails(speedup: Speedup, arm: str) -> bool:
+        tested = replace(config, speedup=speedup, alpha=level)
+        seeds = [
+            paired(*(as_compared(get(tested, name, seed), config) for name in (FULL, SHORT, arm)))
+            for seed in range(config.seeds)
+        ]
+        verdict = judge_audit(seeds, tested, arm)
+        tried.append({"arm": arm, "speedup": speedup, **asdict(verdict)})
         written(partial=True)
-        outcome = tried[-1]["outcome"]
-        observer.candidate_finished(arm, speedup, outcome)
-        return bool(outcome == AuditOutcome.VERIFIED.value)
+        observer.candidate_finished(arm, speedup, verdict.outcome.value)
+        return verdict.outcome is not AuditOutcome.VERIFIED
 
     try:
         for arm in WAYS:
-            bisect(config.numbers, partial(passes, arm))
+            bisect_left(config.numbers, True, key=partial(fails, arm=arm))
         if AUTO in config.speedups:
-            passes(HYBRID, AUTO)
+            fails(AUTO, HYBRID)
     except KeyboardInterrupt:
         return written(partial=True)
     return written(partial=False)
-
-
-def bisect(candidates: Sequence[T], passes: Callable[[T], bool]) -> None:
-    """Find the largest of ascending candidates that passes, by testing about log2 of them.
-
-    Assumes that every candidate below one that passes would pass, and every one above one that
-    fails would fail.
-    """
-    passed = -1
-    failed = len(candidates)
-    while failed - passed > 1:
-        tested = (passed + failed) // 2
-        if passes(candidates[tested]):
-            passed = tested
-        else:
-            failed = tested
 
 
 def number_of_tests(config: AuditConfig) -> int:
@@ -163,17 +151,7 @@ def number_of_tests(config: AuditConfig) -> int:
     return len(WAYS) * each + (AUTO in config.speedups)
 
 
-def _tested(get: GetRun, config: AuditConfig, arm: str) -> Tried:
-    """Train and judge a candidate."""
-    seeds = [
-        paired(*(as_compared(get(config, name, seed), config) for name in (FULL, SHORT, arm)))
-        for seed in range(config.seeds)
-    ]
-    verdict = judge_audit(seeds, config, arm)
-    return {"arm": arm, "speedup": config.speedup, **verdict.to_dict()}
-
-
-def callback_line(config: AuditConfig, tried: Sequence[Tried]) -> str:
+def callback_line(config: AuditConfig, tried: Sequence[Mapping[str, Any]]) -> str:
     """Return the Python source of the callback of the candidate that saves most full steps."""
     passed = [each for each in tried if each["outcome"] == AuditOutcome.VERIFIED.value]
     if not passed:

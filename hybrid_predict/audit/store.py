@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from hybrid_predict.audit.config import AuditConfig, speedup_text
+from hybrid_predict.audit.config import SHORTENED, AuditConfig, speedup_text
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
-from hybrid_predict.runs.files import writing
 from hybrid_predict.runs.runtime import RUNS, Rows, finite
 
 FinishedRun = Mapping[str, Any]
@@ -48,15 +47,14 @@ class Cell(NamedTuple):
 def cell(config: AuditConfig, arm: str, seed: int) -> Cell:
     """Return the cell of an arm at the configuration's speedup."""
     speedup: Speedup | None = None
-    if config.arms[arm].shortened or arm == HYBRID:
+    if arm in (HYBRID, *SHORTENED):
         speedup = config.speedup if isinstance(config.speedup, str) else float(config.speedup)
     return Cell(arm, speedup, seed)
 
 
-def cells(config: AuditConfig, arms: Sequence[str] | None = None) -> list[Cell]:
-    """Return the cells of some or all arms, those of a seed together: they meet the same load."""
-    names = config.arms if arms is None else arms
-    return [cell(config, arm, seed) for seed in range(config.seeds) for arm in names]
+def cells(config: AuditConfig) -> list[Cell]:
+    """Return the cells of all arms, those of a seed together: they meet the same load."""
+    return [cell(config, arm, seed) for seed in range(config.seeds) for arm in config.arms]
 
 
 class RunStore:
@@ -71,17 +69,11 @@ class RunStore:
         folder: Path,
         config: AuditConfig,
         source: Mapping[str, Any] | None = None,
-        *,
-        overwrite: bool = False,
     ) -> None:
         self.folder = folder
         packages = {name: version(name) for name in ("hybrid-predict", "torch", "lightning")}
         conditions = {**config.training(), **(source or {}), **packages, "schema": SCHEMA}
         self.depends_on = _plain(conditions)
-        if overwrite:
-            for name in (RUNS, RESULTS, SEARCH):
-                with writing(folder / name):
-                    (folder / name).unlink(missing_ok=True)
         self._rows = Rows(folder / RUNS, _row_cell)
         for row in self._rows.done.values():
             run = row["run"]
@@ -119,7 +111,7 @@ class RunStore:
                 _check_rates({run["arm"]: run, other["arm"]: other})
 
     def _refuse(self, got: str) -> NoReturn:
-        remedy = "Choose another folder, or train its runs again: overwrite=True, --overwrite."
+        remedy = "Choose another folder, or delete this one to train its runs again."
         raise ConfigError(str(self.folder), "finished runs of this training", got, remedy)
 
 

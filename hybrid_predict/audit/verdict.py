@@ -22,10 +22,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import fmean, stdev
-from typing import Any
 
 import numpy as np
 
@@ -107,10 +106,6 @@ class AuditVerdict:
     contrast: Bounds | None = None
     gain: Bounds | None = None
     worth: Bounds | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as plain data."""
-        return {**asdict(self), "outcome": self.outcome.value}
 
 
 def judge_audit(

@@ -57,7 +57,6 @@ def _add_options(parser: ArgumentParser, folder: str) -> None:
     add("--search", action="store_true", help=text)
     add("--seeds", type=int, metavar="N", help="Number of paired seeds.")
     add("--output-dir", metavar="FOLDER", default=folder, help=f"Folder for all files ({folder}).")
-    add("--overwrite", action="store_true", help="Train all runs again.")
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
 
 
@@ -70,26 +69,23 @@ def _run_demo(options: Namespace) -> int:
 def _run(options: Namespace) -> int:
     need("The audit", ("cli", "lightning"))
     from hybrid_predict.audit import plan_audit, plan_search
-    from hybrid_predict.audit.file import importable, read_audit
+    from hybrid_predict.audit.file import read_audit
     from hybrid_predict.cli.screen import show_audit, show_search
     from hybrid_predict.runs.runtime import writable_folder
 
-    with importable():
-        make_run, config, source = read_audit(options.file)
-        if options.seeds is not None:
-            config = replace(config, seeds=options.seeds)
-        if options.no_mlflow or options.search:
-            config = replace(config, mlflow=False)
-        if options.plan and options.search:
-            print(plan_search(make_run, config))
-            return 0
-        if options.plan:
-            done = None if options.overwrite else options.output_dir
-            print(plan_audit(make_run, config, done, source=source))
-            return 0
-        folder = writable_folder(options.output_dir, "--output-dir")
-        need("The audit", ["mlflow"] if config.mlflow else [])
-        show: Any = show_search if options.search else show_audit
-        given = {"make_run": make_run, "source": source, "overwrite": options.overwrite}
-        result = show(config, folder, **given)
+    make_run, config, source = read_audit(options.file)
+    if options.seeds is not None:
+        config = replace(config, seeds=options.seeds)
+    if options.no_mlflow or options.search:
+        config = replace(config, mlflow=False)
+    if options.plan and options.search:
+        print(plan_search(make_run, config))
+        return 0
+    if options.plan:
+        print(plan_audit(make_run, config, options.output_dir, source=source))
+        return 0
+    folder = writable_folder(options.output_dir, "--output-dir")
+    need("The audit", ["mlflow"] if config.mlflow else [])
+    show: Any = show_search if options.search else show_audit
+    result = show(config, folder, make_run=make_run, source=source)
     return INTERRUPTED if result.partial else STATUS[result.outcome.value]

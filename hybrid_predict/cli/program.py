@@ -60,6 +60,8 @@ def run_program(parser: ArgumentParser, argv: Sequence[str] | None = None) -> in
         options = parser.parse_args(list(sys.argv[1:] if argv is None else argv) or ["--help"])
     except SystemExit as end:  # --help, --version, bad usage
         return int(end.code or 0)
+    places = list(sys.path)
+    sys.path.insert(0, os.getcwd())  # where the user's own modules are
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return int(options.run(options))
@@ -77,6 +79,7 @@ def run_program(parser: ArgumentParser, argv: Sequence[str] | None = None) -> in
     except Exception:
         traceback.print_exc()
     finally:
+        sys.path[:] = places
         signal.signal(signal.SIGTERM, before)
     return BAD_USAGE
 

@@ -47,7 +47,7 @@ class Screen(Observer):
         with self._progress:
             result = work(folder=folder, observer=self, **options)
         if result.partial:
-            goes_on = "What was finished is kept; the same command, without --overwrite, goes on."
+            goes_on = "What was finished is kept; the same command goes on."
             self.say(f"Stopped after {self._done} of {self._runs} runs. {goes_on}")
         elif not self._trained:
             self.say("All runs were finished before, so nothing was trained.")

@@ -14,7 +14,7 @@ from lightning_models import Net, loader
 from hybrid_predict import HybridPredict
 from hybrid_predict.audit import Observer, audit
 from hybrid_predict.audit.arm import AuditArm
-from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.run import Runs
 from hybrid_predict.audit.store import RunStore
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
 def arm(name, folder, speedup=1.5):
-    chosen = AuditConfig(speedup=speedup).arms[name]
-    return AuditArm(name, chosen, 0, folder, speedup if chosen.shortened else 1.0)
+    scale = speedup if name in SHORTENED else 1.0
+    return AuditArm(name, 0, folder, AuditConfig(speedup=speedup), scale)
 
 
 def trained(make_run, name, folder, **options):

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ def test_ctrl_c_and_sigterm_exit_with_130_and_tell_how_to_go_on(
     monkeypatch.setattr(screen.Screen, "stepped", stop)
     assert cli.main(["audit", write(FILE), *options]) == 130
     out, err = capsys.readouterr()
-    assert "What was finished is kept; the same command, without --overwrite, goes on." in out
+    assert "What was finished is kept; the same command goes on." in out
     assert err == ""
     assert (work / "hybrid-predict-audit" / "report.html").exists() == (not options)
     signal.signal(signal.SIGINT, before)
@@ -119,7 +120,7 @@ def test_ctrl_c_and_sigterm_exit_with_130_and_tell_how_to_go_on(
 def test_exit_status_tells_the_outcome(work, monkeypatch, outcome, status, capsys):
     verdict = AuditVerdict(outcome, "headline", "why")
     empty = {"partial": False, "summary": {}, "notes": []}
-    result = AuditResult(verdict, {**empty, "verdict": verdict.to_dict()}, work)
+    result = AuditResult(verdict, {**empty, "verdict": asdict(verdict)}, work)
     monkeypatch.setattr(screen, "audit", lambda *args, **options: result)
     assert cli.main(["audit", write(FILE)]) == status
     assert "headline" in capsys.readouterr().out
