@@ -78,7 +78,7 @@ class Movement:
         carries: dict[str, Tensor] | None = None,
     ) -> None:
         self.delta = delta
-        self._parameters = list(parameters)
+        self.parameters = list(parameters)
         self._local = local
         self._written = written
         values = [local(p) for p in parameters]
@@ -90,7 +90,7 @@ class Movement:
     def apply(self) -> None:
         """Move the weights."""
         delta = self.delta
-        values = [self._local(p) for p in self._parameters]
+        values = [self._local(p) for p in self.parameters]
         columns = zip(values, delta.directions, delta.factors, self._carries, strict=True)
         plain: list[tuple[Tensor, Tensor, float]] = []
         with torch.no_grad():
@@ -110,7 +110,7 @@ class Movement:
         """
         for k in members:
             # User code may have moved the weights to other memory.
-            self._local(self._parameters[k]).data.copy_(self._copies[k])
+            self._local(self.parameters[k]).data.copy_(self._copies[k])
             carry = self._carries[k]
             kept = self._kept[k]
             if carry is not None and kept is not None:

@@ -129,7 +129,7 @@ def dots(left: Sequence[Tensor], right: Sequence[Tensor], *, overwrite: bool = F
         torch._foreach_mul_(products, factors)
     else:
         products = list(torch._foreach_mul(products, factors))
-    return torch.stack([x.sum() for x in products])
+    return torch.stack(list(map(torch.sum, products)))
 
 
 def clear(tensors: Sequence[Tensor], masks: Sequence[Tensor | None]) -> None:
