@@ -116,7 +116,7 @@ class Step:
         self, mapper: ParameterMapper, forecast: Forecast, count: int, carries: dict[str, Tensor]
     ) -> None:
         """Take ``count`` predicted steps at once."""
-        self._buffers = BufferCopies(mapper.model)
+        self._buffers = BufferCopies(mapper.buffered)
         delta = forecast.delta.scaled(count) if count > 1 else forecast.delta
         self._movement = mapper.movement(delta, carries)
         self._handles += watch_state_dict(mapper.model, self.withdraw, self._give_way)

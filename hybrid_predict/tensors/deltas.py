@@ -29,18 +29,9 @@ class WeightDelta:
     directions: tuple[Tensor, ...]
     factors: tuple[float, ...]
 
-    @classmethod
-    def joined(cls, parts: Sequence[WeightDelta]) -> WeightDelta:
-        """Return the movements of different weights as one."""
-        return cls(
-            tuple(name for part in parts for name in part.names),
-            tuple(direction for part in parts for direction in part.directions),
-            tuple(factor for part in parts for factor in part.factors),
-        )
-
     def scaled(self, factor: float) -> WeightDelta:
         """Return the same movement, ``factor`` times as long."""
-        return WeightDelta(self.names, self.directions, tuple(factor * f for f in self.factors))
+        return WeightDelta(self.names, self.directions, tuple([factor * f for f in self.factors]))
 
     def of(self, names: Sequence[str]) -> WeightDelta:
         """Return the part of the movement that concerns these parameters."""
@@ -50,11 +41,6 @@ class WeightDelta:
         rows = zip(self.names, self.directions, self.factors, strict=True)
         kept = [row for row in rows if row[0] in chosen]
         return WeightDelta(*zip(*kept, strict=True)) if kept else WeightDelta((), (), ())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the movement of each parameter as a new tensor, by name."""
-        triples = zip(self.names, self.directions, self.factors, strict=True)
-        return {name: factor * upcast(direction) for name, direction, factor in triples}
 
 
 @final
