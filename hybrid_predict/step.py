@@ -53,9 +53,9 @@ def read(parts: Sequence[Part]) -> list[Numbers]:
         torch.cat([part.sums.to(device) for part in parts]),
     )
     numbers = iter(torch.cat([norms, sums]).tolist())
-    firsts = [list(islice(numbers, len(part.norms))) for part in parts]
+    firsts = [list(islice(numbers, part.norms.numel())) for part in parts]
     pairs = zip(firsts, parts, strict=True)
-    return [(first, list(islice(numbers, len(part.sums)))) for first, part in pairs]
+    return [(first, list(islice(numbers, part.sums.numel()))) for first, part in pairs]
 
 
 @final
@@ -65,13 +65,6 @@ class Moved(NamedTuple):
     length: float  # of the movement
     drift: float  # how far its drift moves at the same learning rate
     dot: float  # inner product of the movement with the verifying step's gradient
-
-
-@final
-class _Gradient(NamedTuple):
-    norm: Tensor  # of the local shard
-    optimizer: int
-    parameter: Tensor
 
 
 @final
@@ -110,8 +103,11 @@ class Step:
         self._has_gradients = False
         self._reached: set[str | None] = set()  # parameters that their optimizer can update
         self.skipped: set[int] = set()  # optimizers whose next or last update does not happen
-        self._gradients: dict[str, _Gradient] = {}
-        self._deciding: tuple[list[str], list[int], list[int]] = [], [], []
+        self._names: dict[int, list[str]] = {}  # what has a gradient, by number of the optimizer
+        self._parameters: dict[str, Tensor] = {}  # of these names
+        self._norms: dict[str, Tensor] = {}  # of the local shards of their gradients
+        self._device: torch.device | None = None  # of the first of these
+        self._deciding: tuple[list[int], list[int]] = [], []
         self._is_back = False  # whether the weights are those before the predicted steps
         self._slopes: list[Tensor] = []
         self.closed: list[tuple[Key, int, Tensor]] = []  # windows: steps and numbers
@@ -120,7 +116,7 @@ class Step:
         self, mapper: ParameterMapper, forecast: Forecast, count: int, carries: dict[str, Tensor]
     ) -> None:
         """Take ``count`` predicted steps at once."""
-        self._buffers = BufferCopies(mapper.model)
+        self._buffers = BufferCopies(mapper.buffered)
         delta = forecast.delta.scaled(count) if count > 1 else forecast.delta
         self._movement = mapper.movement(delta, carries)
         self._handles += watch_state_dict(mapper.model, self.withdraw, self._give_way)
@@ -144,7 +140,7 @@ class Step:
     @property
     def with_gradient(self) -> set[int]:
         """Parameters that have had a gradient, by ``id``."""
-        return {*map(id, [gradient.parameter for gradient in self._gradients.values()])}
+        return {*map(id, self._parameters.values())}
 
     @property
     def verdict(self) -> Verdict | None:
@@ -155,8 +151,8 @@ class Step:
 
     def norm(self, optimizer: int) -> float:
         """Return the norm of an optimizer's gradients; nan if it has none, or one is not finite."""
-        own = [n for name, n in self.norms.items() if self._gradients[name].optimizer == optimizer]
-        return norm_of(own)
+        names = self._names.get(optimizer, ())
+        return norm_of([self.norms[name] for name in names if name in self.norms])
 
     @property
     def info(self) -> GradientInfo | None:
@@ -206,48 +202,57 @@ class Step:
         norms = gradient_norms(gradients, scale)
         known = map(names.get, map(id, held))
         own = [name or f"unnamed.{index}.{k}" for k, name in enumerate(known)]
-        found = map(_Gradient, norms, [index] * len(held), held)
-        self._gradients.update(zip(own, found, strict=True))
+        self._names[index] = own
+        self._parameters.update(zip(own, held, strict=True))
+        self._norms.update(zip(own, norms, strict=True))
+        if norms and self._device is None:
+            self._device = norms[0].device
         if self._movement is None:
             return None
-        signed = zip(gradients, [options[id(p)].sign for p in held], strict=True)
-        return self._decisive(index, own, dict(zip(own, signed, strict=True)), scale)
+        return self._decisive(index, dict(zip(own, gradients, strict=True)), options, scale)
 
     def _decisive(
         self,
         index: int,
-        names: list[str],
-        gradients: Mapping[str, tuple[Tensor, float]],
+        gradients: Mapping[str, Tensor],
+        options: Mapping[int, Options],
         scale: Tensor | None,
     ) -> Part:
-        # Gradients are dense, each with the sign of its update, and multiplied by ``scale``.
+        # Gradients are dense, and multiplied by ``scale``.
         assert self._movement is not None and self._forecast is not None
         delta = self._movement.delta
         own = [k for k, each in enumerate(self._forecast.optimizers) if each == index]
         met = [k for k in own if delta.names[k] in gradients]
-        self._deciding = names, met, own
-        sizes = lists.norms([delta.directions[k] for k in own])
-        lengths = lists.scaled(sizes, [abs(delta.factors[k]) for k in own])
-        sides = [(*gradients[delta.names[k]], delta.directions[k]) for k in met]
-        dots = lists.dots([g.reshape(d.shape) for g, _, d in sides], [d for _, _, d in sides])
+        self._deciding = met, own
+        # Of the tensors that have a gradient:
+        moved = [self._movement.parameters[k] for k in met]
+        directions = [delta.directions[k] for k in met]
+        pairs = zip([gradients[delta.names[k]] for k in met], directions, strict=True)
+        dots = lists.dots([g.reshape(direction.shape) for g, direction in pairs], directions)
         if scale is not None:
             dots = dots / scale.to(dots.device)
-        signed = [sign * delta.factors[k] for k, (_, sign, _) in zip(met, sides, strict=True)]
-        counts = self._counts()
-        met_names = [delta.names[k] for k in met]
-        factors = [counts.get(n, 1.0) for n in (*names, *met_names, *(delta.names[k] for k in own))]
-        norms = [self._gradients[name].norm for name in names]
+        signs = [options[key].sign for key in map(id, moved)]
+        factors = [sign * delta.factors[k] for sign, k in zip(signs, met, strict=True)]
+        products = lists.scaled(dots, factors).to(self._device, torch.float32)
+        if counts := shards.norm_factors(moved):
+            products = lists.scaled(products, [count**2 for count in counts])
         drifts = [self._forecast.drifts[k] for k in met]
-        squares = [counts[name] ** 2 for name in met_names]
-        products = scaled(list(lists.scaled(dots, signed)), squares, self._device)
+        # Of all tensors that were moved:
+        sizes = lists.norms([delta.directions[k] for k in own])
+        lengths = lists.scaled(sizes, [*map(abs, [delta.factors[k] for k in own])]).unbind()
+        names = self._names[index]
+        parameters = [self._parameters[name] for name in names]
+        parameters += [*moved, *[self._movement.parameters[k] for k in own]]
+        norms = [self._norms[name] for name in names]
+        flat = self._counted([*norms, *drifts, *lengths], parameters)
         head = self._with_loss([float(self._is_back), float(index in self.skipped)])
-        flat = scaled([*norms, *drifts, *lengths], factors, self._device)
         return Part(flat, torch.cat([head, products]))
 
     def judge(self, index: int, numbers: Numbers, policy: Policy) -> None:
         """Hold back an optimizer's update if it does not verify its predicted steps."""
         assert self._movement is not None
-        names, met, own = self._deciding
+        met, own = self._deciding
+        names = self._names[index]
         flat, (loss, known, back, skipped, *dots) = numbers
         norms = flat[: len(names)]
         drifts = flat[len(names) : len(names) + len(met)]
@@ -363,14 +368,13 @@ class Step:
 
     def rest(self, *, stop: bool) -> Part:
         """Return the numbers of the closed step that are not read yet, for :meth:`take`."""
-        counts = self._counts()
         unread = self._unread()
-        norms = [self._gradients[name].norm for name in unread]
         head = self._with_loss([float(stop)])
         closed = [numbers.to(head.device) for *_, numbers in self.closed]
         if self._slopes:
             closed.insert(0, torch.stack([each.to(head.device) for each in self._slopes]).sum(0))
-        flat = scaled(norms, [counts[name] for name in unread], self._device)
+        norms = [self._norms[name] for name in unread]
+        flat = self._counted(norms, [self._parameters[name] for name in unread])
         return Part(flat, torch.cat([head, *closed]))
 
     def take(self, numbers: Numbers) -> None:
@@ -397,22 +401,25 @@ class Step:
         ledger.predict_seconds += max(0.0, self.predict_seconds + ended_at - closed_at)
 
     def _unread(self) -> list[str]:
-        return [name for name in self._gradients if name not in self.norms]
+        return [name for name in self._norms if name not in self.norms]
 
-    @property
-    def _device(self) -> torch.device | None:
-        first = next((gradient.norm for gradient in self._gradients.values()), self._loss)
-        return first.device if isinstance(first, Tensor) else None
-
-    def _counts(self) -> dict[str, float]:
-        counts = shards.norm_factors([each.parameter for each in self._gradients.values()])
-        return dict(zip(self._gradients, counts or [1.0] * len(self._gradients), strict=True))
+    def _counted(self, norms: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
+        """Return 0-dim norms of local shards, shape (K,), whose squares add up over the ranks."""
+        if not norms:
+            return torch.zeros(0, device=self._device)
+        if len({(norm.dtype, norm.device) for norm in norms}) > 1:
+            norms = [norm.to(self._device, torch.float32) for norm in norms]
+        stacked = torch.stack(list(norms)).to(self._device, torch.float32)
+        counts = shards.norm_factors(parameters)
+        return stacked if counts is None else lists.scaled(stacked, counts)
 
     def _with_loss(self, numbers: Sequence[float]) -> Tensor:
         """Return the loss, whether it is known, and more numbers, shape (2 + K,)."""
         loss = 0.0 if self._loss is None else self._loss
         plain = [float(self._loss is not None), *numbers]
         device = self._device
+        if device is None and isinstance(loss, Tensor):
+            device = loss.device
         if device is None or device.type == "cpu":
             return torch.tensor([float(loss), *plain], dtype=torch.float32)
         # Each is filled on the device, as a copy from the host would wait.
@@ -450,14 +457,3 @@ def norm_of(norms: Iterable[float]) -> float:
     parts = list(norms)
     norm = math.hypot(*parts)
     return norm if parts and math.isfinite(norm) else math.nan
-
-
-def scaled(
-    values: Sequence[Tensor], factors: Sequence[float], device: torch.device | None
-) -> Tensor:
-    """Multiply 0-dim tensors by numbers, shape (K,), without a copy from the host."""
-    if not values:
-        return torch.zeros(0, device=device)
-    if len({(value.dtype, value.device) for value in values}) > 1:
-        values = [value.to(device, torch.float32) for value in values]
-    return lists.scaled(torch.stack(list(values)).to(device, torch.float32), factors)

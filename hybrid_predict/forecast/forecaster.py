@@ -155,12 +155,12 @@ class Forecaster:
         return steps, torch.cat([sums, rate])
 
     def _sampled(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        columns = zip(tensors, self._places, self._types, strict=True)
+        pairs = zip(tensors, self._places, strict=True)
         # Indexing with brackets takes four times as long.
-        return [
-            lists.cast(x if at is None else x.reshape(-1).index_select(0, at), kind)
-            for x, at, kind in columns
-        ]
+        found = [x if at is None else x.reshape(-1).index_select(0, at) for x, at in pairs]
+        if [x.dtype for x in found] == self._types:
+            return found
+        return [x.to(kind) for x, kind in zip(found, self._types, strict=True)]
 
     def slopes(
         self,

@@ -109,6 +109,7 @@ class Group:
         self._usual = [usual_length(as_matrix(shards.form(p).shape)[0]) for p in parameters]
         self.release()
         self._sharded = shards.any_sharded(self.parameters)
+        self._counts = shards.norm_factors(self.parameters)
 
     def _allocate(self) -> None:
         if self.average:
@@ -210,13 +211,14 @@ class Group:
             still = dict(zip(members, without_gradient(chosen, gradients, own), strict=True))
         update = self.treatment.update
         average = [self.average[k] for k in members]
-        counts = self._counts(chosen)
+        counts = self._counts_of(members)
         corrects = correct and update is not None
         turn = self._turn(members) if corrects else []
         rates = [*map(abs, [each.rate for each in own])]
         for k, rate in zip(members, rates, strict=True):
             self._seen[k] += 1
-            self._peaks[k] = max(self._peaks[k], rate)
+            if rate > self._peaks[k]:
+                self._peaks[k] = rate
         if turn:
             norms, cosines = sums.angles(gradients, average, counts)
         else:
@@ -278,7 +280,7 @@ class Group:
                 still[k] = unmoved(values[k], update.before[k], own[k], zero, masks[k])
                 masks[k] = either(masks[k], still[k])
         if (corrected := update.correction) is not None:
-            counts = self._counts([self.parameters[k] for k in corrected.members])
+            counts = self._counts_of(corrected.members)
             corrected.write(values, update.before, own, masks, self.carries, counts)
         return self._learn(update.before, values, own, masks, still, movement)
 
@@ -301,7 +303,7 @@ class Group:
         torch._foreach_mul_(moved, [-1.0 / rate if rate else 0.0 for rate in rates])
         # A displacement by a gradient that is not finite would stay in the drift.
         lists.clear(moved, masks)
-        counts = shards.norm_factors(self.parameters)
+        counts = self._counts
         slopes = []
         if movement is not None:
             slopes = forecaster.slopes(movement, self.average, moved, rates, counts)
@@ -318,13 +320,12 @@ class Group:
         """Whether it is new, did not move yet, or was not updated in one of the last full steps."""
         return self._rest > 0 or self._forecaster is None or self._forecaster.count == 0
 
-    def forecast(self, options: Mapping[int, Options]) -> tuple[WeightDelta, list[Tensor]] | None:
-        """Forecast the movement of one predicted step; None before the first displacement.
+    def forecast(self, options: Mapping[int, Options]) -> tuple[WeightDelta, list[Tensor]]:
+        """Forecast the movement of one predicted step; not while the group is resting.
 
         With it comes how far the drift of each tensor moves at the same learning rate.
         """
-        if self._forecaster is None or self._forecaster.count == 0:
-            return None
+        assert self._forecaster is not None
         return self._forecaster.forecast([options[key].rate for key in self._keys])
 
     def rate(self, options: Mapping[int, Options]) -> float:
@@ -434,8 +435,10 @@ class Group:
         self._local = []
         self._places = []
 
-    def _counts(self, tensors: Sequence[Tensor]) -> Counts:
-        return shards.norm_factors(tensors) if self._sharded else None
+    def _counts_of(self, members: Sequence[int]) -> Counts:
+        # Of tensors that are not sharded, every rank has all sums.
+        counts = self._counts if self._sharded else None
+        return None if counts is None else [counts[k] for k in members]
 
 
 def _update_state(

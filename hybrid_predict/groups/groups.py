@@ -228,14 +228,12 @@ class Groups:
         return found
 
     def forecast(self, options: Mapping[int, Options]) -> Forecast:
-        """Forecast the movement of one predicted step, for all groups together.
-
-        Raises:
-            PredictorError: If a predictor returns a forecast of the wrong form.
-        """
+        """Forecast the movement of one predicted step, for all groups together."""
         from hybrid_predict.forecast.forecaster import Forecast
 
-        deltas: list[WeightDelta] = []
+        names: list[str] = []
+        directions: list[Tensor] = []
+        factors: list[float] = []
         optimizers: list[int] = []
         drifts: list[Tensor] = []
         rates: dict[Key, float] = defaultdict(float)
@@ -246,19 +244,21 @@ class Groups:
         for group, part in self._parts():
             times = self._calls[part.optimizer]
             multiple = times * self._policy.multiples(part)
-            found = group.forecast(options) if multiple else None
-            if found is not None:
-                delta, lengths = found
-                deltas.append(delta if multiple == 1 else delta.scaled(multiple))
+            if multiple:
+                delta, lengths = group.forecast(options)
+                names += delta.names
+                directions += delta.directions
+                factors += delta.factors if multiple == 1 else delta.scaled(multiple).factors
                 optimizers += [part.optimizer] * len(delta.names)
                 drifts += lengths if times == 1 else [times * length for length in lengths]
-        return Forecast(WeightDelta.joined(deltas), optimizers, drifts)
+        delta = WeightDelta(tuple(names), tuple(directions), tuple(factors))
+        return Forecast(delta, optimizers, drifts)
 
     def by_key(self, numbers: Mapping[str, float]) -> dict[Key, float]:
         """Sum numbers by parameter name over the predicted tensors of each kind and optimizer."""
         sums: dict[Key, float] = defaultdict(float)
         for group, part in self._parts():
-            sums[part.key] += sum(numbers.get(name, 0.0) for name in group.names)
+            sums[part.key] += sum([numbers[name] for name in group.names if name in numbers])
         return sums
 
     def joint(self, windows: Sequence[tuple[Key, Window]]) -> list[tuple[Key, Window]]:

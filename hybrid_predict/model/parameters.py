@@ -64,8 +64,12 @@ class ParameterMapper:
     def follow(
         self, parameters: Iterable[Tensor], optimizers: Mapping[int, int] | None = None
     ) -> None:
-        """List the parameters again; known parameters keep their kinds."""
+        """List the parameters, and modules with buffers, again; known parameters keep their kinds.
+
+        Undone steps restore the buffers of ``buffered``: a module has to have one by now.
+        """
         self.written()  # else the optimizers' shards may not be the model's parameters
+        self.buffered = [module for module in self.model.modules() if module._buffers]
         known = {id(p): name for name, p in fsdp1.named_parameters(self.model)}
         unique = {id(p): p for p in parameters}
         kinds = classify(self.model, optimizers)

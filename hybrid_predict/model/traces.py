@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
@@ -11,16 +11,14 @@ from torch import nn
 
 @final
 class BufferCopies:
-    """The buffers of a model as they are now; one that is registered later stays as it is.
+    """The buffers of modules as they are now; one that is registered later stays as it is.
 
     Those made in inference mode, which do not change outside it, are left out.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._places = [
-            (module, name, buffer)
-            for module in model.modules()
-            for name, buffer in module._buffers.items()
+            (module, name, buffer) for module in modules for name, buffer in module._buffers.items()
         ]
         held = {id(x): x for *_, x in self._places if x is not None and not x.is_inference()}
         self._copies = [(x, x.detach().clone()) for x in held.values()]

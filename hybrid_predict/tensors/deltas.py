@@ -29,18 +29,9 @@ class WeightDelta:
     directions: tuple[Tensor, ...]
     factors: tuple[float, ...]
 
-    @classmethod
-    def joined(cls, parts: Sequence[WeightDelta]) -> WeightDelta:
-        """Return the movements of different weights as one."""
-        return cls(
-            tuple(name for part in parts for name in part.names),
-            tuple(direction for part in parts for direction in part.directions),
-            tuple(factor for part in parts for factor in part.factors),
-        )
-
     def scaled(self, factor: float) -> WeightDelta:
         """Return the same movement, ``factor`` times as long."""
-        return WeightDelta(self.names, self.directions, tuple(factor * f for f in self.factors))
+        return WeightDelta(self.names, self.directions, tuple([factor * f for f in self.factors]))
 
     def of(self, names: Sequence[str]) -> WeightDelta:
         """Return the part of the movement that concerns these parameters."""
@@ -50,11 +41,6 @@ class WeightDelta:
         rows = zip(self.names, self.directions, self.factors, strict=True)
         kept = [row for row in rows if row[0] in chosen]
         return WeightDelta(*zip(*kept, strict=True)) if kept else WeightDelta((), (), ())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the movement of each parameter as a new tensor, by name."""
-        triples = zip(self.names, self.directions, self.factors, strict=True)
-        return {name: factor * upcast(direction) for name, direction, factor in triples}
 
 
 @final
@@ -78,7 +64,7 @@ class Movement:
         carries: dict[str, Tensor] | None = None,
     ) -> None:
         self.delta = delta
-        self._parameters = list(parameters)
+        self.parameters = list(parameters)
         self._local = local
         self._written = written
         values = [local(p) for p in parameters]
@@ -90,7 +76,7 @@ class Movement:
     def apply(self) -> None:
         """Move the weights."""
         delta = self.delta
-        values = [self._local(p) for p in self._parameters]
+        values = [self._local(p) for p in self.parameters]
         columns = zip(values, delta.directions, delta.factors, self._carries, strict=True)
         plain: list[tuple[Tensor, Tensor, float]] = []
         with torch.no_grad():
@@ -110,7 +96,7 @@ class Movement:
         """
         for k in members:
             # User code may have moved the weights to other memory.
-            self._local(self._parameters[k]).data.copy_(self._copies[k])
+            self._local(self.parameters[k]).data.copy_(self._copies[k])
             carry = self._carries[k]
             kept = self._kept[k]
             if carry is not None and kept is not None:

@@ -119,17 +119,16 @@ def dots(left: Sequence[Tensor], right: Sequence[Tensor], *, overwrite: bool = F
     """
     if not left:
         return torch.zeros(0)
-    products = list(left)
-    factors = list(right)
     if {x.dtype for x in (*left, *right)} != {torch.float32}:
         kind = widest([*left, *right])
-        products = [x.to(kind) for x in left]
-        factors = [y.to(kind) for y in right]
+        left = [x.to(kind) for x in left]
+        right = [y.to(kind) for y in right]
+    products: Sequence[Tensor] = left
     if overwrite:
-        torch._foreach_mul_(products, factors)
+        torch._foreach_mul_(list(left), list(right))
     else:
-        products = list(torch._foreach_mul(products, factors))
-    return torch.stack([x.sum() for x in products])
+        products = torch._foreach_mul(list(left), list(right))
+    return torch.stack(list(map(torch.sum, products)))
 
 
 def clear(tensors: Sequence[Tensor], masks: Sequence[Tensor | None]) -> None:

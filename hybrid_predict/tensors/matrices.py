@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -22,12 +22,8 @@ from hybrid_predict.tensors.polynomials import (
     ROOT_FLOOR,
     Halley,
 )
-from hybrid_predict.tensors.shapes import as_matrix
 
 _TINY = torch.finfo(torch.float32).tiny
-
-_SQUARED = (1e-20, 1e20)
-"""Range of lengths of a Gram matrix in which its squares and products fit in 32 bits."""
 
 
 @final
@@ -59,53 +55,60 @@ def flatten(matrices: list[Tensor], moments: Moments) -> list[Tensor]:
 
     Args:
         matrices: K tensors of at least 32 bits; the list is overwritten with the results.
-        moments: s of rows and columns, shape (rows + columns,); r, shape (rows,); and roots.
+        moments: s of rows and columns, shape (rows + columns,), and r, shape (rows,), in the type
+            of the matrices; and roots.
     """
-    groups: dict[Any, list[int]] = defaultdict(list)
-    for k, x in enumerate(matrices):
-        groups[x.shape, moments.roots[k].numel() > 0, x.dtype, x.device].append(k)
-    for (shape, rooted, *_), members in groups.items():
-        height, width = as_matrix(shape)
-        stack = torch.stack([matrices[k] for k in members])
-        stack = stack if len(shape) == 2 else stack.reshape(-1, height, width)
-        roots = [moments.roots[k] for k in members] if rooted else []
+    for members in _alike(matrices, moments.roots):
+        shape = matrices[members[0]].shape
+        stack = torch.stack([matrices[k] for k in members]).flatten(2)
+        height, width = stack.shape[-2:]
         rows, columns = _scales(stack, [moments.energies[k] for k in members])
+        roots = [moments.roots[k] for k in members]
+        rooted = roots[0].numel() > 0  # then the root is in place of scales of the shorter side
         scales = []
-        if not (rooted and height <= width):  # the root is in place of scales of the shorter side
-            scales.append(rows.unsqueeze(-1))
+        if not (rooted and height <= width):
+            scales.append(rows[..., None])
         if not (rooted and height > width):
-            scales.append(columns.unsqueeze(-2))
+            scales.append(columns[:, None])
         for scale in scales:
             stack.mul_(scale)
-        stack = _levelled(orthogonal(stack, roots), [moments.levels[k] for k in members])
+        stack = orthogonal(stack, torch.stack(roots))
+        _level(stack, [moments.levels[k] for k in members])
         for scale in scales:
             stack.mul_(scale)
         stack.div_(lengths(stack))
-        found = stack if len(shape) == 2 else stack.reshape(-1, *shape)
-        for k, x in zip(members, found.contiguous().unbind(), strict=True):
+        found = stack.contiguous().view(-1, *shape).unbind()
+        for k, x in zip(members, found, strict=True):
             matrices[k] = x
     return matrices
 
 
-def _scales(stack: Tensor, energies: Sequence[Tensor]) -> Sequence[Tensor]:
+def _alike(matrices: Sequence[Tensor], packed: Sequence[Tensor]) -> Collection[list[int]]:
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for k, (x, root) in enumerate(zip(matrices, packed, strict=True)):
+        groups[x.shape, root.shape, x.dtype, x.device].append(k)
+    return groups.values()
+
+
+def _scales(stack: Tensor, energies: list[Tensor]) -> Sequence[Tensor]:
     # The matrices are scaled to a largest entry of one, so that their squares fit in 32 bits.
     # Norms of columns and largest norms take ten times as long on the CPU as means and maxima.
     stack.div_(stack.abs().amax((-2, -1), keepdim=True).clamp_min_(_TINY))
     squares = stack.square()
-    ratios = torch.cat([squares.mean(axis) for axis in (-1, -2)], -1).to(energies[0])
+    ratios = torch.cat([squares.mean(-1), squares.mean(-2)], -1)
     ratios.div_(ratios.mean(-1, keepdim=True).clamp_min_(_TINY))
-    torch._foreach_lerp_(list(energies), list(ratios.unbind()), 1.0 - MOMENT_DECAY)
-    known = torch.stack(list(energies))
+    torch._foreach_lerp_(energies, ratios.unbind(), 1.0 - MOMENT_DECAY)
+    known = torch.stack(energies)
     known.div_(known.mean(-1, keepdim=True).clamp_min_(_TINY))  # both sides have this mean
     known.clamp_(1.0 / MOST_ENERGY, MOST_ENERGY).pow_(-0.25)
-    return known.to(stack).split(stack.shape[-2:], -1)
+    return known.split_with_sizes(stack.shape[-2:], -1)
 
 
-def _levelled(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
-    squares = stack.square().mean(-1).to(moments[0])
-    torch._foreach_lerp_(list(moments), list(squares.unbind()), 1.0 - MOMENT_DECAY)
-    roots = torch.stack(list(moments)).clamp_min_(_TINY).rsqrt_().neg_()
-    return stack.mul_(roots.to(stack).unsqueeze(-1))
+def _level(stack: Tensor, moments: list[Tensor]) -> None:
+    squares = stack.square().mean(-1)
+    torch._foreach_lerp_(moments, squares.unbind(), 1.0 - MOMENT_DECAY)
+    roots = torch.stack(moments).clamp_min_(_TINY).rsqrt_().neg_()
+    stack.mul_(roots[..., None])
 
 
 def lengths(stack: Tensor) -> Tensor:
@@ -113,23 +116,26 @@ def lengths(stack: Tensor) -> Tensor:
     return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(_TINY)
 
 
-def orthogonal(stack: Tensor, roots: Sequence[Tensor] = ()) -> Tensor:
+def orthogonal(stack: Tensor, packed: Tensor) -> Tensor:
     """Return the orthogonal factor of every matrix of a stack of 32 or 64 bits.
 
-    With ``roots``, of the matrices after multiplying their shorter side with these.
+    The largest entries are about one, so that Gram matrices fit in 32 bits. With roots, see
+    :func:`pack`, it is that of the matrices after multiplying their shorter side with these.
     """
     tall = stack.shape[-2] > stack.shape[-1]
     x = stack.mT if tall else stack
-    if roots:
-        x = torch.bmm(roots_of(torch.stack(list(roots))).to(x), x)
-    x, gram, norms = _with_gram(x)
-    inverse = norms.rsqrt().mul_(1.0 / CUSHION)
+    rooted = packed.numel() > 0
+    if rooted:
+        x = torch.bmm(roots_of(packed).to(x), x)
+    x = x.bfloat16() if x.is_cuda and x.dtype == torch.float32 else x
+    gram = torch.bmm(x, x.mT)
+    inverse = lengths(gram).rsqrt_().mul_(1.0 / CUSHION)
     gram.mul_(inverse.square())
-    if _inverts(x):
+    if stack.is_cpu:  # an inverse needs more than the 16 bits that make accelerators fast
         x = torch.bmm(_inverse_root(gram, FACTOR).mul_(inverse), x)
     else:
         # Without a root singular values differ more, which takes a third polynomial.
-        x = _iterated(x * inverse, gram, 2 if roots else 3)
+        x = _iterated(x * inverse, gram, 2 if rooted else 3)
     return (x.mT if tall else x).to(stack.dtype)
 
 
@@ -138,24 +144,6 @@ def _iterated(x: Tensor, gram: Tensor, iterations: int) -> Tensor:
         gram = torch.bmm(x, x.mT) if k else gram
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
-
-
-def _inverts(stack: Tensor) -> bool:
-    # An inverse needs more than the 16 bits that make accelerators fast.
-    return stack.device.type == "cpu"
-
-
-def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a stack, its Gram matrices and their norms, scaled if squares may leave 32 bits."""
-    if x.device.type == "cpu":  # where reading does not wait
-        gram = torch.bmm(x, x.mT)
-        norms = lengths(gram)
-        if all(_SQUARED[0] < norm < _SQUARED[1] for norm in norms.flatten().tolist()):
-            return x, gram, norms
-    x = x / x.abs().amax((-2, -1), keepdim=True).clamp_min(_TINY)
-    x = x.bfloat16() if x.is_cuda and x.dtype == torch.float32 else x
-    gram = torch.bmm(x, x.mT)
-    return x, gram, lengths(gram)
 
 
 def _inverse_root(square: Tensor, step: Halley) -> Tensor:
@@ -205,29 +193,26 @@ def observe(packed: Sequence[Tensor], matrices: Sequence[Tensor], decay: float) 
 
     Args:
         packed: L and R of each tensor, see :func:`pack`; empty ones stay.
-        matrices: The newest matrices.
+        matrices: The newest matrices, of at least 32 bits.
         decay: :math:`\rho`, in [0, 1).
     """
-    groups: dict[Any, list[int]] = defaultdict(list)
-    for k, (x, g) in enumerate(zip(packed, matrices, strict=True)):
-        if x.numel():
-            groups[g.shape, x.dtype, x.device].append(k)
-    for (shape, kind, _), members in groups.items():
-        covariances = covariances_of(upcast(torch.stack([packed[k] for k in members])))
-        newest = torch.stack([matrices[k] for k in members])
-        newest = _normalised_grams(newest.reshape(-1, *as_matrix(shape)))
-        covariances.lerp_(newest.to(covariances), 1.0 - decay)
+    for members in _alike(matrices, packed):
+        known = [packed[k] for k in members]
+        if not known[0].numel():
+            continue
+        covariances = covariances_of(upcast(torch.stack(known)))
+        newest = torch.stack([matrices[k] for k in members]).flatten(2)
+        covariances.lerp_(_normalised_grams(newest), 1.0 - decay)
         square = covariances / lengths(covariances)
-        if kind == torch.bfloat16:
+        if known[0].dtype == torch.bfloat16:
             square.diagonal(dim1=-2, dim2=-1).add_(ROOT_FLOOR)
         square /= CUSHION * lengths(torch.bmm(square, square)).sqrt()
-        root = _inverse_root(square, ROOT) if _inverts(square) else _by_products(square)
-        torch._foreach_copy_([packed[k] for k in members], list(pack(covariances, root).unbind()))
+        root = _inverse_root(square, ROOT) if square.is_cpu else _by_products(square)
+        torch._foreach_copy_(known, pack(covariances, root).unbind())
 
 
 def _normalised_grams(stack: Tensor) -> Tensor:
-    rows = upcast(stack)
-    rows = rows.mT if rows.shape[-2] > rows.shape[-1] else rows
+    rows = stack.mT if stack.shape[-2] > stack.shape[-1] else stack
     rows = rows / rows.abs().amax((-2, -1), keepdim=True).clamp_min_(_TINY)
     rows /= lengths(rows)
     return torch.bmm(rows, rows.mT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, final
 
 import numpy as np
@@ -141,9 +142,15 @@ def correction(
         return lists.lerp(average[k], gradients[k], shares[k])
 
     def directions(own: list[int], matrices: list[Tensor]) -> list[Tensor]:
-        forms = [(x.shape, x.device) for x in matrices]
-        found = update.direction(state, [members[k] for k in own], matrices)
-        return _checked(update, found, dict(zip([names[k] for k in own], forms, strict=True)))
+        wanted = [(each.shape, each.device) for each in matrices]
+        found = update.direction(state, [members[k] for k in own], matrices) or []
+        forms = [(each.shape, each.device) for each in found]
+        if forms != wanted:
+            subject = f"{type(update).__name__}.direction"
+            rows = zip_longest([names[k] for k in own], wanted, forms)
+            name, form, got = next(row for row in rows if row[1] != row[2])
+            raise PredictorError(subject, f"a direction of shape and device {form} for {name}", got)
+        return found
 
     if owned_by is None:
         mixed = lists.lerps(average, gradients, shares)
@@ -156,16 +163,3 @@ def correction(
             parts.update(zip(each.positions, each.parts(own), strict=True))
         found = [parts[k] for k in range(len(members))]
     return Correction(update, state.period, members, usual, list(average), found)
-
-
-def _checked(update: object, directions: Any, forms: Mapping[str, Any]) -> list[Tensor]:
-    subject = f"{type(update).__name__}.direction"
-    if not isinstance(directions, (list, tuple)) or len(directions) != len(forms):
-        raise PredictorError(subject, f"a list of {len(forms)} directions", directions)
-    for (name, (shape, device)), x in zip(forms.items(), directions, strict=True):
-        expected = f"a tensor of shape {tuple(shape)} on device {device} for {name}"
-        if not isinstance(x, Tensor):
-            raise PredictorError(subject, expected, type(x).__name__)
-        if x.shape != shape or x.device != device:
-            raise PredictorError(subject, expected, (tuple(x.shape), str(x.device)))
-    return list(directions)

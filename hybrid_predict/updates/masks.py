@@ -55,11 +55,11 @@ def optimizer_only(
 
 def zeros(tensors: Sequence[Tensor]) -> list[Tensor | None]:
     """Return masks of exact zeros; whether there are any is only tested on the CPU."""
-    if not tensors or any(x.device.type != "cpu" for x in tensors):
+    if {x.device.type for x in tensors} != {"cpu"}:
         return [_is_zero(x) for x in tensors]
-    counts = torch.stack([torch.count_nonzero(x) for x in tensors]).tolist()  # read once
-    pairs = zip(tensors, counts, strict=True)
-    return [None if count == x.numel() else _is_zero(x) for x, count in pairs]
+    counts = torch.stack(list(map(torch.count_nonzero, tensors))).tolist()  # read once
+    columns = zip(tensors, counts, map(torch.numel, tensors), strict=True)
+    return [None if count == size else _is_zero(x) for x, count, size in columns]
 
 
 def _is_zero(tensor: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from hybrid_predict.config import check_history
 from hybrid_predict.errors import ConfigError
@@ -90,7 +90,7 @@ class SpectralUpdate(AbstractUpdate):
         """Return a state with zero moments."""
         import torch
 
-        from hybrid_predict.tensors.lists import stored_as, widest
+        from hybrid_predict.tensors.lists import stored_as, upcast
 
         check_history(self.decay, history)
         state: dict[str, list[Tensor]] = {"energies": [], "levels": [], "roots": [], "steps": []}
@@ -98,11 +98,11 @@ class SpectralUpdate(AbstractUpdate):
             rows, columns = as_matrix(x.shape)
             short = min(rows, columns)
             side = short if short <= self.longest else 0
-            about: dict[str, Any] = {"dtype": widest([x]), "device": x.device}
-            state["energies"].append(torch.zeros(rows + columns, **about))
-            state["levels"].append(torch.zeros(rows, **about))
-            about["dtype"] = stored_as(history, x)
-            state["roots"].append(torch.zeros(side * (side + 1), **about))
+            roots = torch.zeros(side * (side + 1), dtype=stored_as(history, x), device=x.device)
+            moments = upcast(roots)
+            state["energies"].append(moments.new_zeros(rows + columns))
+            state["levels"].append(moments.new_zeros(rows))
+            state["roots"].append(roots)
             # On the host, so that reading them does not wait.
             state["steps"].append(torch.zeros((), dtype=torch.int64, device="cpu"))
         return UpdateState(state)

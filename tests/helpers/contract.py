@@ -77,7 +77,8 @@ class History:
         each = [rates] * len(self._like) if isinstance(rates, float) else list(rates)
         delta, _ = self.forecaster.forecast(each)
         assert [x.shape for x in delta.directions] == [x.shape for x in self._like]
-        return list(delta.tensors().values())
+        pairs = zip(delta.factors, delta.directions, strict=True)
+        return [factor * lists.upcast(direction) for factor, direction in pairs]
 
 
 def check_predictor(predictor: Predictor, history: str = "float32") -> None:
