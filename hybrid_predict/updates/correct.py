@@ -144,7 +144,7 @@ def correction(
     def directions(own: list[int], matrices: list[Tensor]) -> list[Tensor]:
         wanted = [(each.shape, each.device) for each in matrices]
         found = update.direction(state, [members[k] for k in own], matrices) or []
-        forms = [(each.shape, each.device) for each in found]
+        forms = [(x.shape, x.device) if isinstance(x, Tensor) else x for x in found]
         if forms != wanted:
             subject = f"{type(update).__name__}.direction"
             rows = zip_longest([names[k] for k in own], wanted, forms)

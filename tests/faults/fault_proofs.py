@@ -215,6 +215,7 @@ PREDICTORS = {
         wrong_direction(lambda found: [d.to("meta") for d in found], "type='cpu'"),
         wrong_direction(lambda found: found[1:], "direction"),
         wrong_direction(lambda found: None, "got None"),
+        wrong_direction(lambda found: [3 for _ in found], "got 3"),
     ),
     "NaN in the directions of a corrected update": poisoned_update,
     "NaN in the directions of every forecast": broken_numbers(lambda d: d * NAN),
