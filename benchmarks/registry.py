@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import load, plots
+from benchmarks import load
 from benchmarks.cells import CellPlan
 from benchmarks.clients import plan as clients
 from benchmarks.plan import Plan, Row, Selection
@@ -66,7 +66,7 @@ STUDIES: dict[str, Study] = {
     "core": _suite(
         "core",
         "three tasks with all arms, about four hours on 2 cores",
-        figures={"first.png": plots.first},
+        figures={"first.png": suites.first},
     ),
     "wide": _suite("wide", "four more tasks, about four hours"),
     "fresh": _suite("fresh", "six tasks that nothing was tuned on, about an hour"),
@@ -77,7 +77,7 @@ STUDIES: dict[str, Study] = {
         "rates.jsonl",
         lambda chosen: CellPlan(rates.lines(), chosen),
         rates.blocks,
-        figures={"rates.png": plots.of_rates},
+        figures={"rates.png": rates.figure},
     ),
     "overfitting": Study(
         "data that a model overfits, with and without the guard, about half an hour",
