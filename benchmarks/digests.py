@@ -17,7 +17,7 @@ from benchmarks.tasks import Task
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.updates import make_update
 
-_TRAINING = ("tasks", "peers.py", "optimizers.py", "train.py")
+_TRAINING = ("tasks", "optimizers.py", "train.py")
 """Code of the benchmark that a result depends on."""
 
 _ASIDE = {

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import load
 from benchmarks.cells import CellPlan
-from benchmarks.clients import plan as clients
 from benchmarks.plan import Plan, Row, Selection
-from benchmarks.studies import clients as clients_tables
-from benchmarks.studies import overfitting, rates, scale, suites, yardsticks
+from benchmarks.studies import clients, overfitting, rates, scale, suites, yardsticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,7 +99,7 @@ STUDIES: dict[str, Study] = {
         "published packages, each in an environment of its own",
         "clients.json",
         clients.ClientsPlan,
-        clients_tables.blocks,
+        clients.blocks,
         runs=clients.seeds,
         compiled=clients.compiled,
     ),

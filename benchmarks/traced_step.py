@@ -10,7 +10,6 @@ import gc
 import json
 import sys
 from collections import deque
-from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from types import FrameType
@@ -115,30 +114,15 @@ def holders(before: list[tuple[Any, Any]]) -> list[str]:
     or a tensor that was written to.
     """
     after = {id(held): state for held, state in snapshot()}
-    changed = {
-        type(held).__qualname__
-        for held, state in before
-        if id(held) in after and after[id(held)] != state
-    }
-    return sorted(changed)
+    return sorted({type(held).__qualname__ for held, state in before
+                   if after.get(id(held), state) != state})  # fmt: skip
 
 
 def snapshot() -> list[tuple[Any, Any]]:
-    """Return every live object of a class of the package, with what its attributes hold."""
+    """Return every live object of a class of the package, with what its ``__dict__`` holds."""
     gc.collect()
     objects = [held for held in gc.get_objects() if is_product(type(held))]
-    return [
-        (held, {name: _content(value) for name, value in _attributes(held)}) for held in objects
-    ]
-
-
-def _attributes(held: object) -> Iterator[tuple[str, Any]]:
-    yield from getattr(held, "__dict__", {}).items()
-    for cls in type(held).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(held, name):
-                yield name, getattr(held, name)
+    return [(held, _content(getattr(held, "__dict__", {}))) for held in objects]
 
 
 def _content(value: Any) -> Any:

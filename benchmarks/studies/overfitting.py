@@ -83,8 +83,7 @@ def _trained(key: Key) -> dict[str, Any]:
             curve.append((value, steps, run.full_steps))
             if run.engine:
                 run.engine.observe_validation(value)
-    if run.engine:
-        run.engine.detach()
+    run.close()
     best, step, full = min(curve)
     counts = {"best": best, "best_step": step, "best_full": full, "full_steps": run.full_steps}
     return {**counts, "last": task.final_loss(run.model)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -40,11 +40,6 @@ class Recipe:
     gradient_clip: float | None = 1.0
     warmup_fraction: float = 0.05
     schedule: str = "linear"
-
-    def adamw(self, parameters: Iterable[Tensor], **options: Any) -> Optimizer:
-        """Return AdamW at the default rate."""
-        fixed: dict[str, Any] = {"betas": self.betas, "weight_decay": self.weight_decay}
-        return torch.optim.AdamW(parameters, lr=self.learning_rate, **fixed, **options)
 
     def factor(self, total: int) -> Callable[[int], float]:
         """The learning rate's factor by step, in a run of ``total`` steps."""
@@ -102,20 +97,23 @@ class Task(ABC):
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Training loss of a batch, 0-dim, with its autograd history."""
 
-    def full_step(self, model: nn.Module, batch: Any, optimizer: Any) -> Tensor:
-        """Run forward, backward, clipping and update; return the loss before the update."""
+    def full_step(self, model: nn.Module, batch: Any, *optimizers: Optimizer) -> Tensor:
+        """Run forward, backward, clipping and updates; return the loss before the updates."""
         loss = self.loss(model, batch)
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         loss.backward()
         if self.recipe.gradient_clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), self.recipe.gradient_clip)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         return loss
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> float:
-        """The metric of a model in evaluation mode."""
+        """The metric of a model in evaluation mode, called without gradients."""
 
+    @torch.no_grad()
     def final_loss(self, model: nn.Module) -> float:
         """Return the metric of a model; its mode does not change."""
         training = model.training
@@ -150,7 +148,6 @@ class RegressionTask(Task):
     def judged(self) -> Batch:
         """Return the pairs that the metric is computed on."""
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
         return float(self.loss(model, self.judged()).log10())
 
@@ -186,7 +183,8 @@ def trained_state(task: Task) -> dict[str, Tensor]:
     """Return the weights after a task's plain training with seed 0, the same on every call."""
     recipe = task.recipe
     model = task.model(0)
-    optimizer = recipe.adamw(model.parameters())
+    fixed: dict[str, Any] = {"betas": recipe.betas, "weight_decay": recipe.weight_decay}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, **fixed)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.factor(task.steps))
     batches = task.batches(0)
     for _ in range(task.steps):

@@ -59,7 +59,6 @@ class TextTask(Task):
         inputs, targets = batch
         return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
         data = self.data().val
         count = 32 * self.validation_batches
