@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -12,6 +12,7 @@ from benchmarks import optimizers as opt
 from benchmarks.optimizers import Build, adamw
 from benchmarks.placebos import PLACEBOS
 from hybrid_predict import FittedPredictor, HybridConfig, MomentumPredictor, SpectralUpdate
+from hybrid_predict.forecast.predictors import Predictor
 
 SPEEDUP = 1.5
 """Every arm except the plain ones takes T / 1.5 full steps."""
@@ -23,7 +24,7 @@ _IN_DIGESTS = {
 """Of committed runs, whose arms had these."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Arm:
     """One way to train.
 
@@ -38,7 +39,7 @@ class Arm:
     plugin: Mapping[str, Any] | None = None
     share: float = 1 / SPEEDUP
     tunes: str = "base"
-    factors: tuple[float, ...] = field(default=(1.0,))
+    factors: tuple[float, ...] = (1.0,)
 
     def full_steps(self, steps: int) -> int:
         """Return the full steps on a task of ``steps``, if all predicted steps stand."""
@@ -70,69 +71,59 @@ def _described(function: Callable[..., Any]) -> str:
     return f"{inner.__qualname__}{signature(inner)} {sorted(bound.items())}"
 
 
+def _with(name: str, title: str, *, share: float = 1 / SPEEDUP, **plugin: Any) -> Arm:
+    return Arm(name, title, plugin=plugin, share=share)
+
+
+def _predicting(name: str, title: str, predictor: Predictor, **plugin: Any) -> Arm:
+    return _with(name, title, predictors={"hidden": predictor}, **plugin)
+
+
 def _momentum(coefficient: float) -> MomentumPredictor:
     return MomentumPredictor(coefficient=coefficient, gated=False)
 
 
-def _predicted(coefficient: float) -> Arm:
-    return Arm(
-        name=f"predict-{coefficient:g}".replace("0.", "."),
-        title=f"corrected + predicted, coefficient {coefficient:g}",
-        plugin={"predictors": {"hidden": _momentum(coefficient)}},
-    )
+def _corrected(name: str, title: str, **options: Any) -> Arm:
+    return _with(name, title, speedup=1, updates={"hidden": SpectralUpdate(**options)})
 
 
-_MUON = (0.5, 1.0, 2.0, 4.0, 8.0)
-_SOAP = (0.25, 0.5, 1.0, 2.0, 4.0)
-_COEFFICIENTS = tuple(map(_predicted, (0, 0.5, 1)))
+def _hidden(name: str, title: str, *factors: float, build: Build = adamw) -> Arm:
+    return Arm(name, title, build, tunes="hidden", factors=factors)
 
 
-def _placebos(*, gated: bool) -> tuple[Arm, ...]:
-    return tuple(
-        Arm(
-            name=f"placebo-{name}" + "-gated" * gated,
-            title=f"placebo: {name}" + ", gated" * gated,
-            plugin={"predictors": {"hidden": make(gated=gated)}},
-        )
+_ARMS = (
+    Arm("plain-half", "plain, T/2", share=0.5),
+    Arm("short", "plain, T/1.5"),
+    Arm("plain", "plain, T", share=1.0),
+    Arm("plain-double", "plain, 2T", share=2.0),
+    Arm("plain-quadruple", "plain, 4T", share=4.0),
+    _with("corrected", "corrected", speedup=1),
+    _with("hybrid", "hybrid (default)"),
+    _with("auto", "auto", share=1.0, speedup="auto"),
+    _predicting("predict-0", "corrected + predicted, coefficient 0", _momentum(0)),
+    _predicting("predict-.5", "corrected + predicted, coefficient 0.5", _momentum(0.5)),
+    _predicting("predict-1", "corrected + predicted, coefficient 1", _momentum(1)),
+    _predicting("predicted-only", "predicted only", _momentum(0.5), updates={}),
+    _with("corrected-any-cost", "corrected, whatever it costs", speedup=1, max_overhead=1e9),
+    _corrected("own-length", "corrected, the optimizer's own length", bound=1.0),
+    _corrected("no-root", "corrected, without the root", longest=0),
+    _predicting("fitted-only", "fitted only", FittedPredictor(), updates={}),
+    *(
+        _predicting(f"placebo-{name}{end}", f"placebo: {name}{told}", make(gated=gated))
+        for gated, end, told in ((False, "", ""), (True, "-gated", ", gated"))
         for name, make in PLACEBOS.items()
-    )
+    ),
+    _hidden("hidden-x2", "hidden rate x 2", 2.0),
+    _hidden("hidden-x3", "hidden rate x 3", 3.0),
+    _hidden("hidden-x4", "hidden rate x 4", 4.0),
+    Arm("beta1", "beta1 = 0.95", build=partial(adamw, beta1=0.95)),
+    _hidden("muon", "Muon", 0.5, 1.0, 2.0, 4.0, 8.0, build=opt.muon),
+    _hidden("normuon", "NorMuon", 0.5, 1.0, 2.0, 4.0, 8.0, build=opt.normuon),
+    _hidden("soap", "SOAP", 0.25, 0.5, 1.0, 2.0, 4.0, build=opt.soap),
+    _hidden("soap-muon", "SOAP-Muon", 0.5, 1.0, 2.0, 4.0, 8.0, build=opt.soap_muon),
+)
 
-
-ARMS: dict[str, Arm] = {
-    arm.name: arm
-    for arm in (
-        Arm(name="plain-half", title="plain, T/2", share=0.5),
-        Arm(name="short", title="plain, T/1.5"),
-        Arm(name="plain", title="plain, T", share=1.0),
-        Arm(name="plain-double", title="plain, 2T", share=2.0),
-        Arm(name="plain-quadruple", title="plain, 4T", share=4.0),
-        Arm(name="corrected", title="corrected", plugin={"speedup": 1}),
-        Arm(name="hybrid", title="hybrid (default)", plugin={}),
-        Arm(name="auto", title="auto", plugin={"speedup": "auto"}, share=1.0),
-        *_COEFFICIENTS,
-        Arm(name="predicted-only", title="predicted only",
-            plugin={"updates": {}, "predictors": {"hidden": _momentum(0.5)}}),
-        Arm(name="corrected-any-cost", title="corrected, whatever it costs",
-            plugin={"speedup": 1, "max_overhead": 1e9}),
-        Arm(name="own-length", title="corrected, the optimizer's own length",
-            plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(bound=1.0)}}),
-        Arm(name="no-root", title="corrected, without the root",
-            plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(longest=0)}}),
-        Arm(name="fitted-only", title="fitted only",
-            plugin={"updates": {}, "predictors": {"hidden": FittedPredictor()}}),
-        *_placebos(gated=False),
-        *_placebos(gated=True),
-        Arm(name="hidden-x2", title="hidden rate x 2", tunes="hidden", factors=(2.0,)),
-        Arm(name="hidden-x3", title="hidden rate x 3", tunes="hidden", factors=(3.0,)),
-        Arm(name="hidden-x4", title="hidden rate x 4", tunes="hidden", factors=(4.0,)),
-        Arm(name="beta1", title="beta1 = 0.95", build=partial(adamw, beta1=0.95)),
-        Arm(name="muon", title="Muon", build=opt.muon, tunes="hidden", factors=_MUON),
-        Arm(name="normuon", title="NorMuon", build=opt.normuon, tunes="hidden", factors=_MUON),
-        Arm(name="soap", title="SOAP", build=opt.soap, tunes="hidden", factors=_SOAP),
-        Arm(name="soap-muon", title="SOAP-Muon", build=opt.soap_muon, tunes="hidden",
-            factors=_MUON),
-    )
-}  # fmt: skip
+ARMS: dict[str, Arm] = {arm.name: arm for arm in _ARMS}
 
 PLAIN = ("plain-half", "short", "plain", "plain-double", "plain-quadruple")
 """Arms of plain training that give the curve of loss over full steps, ascending in steps.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
-
-import torch
 
 from benchmarks.arms import ARMS, PLAIN
 from benchmarks.digests import code_digest, recipe_digest
@@ -21,11 +19,10 @@ from benchmarks.plan import (
     as_cell,
     check_chosen,
     number,
-    to_row,
 )
 from benchmarks.tasks import Task
 from benchmarks.train import train
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -76,14 +73,6 @@ class CellPlan(Plan[Cell]):
             if arms is None or line.arm in arms
         ]
 
-    def check_device(self) -> None:
-        """Check that there is a CUDA device if a task needs one."""
-        needy = [line.task.name for line in self.lines if line.task.needs_cuda]
-        if needy and not torch.cuda.is_available():
-            raise UnsupportedSetupError(
-                "tasks", "a CUDA device", needy[0], "Choose other tasks with --tasks."
-            )
-
     def keys(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:
         """Yield the trials that are known, then what is compared, seed by seed."""
         lines = self.lines
@@ -130,17 +119,8 @@ class CellPlan(Plan[Cell]):
     ) -> Cell:
         task = line.task
         steps = steps or task.steps
-        return Cell(
-            task.name,
-            setting,
-            arm,
-            seed,
-            rates.base,
-            rates.hidden,
-            line.decay,
-            steps,
-            self._recipe(line, arm, steps),
-        )
+        recipe = self._recipe(line, arm, steps)
+        return Cell(task.name, setting, arm, seed, *rates, line.decay, steps, recipe)
 
     def _recipe(self, line: Line, arm: str, steps: int) -> str:
         key = (line.task.name, arm, steps)
@@ -157,7 +137,7 @@ class CellPlan(Plan[Cell]):
         started = perf_counter()
         results = train(cell, self.tasks[cell.task])
         elapsed = perf_counter() - started
-        return to_row(cell, {**results, "elapsed": elapsed, "code": code_digest(cell.arm)})
+        return {**asdict(cell), **results, "elapsed": elapsed, "code": code_digest(cell.arm)}
 
     def holds(self, row: Row) -> bool:
         """Return whether a run has a recipe of the study, and no plug-in or its present code."""

@@ -17,13 +17,7 @@ from benchmarks.tasks import Task
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.updates import make_update
 
-_TRAINING = ("tasks", "optimizers.py", "train.py")
-"""Code of the benchmark that a result depends on."""
-
-_ASIDE = {
-    "audit", "cli", "demo", "functional", "integrations", "report", "runs",
-    "errors.py", "html.py",
-}  # fmt: skip
+_ASIDE = {"audit", "cli", "demo", "errors.py", "functional", "integrations", "runs"}
 """Folders and files of the package that no result depends on."""
 
 
@@ -53,12 +47,11 @@ def _digest(*, plugin: bool) -> str:
     digest = hashlib.sha256(torch.__version__.encode())
     here = Path(__file__).parent
     package = Path(hybrid_predict.__file__).parent
-    sources = [(here, path) for path in here.rglob("*.py")
-               if path.relative_to(here).parts[0] in _TRAINING]  # fmt: skip
-    if plugin:
-        sources += [(package, path) for path in package.rglob("*.py")
-                    if not _ASIDE & set(path.relative_to(package).parts)]  # fmt: skip
-    for root, path in sorted(sources):
+    sources = [here / "optimizers.py", here / "train.py", *sorted((here / "tasks").rglob("*.py"))]
+    for path in sorted(package.rglob("*.py")) if plugin else ():
+        if not _ASIDE & set(path.relative_to(package).parts):
+            sources.append(path)
+    for path in sources:
         code = ast.dump(ast.parse(path.read_text("utf-8")))
-        digest.update(f"{path.relative_to(root).as_posix()}{code}".encode())
+        digest.update(f"{path.name}{code}".encode())
     return digest.hexdigest()[:12]

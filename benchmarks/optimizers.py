@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +14,7 @@ from benchmarks.tasks import Recipe
 from hybrid_predict.model.kinds import classify
 
 
-@dataclass(frozen=True)
-class Rates:
+class Rates(NamedTuple):
     """Learning rate of all parameters, and its factor for the hidden matrices."""
 
     base: float
@@ -24,9 +22,7 @@ class Rates:
 
     def times(self, what: str, factor: float) -> Rates:
         """Return rates with ``what``, ``base`` or ``hidden``, multiplied by a factor."""
-        if what == "base":
-            return Rates(self.base * factor, self.hidden)
-        return Rates(self.base, self.hidden * factor)
+        return self._replace(**{what: getattr(self, what) * factor})
 
 
 Build = Callable[[nn.Module, Recipe, Rates, int], list[Optimizer]]
@@ -181,8 +177,7 @@ def normuon(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
     from pytorch_optimizer import NorMuon
 
     groups = [{"params": list(params), "lr": lr, "use_muon": True, **options}]
-    made: Optimizer = NorMuon(groups, lr, momentum=0.95, beta2=0.95, update_scale="match_rms")
-    return made
+    return NorMuon(groups, lr, momentum=0.95, beta2=0.95, update_scale="match_rms")
 
 
 @_for_hidden
@@ -197,8 +192,7 @@ def soap(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
     from pytorch_optimizer import SOAP
 
     fixed: Any = {"betas": (0.95, 0.95), "precondition_frequency": 10}
-    made: Optimizer = SOAP(list(params), lr, **fixed, **options)
-    return made
+    return SOAP(list(params), lr, **fixed, **options)
 
 
 def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:

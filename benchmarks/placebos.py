@@ -48,11 +48,8 @@ class RandomForecast(_Wrapped):
         """Return random directions as long as the drift."""
         mixed = np.random.SeedSequence([self.seed, count // self.hold])
         seed = int(mixed.generate_state(1, np.uint64)[0])
-        generators = {d.device: torch.Generator(d.device) for d in drift}
-        for generator in generators.values():
-            generator.manual_seed(seed)
-        drawn = (torch.empty_like(d).normal_(generator=generators[d.device]) for d in drift)
-        return list(map(_as_long, drawn, drift))
+        generator = torch.Generator().manual_seed(seed)
+        return [_as_long(torch.randn(d.shape, generator=generator).to(d), d) for d in drift]
 
 
 @final

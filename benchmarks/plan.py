@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -55,11 +55,6 @@ class Cell:
 def as_cell(row: Row) -> Cell:
     """Return the cell of a row."""
     return Cell(**{name: row[name] for name in Cell.__dataclass_fields__})
-
-
-def to_row(cell: Cell, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a cell with its results as plain data."""
-    return {**asdict(cell), **results}
 
 
 class Selection(NamedTuple):

@@ -141,8 +141,7 @@ def ranks(**config: Any) -> dict[str, Any]:
     """Train on two ranks; return what the second one ends with."""
     with TemporaryDirectory() as folder:
         mp.spawn(_on_rank, (folder, config), nprocs=2)  # type: ignore[attr-defined]
-        found: dict[str, Any] = torch.load(Path(folder) / "rank 1.pt", weights_only=False)
-    return found
+        return torch.load(Path(folder) / "rank 1.pt", weights_only=False)
 
 
 OPTIMIZERS: dict[str, Make] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -95,25 +96,20 @@ def blocks(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
 
 
 def _lines(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    for name, task in TASKS.items():
-        for arm in ARMS:
-            for guard in ("", *GUARDS):
-                chosen = (name, arm, guard)
-                runs = [r for r in rows if (r["task"], r["arm"], r["guard"]) == chosen]
-                if not runs:
-                    continue
-
-                def mean(field: str, places: int, runs: Sequence[Row] = runs) -> str:
-                    return f"{fmean(run[field] for run in runs):,.{places}f}"
-
-                yield {
-                    "task": task.title,
-                    "arm": arm,
-                    "`on_overfit`": guard or "n/a",
-                    "full steps": mean("full_steps", 0),
-                    "last": mean("last", 3),
-                    "best": mean("best", 3),
-                    "after step": mean("best_step", 0),
-                    "after full steps": mean("best_full", 0),
-                    "seeds": str(len(runs)),
-                }
+    for name, arm, guard in product(TASKS, ARMS, ("", *GUARDS)):
+        runs = [r for r in rows if (r["task"], r["arm"], r["guard"]) == (name, arm, guard)]
+        if not runs:
+            continue
+        fields = ("full_steps", "last", "best", "best_step", "best_full")
+        mean = {field: fmean(run[field] for run in runs) for field in fields}
+        yield {
+            "task": TASKS[name].title,
+            "arm": arm,
+            "`on_overfit`": guard or "n/a",
+            "full steps": f"{mean['full_steps']:,.0f}",
+            "last": f"{mean['last']:,.3f}",
+            "best": f"{mean['best']:,.3f}",
+            "after step": f"{mean['best_step']:,.0f}",
+            "after full steps": f"{mean['best_full']:,.0f}",
+            "seeds": str(len(runs)),
+        }

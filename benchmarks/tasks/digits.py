@@ -181,8 +181,7 @@ class PatchEncoder(nn.Module):
         """Outputs of shape [N, outputs] for images of shape [N, 1, 8, 8]."""
         tokens = self.patches(images).flatten(2).transpose(1, 2)
         states = self.encoder(tokens + self.position_embedding)
-        outputs: Tensor = self.head(states.mean(1))
-        return outputs
+        return self.head(states.mean(1))
 
 
 @dataclass(frozen=True, kw_only=True)
