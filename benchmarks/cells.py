@@ -22,7 +22,6 @@ from benchmarks.plan import (
 )
 from benchmarks.tasks import Task
 from benchmarks.train import train
-from hybrid_predict.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,6 @@ class CellPlan(Plan[Cell]):
         check_chosen("tasks", chosen.tasks, self.tasks)
         check_chosen("settings", chosen.settings, (line.setting for line in self._all))
         check_chosen("arms", chosen.arms, (line.arm for line in self._all))
-        if chosen.seeds is not None and chosen.seeds < 1:
-            raise ConfigError("seeds", "an integer, at least 1", chosen.seeds)
         arms = chosen.arms and {*chosen.arms, *PLAIN}
         return [
             replace(line, seeds=chosen.seeds or line.seeds)
@@ -74,7 +71,6 @@ class CellPlan(Plan[Cell]):
         ]
 
     def keys(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:
-        """Yield the trials that are known, then what is compared, seed by seed."""
         lines = self.lines
         for line in lines:
             yield from self._grid(line)
@@ -129,7 +125,6 @@ class CellPlan(Plan[Cell]):
         return self._digests[key]
 
     def key(self, row: Row) -> Cell:
-        """Return the cell of a row."""
         return as_cell(row)
 
     def work(self, cell: Cell) -> Row:
@@ -153,7 +148,6 @@ class CellPlan(Plan[Cell]):
         return current and row["recipe"] in recipes
 
     def tell(self, row: Row) -> str:
-        """Return a line on a finished run."""
         loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
         trial = ", trial" if row["seed"] == TUNING_SEED else ""
         return (

@@ -46,9 +46,7 @@ class Study:
         return load(self.file, folder) if (folder / self.file).exists() else None
 
 
-def _suite(
-    name: str, about: str, figures: Mapping[str, Callable[[Any], Figure]] | None = None
-) -> Study:
+def _suite(name: str, about: str, **figures: Callable[[Any], Figure]) -> Study:
     return Study(
         about,
         f"bench-{name}.json",
@@ -56,15 +54,13 @@ def _suite(
         suites.blocks,
         runs=lambda results: results["runs"],
         compiled=partial(suites.compiled, name),
-        figures=figures or {},
+        figures={f"{figure}.png": draw for figure, draw in figures.items()},
     )
 
 
 STUDIES: dict[str, Study] = {
     "core": _suite(
-        "core",
-        "three tasks with all arms, about four hours on 2 cores",
-        figures={"first.png": suites.first},
+        "core", "three tasks with all arms, about four hours on 2 cores", first=suites.first
     ),
     "wide": _suite("wide", "four more tasks, about four hours"),
     "fresh": _suite("fresh", "six tasks that nothing was tuned on, about an hour"),

@@ -59,11 +59,9 @@ class ClientsPlan(Plan[Key]):
         self._seeds = chosen.seeds or SEEDS
 
     def keys(self, done: Mapping[Key, Row]) -> Iterator[Key]:
-        """Yield all clients, seed by seed."""
         yield from ((name, seed) for seed in range(self._seeds) for name in self._names)
 
     def key(self, row: Row) -> Key:
-        """Return client and seed of a row."""
         return row["client"], row["seed"]
 
     def work(self, key: Key) -> Row:
@@ -83,7 +81,6 @@ class ClientsPlan(Plan[Key]):
         return codes == {code_digest("hybrid")}
 
     def tell(self, row: Row) -> str:
-        """Return all rows of a seed."""
         return "\n".join(map(json.dumps, row["rows"]))
 
 

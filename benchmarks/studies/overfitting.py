@@ -41,7 +41,6 @@ class OverfittingPlan(Plan[Key]):
         self._chosen = chosen
 
     def keys(self, done: Mapping[Key, Row]) -> Iterator[Key]:
-        """Yield all runs, seed by seed."""
         for seed in range(self._chosen.seeds or SEEDS):
             for task in self._chosen.tasks or TASKS:
                 for arm in self._chosen.arms or ARMS:
@@ -49,22 +48,18 @@ class OverfittingPlan(Plan[Key]):
                         yield Key(task, arm, guard, seed)
 
     def key(self, row: Row) -> Key:
-        """Return the key of a row."""
         return Key(*(row[name] for name in Key._fields))
 
     def work(self, key: Key) -> Row:
-        """Make a run."""
         torch.set_num_threads(1)
         return {**key._asdict(), **_trained(key), "code": code_digest("hybrid")}
 
     def tell(self, row: Row) -> str:
-        """Return a line on a finished run."""
         return (
             f"{' '.join(map(str, self.key(row)))}: best {row['best']:.3f}, last {row['last']:.3f}"
         )
 
     def holds(self, row: Row) -> bool:
-        """Return whether the code that made a run is that of now."""
         return not row["guard"] or bool(row["code"] == code_digest("hybrid"))
 
 

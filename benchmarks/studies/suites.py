@@ -15,8 +15,7 @@ from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.cells import CellPlan, Line
 from benchmarks.gains import Figures, Summary, geometric
 from benchmarks.optimizers import Rates
-from benchmarks.plan import Row, Selection
-from benchmarks.run import workers
+from benchmarks.plan import Row, Selection, workers
 from benchmarks.step_cost import ADDED, WAYS, measure
 from benchmarks.tasks import FRESH, TASKS, Task
 from benchmarks.views import COLORS, NONE, count, loss_text, states_text, steps_text, view

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -10,7 +11,7 @@ from benchmarks.arms import ARMS
 from benchmarks.cells import Line
 from benchmarks.gains import Figures, Summary
 from benchmarks.optimizers import Rates
-from benchmarks.plan import Row, Selection
+from benchmarks.plan import Row, Selection, number
 from benchmarks.tasks.language import PUBLISHED, nanogpt
 from benchmarks.tasks.lightbench import LIGHTBENCH
 from benchmarks.views import NONE, loss_text, states_text, steps_text, view
@@ -160,16 +161,15 @@ def compared(plain: Figures, arm: Figures) -> list[str]:
     """Return one of :data:`KINDS` for each seed of both."""
     found = []
     for seed in plain.rows.keys() & arm.rows.keys():
-        before = plain.rows[seed]["hit"]
-        after = arm.rows[seed]["hit"]
-        if before is None and after is None:
-            kind = 3
-        elif before is None:
+        before, after = (number(runs.rows[seed]["hit"]) for runs in (plain, arm))
+        if before == after:
+            kind = 3 if math.isinf(before) else 2
+        elif math.isinf(before):
             kind = 0
-        elif after is None:
+        elif math.isinf(after):
             kind = 5
         else:
-            kind = 1 if after < before else 2 if after == before else 4
+            kind = 1 if after < before else 4
         found.append(KINDS[kind])
     return found
 
