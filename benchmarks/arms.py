@@ -1,18 +1,30 @@
-"""Arms of the benchmark: plain training, the plug-in, controls, placebos and peers."""
+"""Arms of the benchmark: plain training, the plug-in, controls, placebos and peers.
+
+Digests tell what a result depends on: its recipe, and the code that made it.
+"""
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
+import torch
+
+import hybrid_predict
 from benchmarks import optimizers as opt
 from benchmarks.optimizers import Build, adamw
 from benchmarks.placebos import PLACEBOS
+from benchmarks.tasks import Task
 from hybrid_predict import FittedPredictor, HybridConfig, MomentumPredictor, SpectralUpdate
-from hybrid_predict.forecast.predictors import Predictor
+from hybrid_predict.forecast.predictors import Predictor, make_predictor
+from hybrid_predict.updates import make_update
 
 SPEEDUP = 1.5
 """Every arm except the plain ones takes T / 1.5 full steps."""
@@ -143,3 +155,42 @@ MECHANISMS: dict[str, str | None] = {
 
 The values name the way in `step_cost.WAYS` whose cost their full steps have; None if not measured.
 """
+
+_ASIDE = {"audit", "cli", "demo", "errors.py", "functional", "integrations", "runs"}
+"""Folders and files of the package that no result depends on."""
+
+
+def recipe_digest(task: Task, arm: Arm) -> str:
+    """Return 12 hexadecimal digits over task and arm, without learning rates."""
+    described = task.to_dict()
+    for name in ("learning_rate", "rates"):  # a cell names the rate that it uses
+        described["recipe"].pop(name)
+    plain: dict[str, Any] = {"task": described, "arm": arm.describe()}
+    if (config := arm.config(task.steps)) is not None:
+        updates = {kind: make_update(u) for kind, u in config.updates.items()}
+        predictors = {kind: make_predictor(p) for kind, p in config.chosen_predictors.items()}
+        plain["plugin"] = [config.to_dict(), repr(updates), repr(predictors)]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def code_digest(arm: str) -> str:
+    """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch.
+
+    Comments do not count.
+    """
+    return _digest(plugin=ARMS[arm].plugin is not None)
+
+
+@lru_cache
+def _digest(*, plugin: bool) -> str:
+    digest = hashlib.sha256(torch.__version__.encode())
+    here = Path(__file__).parent
+    package = Path(hybrid_predict.__file__).parent
+    sources = [here / "optimizers.py", here / "train.py", *sorted((here / "tasks").rglob("*.py"))]
+    for path in sorted(package.rglob("*.py")) if plugin else ():
+        if not _ASIDE & set(path.relative_to(package).parts):
+            sources.append(path)
+    for path in sources:
+        code = ast.dump(ast.parse(path.read_text("utf-8")))
+        digest.update(f"{path.name}{code}".encode())
+    return digest.hexdigest()[:12]

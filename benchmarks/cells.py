@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 
-from benchmarks.arms import ARMS, PLAIN
-from benchmarks.digests import code_digest, recipe_digest
+from benchmarks.arms import ARMS, PLAIN, code_digest, recipe_digest
 from benchmarks.optimizers import Rates
 from benchmarks.plan import (
     TUNING,

@@ -19,17 +19,14 @@ if TYPE_CHECKING:
 Blocks = dict[str, Callable[[], str]]
 """Functions that make blocks of pages, by the names of the blocks."""
 
-Compile = Callable[[Selection, Sequence[Row], bool, Any], Any]
-"""Function from what is chosen, all rows, whether all chosen runs are finished, and the content of
-the results file before to its new content."""
-
 
 @dataclass(frozen=True)
 class Study:
     """A study.
 
     ``plan`` makes the plan of a selection. ``file`` is the results file: all finished runs as rows,
-    or what ``compiled`` makes of them; ``runs`` returns the runs of such a content. ``blocks`` and
+    or what ``compiled`` makes of the selection, these rows, whether all chosen runs are finished,
+    and the content of the file before. ``runs`` returns the runs of such a content. ``blocks`` and
     ``figures`` are views of it.
     """
 
@@ -38,7 +35,7 @@ class Study:
     plan: Callable[[Selection], Plan[Any]]
     blocks: Callable[[Any], Blocks]
     runs: Callable[[Any], Iterable[Row]] = field(default=iter)
-    compiled: Compile | None = None
+    compiled: Callable[[Selection, Sequence[Row], bool, Any], Any] | None = None
     figures: Mapping[str, Callable[[Any], Figure]] = field(default_factory=dict)
 
     def read(self, folder: Path) -> Any:

@@ -41,12 +41,8 @@ class Loop:
         self.batches = cycle(torch.randint(256, (16, 16, 65)))
         self.engine: HybridEngine | None = None
         if speedup is not None:
-            config = HybridConfig(
-                speedup=speedup,
-                total_steps=10**6,
-                warmup_steps=10,
-                cooldown_steps=0,
-            )
+            length: Any = {"total_steps": 10**6, "warmup_steps": 10, "cooldown_steps": 0}
+            config = HybridConfig(speedup=speedup, **length)
             self.engine = HybridEngine(self.model, self.optimizer, config)
 
     def step(self) -> None:
@@ -154,25 +150,18 @@ def warm(speedup: float | None) -> Loop:
     return loop
 
 
-def operations(speedup: float | None) -> float:
-    """Return the operations on tensors per full step."""
-    loop = warm(speedup)
-    counted = Operations()
-    with counted:
-        for _ in range(COUNTED):
-            loop.step()
-    return counted.count / COUNTED
-
-
-def calls(speedup: float | None) -> Tracer:
-    """Return what a profiler sees in full steps."""
+def counted(speedup: float | None) -> tuple[Tracer, Operations]:
+    """Return what a profiler sees in full steps, and what as many others do with tensors."""
     loop = warm(speedup)
     tracer = Tracer()
     sys.setprofile(tracer.note)
     for _ in range(COUNTED):
         loop.step()
     sys.setprofile(None)
-    return tracer
+    with Operations() as operations:
+        for _ in range(COUNTED):
+            loop.step()
+    return tracer, operations
 
 
 def trace(speedup: float) -> dict[str, Any]:
@@ -183,14 +172,15 @@ def trace(speedup: float) -> dict[str, Any]:
         before = snapshot()
         loop.step()
         changed.append(holders(before))
-    tracer = calls(speedup)
+    tracer, operations = counted(speedup)
+    plain, plain_operations = counted(None)
     modules = [m for name, m in sys.modules.items() if name.partition(".")[0] == PACKAGE]
     return {
         "files": sorted(Path(name).relative_to(PRODUCT).as_posix() for name in tracer.files),
         "classes": sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in tracer.classes),
         "holders": sorted(changed, key=len)[len(changed) // 2],
-        "calls": round((tracer.calls - calls(None).calls) / COUNTED),
-        "operations": round(operations(speedup) - operations(None)),
+        "calls": round((tracer.calls - plain.calls) / COUNTED),
+        "operations": round((operations.count - plain_operations.count) / COUNTED),
         "loaded": sorted(module.__file__ for module in modules if module.__file__),
     }
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.arms import code_digest
 from benchmarks.clients import CLIENTS
 from benchmarks.clients.train import ARMS
-from benchmarks.digests import code_digest
 from benchmarks.plan import Plan, Row, Selection, check_chosen
 from benchmarks.views import NONE, count, view
 from hybrid_predict.runs.evidence import FEW_SEEDS, bounds

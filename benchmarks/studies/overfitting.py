@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.digests import code_digest
+from benchmarks.arms import code_digest
 from benchmarks.plan import Cell, Plan, Row, Selection, check_chosen
 from benchmarks.tasks.few import TASKS
 from benchmarks.train import Run

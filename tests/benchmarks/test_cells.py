@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, replace
 import pytest
 
 from benchmarks import load
-from benchmarks.arms import ARMS, PLAIN
+from benchmarks.arms import ARMS, PLAIN, code_digest, recipe_digest
 from benchmarks.cells import CellPlan
-from benchmarks.digests import code_digest, recipe_digest
 from benchmarks.gains import Summary, geometric
 from benchmarks.optimizers import Rates
 from benchmarks.plan import Selection, as_cell
