@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import RESULTS
-from benchmarks.plan import Selection
+from benchmarks.plan import Selection, make_runs, stored
 from benchmarks.registry import STUDIES, Study
-from benchmarks.run import make_runs, stored
 from hybrid_predict.cli.program import add_command, need, run_program
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.files import writing
@@ -69,11 +68,7 @@ def _run_options(add: Any) -> None:
 
 
 def _run(options: Any) -> int:
-    tasks, settings, arms = (
-        None if names is None else tuple(names)
-        for names in (options.tasks, options.settings, options.arms)
-    )
-    chosen = Selection(tasks, settings, arms, options.seeds, options.text)
+    chosen = Selection(options.tasks, options.settings, options.arms, options.seeds, options.text)
     studies = {name: _study(name) for name in options.studies}
     folder = writable_folder(options.output_dir, "--output-dir")
     need("The benchmark", ("cli", "bench"))

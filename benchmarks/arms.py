@@ -1,23 +1,42 @@
-"""Arms of the benchmark: plain training, the plug-in, controls, placebos and peers."""
+"""Arms of the benchmark: plain training, the plug-in, controls, placebos and peers.
+
+Digests tell what a result depends on: its recipe, and the code that made it.
+"""
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
+import torch
+
+import hybrid_predict
 from benchmarks import optimizers as opt
-from benchmarks.optimizers import AroundOptimizers, Build, adamw
+from benchmarks.optimizers import Build, adamw
 from benchmarks.placebos import PLACEBOS
+from benchmarks.tasks import Task
 from hybrid_predict import FittedPredictor, HybridConfig, MomentumPredictor, SpectralUpdate
+from hybrid_predict.forecast.predictors import Predictor, make_predictor
+from hybrid_predict.updates import make_update
 
 SPEEDUP = 1.5
 """Every arm except the plain ones takes T / 1.5 full steps."""
 
+_IN_DIGESTS = {
+    "around": "AroundOptimizers(optimizers: 'Optimizer | Sequence[Optimizer]') -> 'None' []",
+    "scheduled": True,
+}
+"""Of committed runs, whose arms had these."""
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Arm:
     """One way to train.
 
@@ -32,7 +51,7 @@ class Arm:
     plugin: Mapping[str, Any] | None = None
     share: float = 1 / SPEEDUP
     tunes: str = "base"
-    factors: tuple[float, ...] = field(default=(1.0,))
+    factors: tuple[float, ...] = (1.0,)
 
     def full_steps(self, steps: int) -> int:
         """Return the full steps on a task of ``steps``, if all predicted steps stand."""
@@ -54,12 +73,7 @@ class Arm:
 
     def describe(self) -> dict[str, Any]:
         """Return the arm as plain data, without its rates and the plug-in."""
-        return {
-            "build": _described(self.build),
-            "around": _described(AroundOptimizers),
-            "share": self.share,
-            "scheduled": True,  # in the digests of committed runs
-        }
+        return {"build": _described(self.build), "share": self.share, **_IN_DIGESTS}
 
 
 def _described(function: Callable[..., Any]) -> str:
@@ -69,69 +83,59 @@ def _described(function: Callable[..., Any]) -> str:
     return f"{inner.__qualname__}{signature(inner)} {sorted(bound.items())}"
 
 
+def _with(name: str, title: str, *, share: float = 1 / SPEEDUP, **plugin: Any) -> Arm:
+    return Arm(name, title, plugin=plugin, share=share)
+
+
+def _predicting(name: str, title: str, predictor: Predictor, **plugin: Any) -> Arm:
+    return _with(name, title, predictors={"hidden": predictor}, **plugin)
+
+
 def _momentum(coefficient: float) -> MomentumPredictor:
     return MomentumPredictor(coefficient=coefficient, gated=False)
 
 
-def _predicted(coefficient: float) -> Arm:
-    return Arm(
-        name=f"predict-{coefficient:g}".replace("0.", "."),
-        title=f"corrected + predicted, coefficient {coefficient:g}",
-        plugin={"predictors": {"hidden": _momentum(coefficient)}},
-    )
+def _corrected(name: str, title: str, **options: Any) -> Arm:
+    return _with(name, title, speedup=1, updates={"hidden": SpectralUpdate(**options)})
 
 
-_MUON = (0.5, 1.0, 2.0, 4.0, 8.0)
-_SOAP = (0.25, 0.5, 1.0, 2.0, 4.0)
-_COEFFICIENTS = tuple(map(_predicted, (0, 0.5, 1)))
+def _hidden(name: str, title: str, *factors: float, build: Build = adamw) -> Arm:
+    return Arm(name, title, build, tunes="hidden", factors=factors)
 
 
-def _placebos(*, gated: bool) -> tuple[Arm, ...]:
-    return tuple(
-        Arm(
-            name=f"placebo-{name}" + "-gated" * gated,
-            title=f"placebo: {name}" + ", gated" * gated,
-            plugin={"predictors": {"hidden": make(gated=gated)}},
-        )
+_ARMS = (
+    Arm("plain-half", "plain, T/2", share=0.5),
+    Arm("short", "plain, T/1.5"),
+    Arm("plain", "plain, T", share=1.0),
+    Arm("plain-double", "plain, 2T", share=2.0),
+    Arm("plain-quadruple", "plain, 4T", share=4.0),
+    _with("corrected", "corrected", speedup=1),
+    _with("hybrid", "hybrid (default)"),
+    _with("auto", "auto", share=1.0, speedup="auto"),
+    _predicting("predict-0", "corrected + predicted, coefficient 0", _momentum(0)),
+    _predicting("predict-.5", "corrected + predicted, coefficient 0.5", _momentum(0.5)),
+    _predicting("predict-1", "corrected + predicted, coefficient 1", _momentum(1)),
+    _predicting("predicted-only", "predicted only", _momentum(0.5), updates={}),
+    _with("corrected-any-cost", "corrected, whatever it costs", speedup=1, max_overhead=1e9),
+    _corrected("own-length", "corrected, the optimizer's own length", bound=1.0),
+    _corrected("no-root", "corrected, without the root", longest=0),
+    _predicting("fitted-only", "fitted only", FittedPredictor(), updates={}),
+    *(
+        _predicting(f"placebo-{name}{end}", f"placebo: {name}{told}", make(gated=gated))
+        for gated, end, told in ((False, "", ""), (True, "-gated", ", gated"))
         for name, make in PLACEBOS.items()
-    )
+    ),
+    _hidden("hidden-x2", "hidden rate x 2", 2.0),
+    _hidden("hidden-x3", "hidden rate x 3", 3.0),
+    _hidden("hidden-x4", "hidden rate x 4", 4.0),
+    Arm("beta1", "beta1 = 0.95", build=partial(adamw, beta1=0.95)),
+    _hidden("muon", "Muon", 0.5, 1.0, 2.0, 4.0, 8.0, build=opt.muon),
+    _hidden("normuon", "NorMuon", 0.5, 1.0, 2.0, 4.0, 8.0, build=opt.normuon),
+    _hidden("soap", "SOAP", 0.25, 0.5, 1.0, 2.0, 4.0, build=opt.soap),
+    _hidden("soap-muon", "SOAP-Muon", 0.5, 1.0, 2.0, 4.0, 8.0, build=opt.soap_muon),
+)
 
-
-ARMS: dict[str, Arm] = {
-    arm.name: arm
-    for arm in (
-        Arm(name="plain-half", title="plain, T/2", share=0.5),
-        Arm(name="short", title="plain, T/1.5"),
-        Arm(name="plain", title="plain, T", share=1.0),
-        Arm(name="plain-double", title="plain, 2T", share=2.0),
-        Arm(name="plain-quadruple", title="plain, 4T", share=4.0),
-        Arm(name="corrected", title="corrected", plugin={"speedup": 1}),
-        Arm(name="hybrid", title="hybrid (default)", plugin={}),
-        Arm(name="auto", title="auto", plugin={"speedup": "auto"}, share=1.0),
-        *_COEFFICIENTS,
-        Arm(name="predicted-only", title="predicted only",
-            plugin={"updates": {}, "predictors": {"hidden": _momentum(0.5)}}),
-        Arm(name="corrected-any-cost", title="corrected, whatever it costs",
-            plugin={"speedup": 1, "max_overhead": 1e9}),
-        Arm(name="own-length", title="corrected, the optimizer's own length",
-            plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(bound=1.0)}}),
-        Arm(name="no-root", title="corrected, without the root",
-            plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(longest=0)}}),
-        Arm(name="fitted-only", title="fitted only",
-            plugin={"updates": {}, "predictors": {"hidden": FittedPredictor()}}),
-        *_placebos(gated=False),
-        *_placebos(gated=True),
-        Arm(name="hidden-x2", title="hidden rate x 2", tunes="hidden", factors=(2.0,)),
-        Arm(name="hidden-x3", title="hidden rate x 3", tunes="hidden", factors=(3.0,)),
-        Arm(name="hidden-x4", title="hidden rate x 4", tunes="hidden", factors=(4.0,)),
-        Arm(name="beta1", title="beta1 = 0.95", build=partial(adamw, beta1=0.95)),
-        Arm(name="muon", title="Muon", build=opt.muon, tunes="hidden", factors=_MUON),
-        Arm(name="normuon", title="NorMuon", build=opt.normuon, tunes="hidden", factors=_MUON),
-        Arm(name="soap", title="SOAP", build=opt.soap, tunes="hidden", factors=_SOAP),
-        Arm(name="soap-muon", title="SOAP-Muon", build=opt.soap_muon, tunes="hidden",
-            factors=_MUON),
-    )
-}  # fmt: skip
+ARMS: dict[str, Arm] = {arm.name: arm for arm in _ARMS}
 
 PLAIN = ("plain-half", "short", "plain", "plain-double", "plain-quadruple")
 """Arms of plain training that give the curve of loss over full steps, ascending in steps.
@@ -151,3 +155,42 @@ MECHANISMS: dict[str, str | None] = {
 
 The values name the way in `step_cost.WAYS` whose cost their full steps have; None if not measured.
 """
+
+_ASIDE = {"audit", "cli", "demo", "errors.py", "functional", "integrations", "runs"}
+"""Folders and files of the package that no result depends on."""
+
+
+def recipe_digest(task: Task, arm: Arm) -> str:
+    """Return 12 hexadecimal digits over task and arm, without learning rates."""
+    described = task.to_dict()
+    for name in ("learning_rate", "rates"):  # a cell names the rate that it uses
+        described["recipe"].pop(name)
+    plain: dict[str, Any] = {"task": described, "arm": arm.describe()}
+    if (config := arm.config(task.steps)) is not None:
+        updates = {kind: make_update(u) for kind, u in config.updates.items()}
+        predictors = {kind: make_predictor(p) for kind, p in config.chosen_predictors.items()}
+        plain["plugin"] = [config.to_dict(), repr(updates), repr(predictors)]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def code_digest(arm: str) -> str:
+    """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch.
+
+    Comments do not count.
+    """
+    return _digest(plugin=ARMS[arm].plugin is not None)
+
+
+@lru_cache
+def _digest(*, plugin: bool) -> str:
+    digest = hashlib.sha256(torch.__version__.encode())
+    here = Path(__file__).parent
+    package = Path(hybrid_predict.__file__).parent
+    sources = [here / "optimizers.py", here / "train.py", *sorted((here / "tasks").rglob("*.py"))]
+    for path in sorted(package.rglob("*.py")) if plugin else ():
+        if not _ASIDE & set(path.relative_to(package).parts):
+            sources.append(path)
+    for path in sources:
+        code = ast.dump(ast.parse(path.read_text("utf-8")))
+        digest.update(f"{path.name}{code}".encode())
+    return digest.hexdigest()[:12]

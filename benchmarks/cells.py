@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 
-import torch
-
-from benchmarks.arms import ARMS, PLAIN
-from benchmarks.digests import code_digest, recipe_digest
+from benchmarks.arms import ARMS, PLAIN, code_digest, recipe_digest
 from benchmarks.optimizers import Rates
 from benchmarks.plan import (
     TUNING,
@@ -21,11 +18,9 @@ from benchmarks.plan import (
     as_cell,
     check_chosen,
     number,
-    to_row,
 )
 from benchmarks.tasks import Task
 from benchmarks.train import train
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 
 
 @dataclass(frozen=True)
@@ -65,8 +60,6 @@ class CellPlan(Plan[Cell]):
         check_chosen("tasks", chosen.tasks, self.tasks)
         check_chosen("settings", chosen.settings, (line.setting for line in self._all))
         check_chosen("arms", chosen.arms, (line.arm for line in self._all))
-        if chosen.seeds is not None and chosen.seeds < 1:
-            raise ConfigError("seeds", "an integer, at least 1", chosen.seeds)
         arms = chosen.arms and {*chosen.arms, *PLAIN}
         return [
             replace(line, seeds=chosen.seeds or line.seeds)
@@ -76,16 +69,7 @@ class CellPlan(Plan[Cell]):
             if arms is None or line.arm in arms
         ]
 
-    def check_device(self) -> None:
-        """Check that there is a CUDA device if a task needs one."""
-        needy = [line.task.name for line in self.lines if line.task.needs_cuda]
-        if needy and not torch.cuda.is_available():
-            raise UnsupportedSetupError(
-                "tasks", "a CUDA device", needy[0], "Choose other tasks with --tasks."
-            )
-
     def keys(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:
-        """Yield the trials that are known, then what is compared, seed by seed."""
         lines = self.lines
         for line in lines:
             yield from self._grid(line)
@@ -130,17 +114,8 @@ class CellPlan(Plan[Cell]):
     ) -> Cell:
         task = line.task
         steps = steps or task.steps
-        return Cell(
-            task.name,
-            setting,
-            arm,
-            seed,
-            rates.base,
-            rates.hidden,
-            line.decay,
-            steps,
-            self._recipe(line, arm, steps),
-        )
+        recipe = self._recipe(line, arm, steps)
+        return Cell(task.name, setting, arm, seed, *rates, line.decay, steps, recipe)
 
     def _recipe(self, line: Line, arm: str, steps: int) -> str:
         key = (line.task.name, arm, steps)
@@ -149,7 +124,6 @@ class CellPlan(Plan[Cell]):
         return self._digests[key]
 
     def key(self, row: Row) -> Cell:
-        """Return the cell of a row."""
         return as_cell(row)
 
     def work(self, cell: Cell) -> Row:
@@ -157,7 +131,7 @@ class CellPlan(Plan[Cell]):
         started = perf_counter()
         results = train(cell, self.tasks[cell.task])
         elapsed = perf_counter() - started
-        return to_row(cell, {**results, "elapsed": elapsed, "code": code_digest(cell.arm)})
+        return {**asdict(cell), **results, "elapsed": elapsed, "code": code_digest(cell.arm)}
 
     def holds(self, row: Row) -> bool:
         """Return whether a run has a recipe of the study, and no plug-in or its present code."""
@@ -173,7 +147,6 @@ class CellPlan(Plan[Cell]):
         return current and row["recipe"] in recipes
 
     def tell(self, row: Row) -> str:
-        """Return a line on a finished run."""
         loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
         trial = ", trial" if row["seed"] == TUNING_SEED else ""
         return (

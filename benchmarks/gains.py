@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +75,10 @@ class Speedup:
     high: float | None
     seeds: int
 
+    def __str__(self) -> str:
+        interval = "" if self.low is None else f" [{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.bound}{self.value:.2f}{interval}"
+
 
 def speedup(
     steps: Sequence[float],
@@ -131,22 +136,17 @@ class Place(NamedTuple):
 class Figures:
     """Statistics of runs that differ in their seed alone, by seed.
 
-    ``loss`` leaves diverged runs out; ``length`` of predicted steps is in lengths of the drift.
+    ``length`` of predicted steps is in lengths of the drift.
     """
 
     place: Place
-    rows: Mapping[int, Row]
-    speedup: Speedup | None
+    rows: dict[int, Row]
+    summary: Summary
 
     @property
     def loss(self) -> dict[str, Any]:
         """Mean, standard deviation and number of the finite losses."""
         return spread([row["loss"] for row in self.rows.values() if row["loss"] is not None])
-
-    @property
-    def diverged(self) -> int:
-        """Number of runs that diverged."""
-        return sum(row["loss"] is None for row in self.rows.values())
 
     @property
     def first(self) -> Row:
@@ -166,13 +166,43 @@ class Figures:
         total = sum(count for count, _ in known)
         return sum(count * length for count, length in known) / total if total else None
 
+    @cached_property
+    def speedup(self) -> Speedup | None:
+        """The speedup beside all plain runs of the task and setting."""
+        return self.beside(PLAIN, self.place.setting)
+
     def mean(self, field: str) -> float:
-        """Return the mean of a field."""
-        return statistics.fmean(row[field] for row in self.rows.values())
+        """Return the mean of a field; the loss of runs that diverged is infinite."""
+        return statistics.fmean(number(row[field]) for row in self.rows.values())
 
     def median(self, field: str) -> float:
         """Return the median of a field."""
         return statistics.median(row[field] for row in self.rows.values())
+
+    def beside(
+        self, arms: Sequence[str], setting: str, resamples: int = RESAMPLES
+    ) -> Speedup | None:
+        """Return what these runs gain beside those of some arms of their task in a setting.
+
+        Without ``resamples`` there is no interval. None with fewer than two lengths.
+        """
+        curve = {
+            ARMS[other.arm].full_steps(other.steps): found.rows
+            for other, found in self.summary.found.items()
+            if (other.task, other.setting) == (self.place.task, setting) and other.arm in arms
+        }
+        mine = self.rows
+        seeds = sorted(seed for seed in mine if any(seed in runs for runs in curve.values()))
+        known = {n: runs for n, runs in sorted(curve.items()) if runs.keys() >= set(seeds)}
+        if not seeds or len(known) < 2:
+            return None
+        losses = [number(mine[seed]["loss"]) for seed in seeds]
+        # Runs that diverged count their planned full steps.
+        budget = ARMS[self.place.arm].full_steps(self.place.steps)
+        least = [0 if math.isfinite(loss) else budget for loss in losses]
+        costs = [max(mine[s]["full_steps"], n) for s, n in zip(seeds, least, strict=True)]
+        plain = [[number(runs[seed]["loss"]) for seed in seeds] for runs in known.values()]
+        return speedup(list(known), plain, losses, costs, resamples)
 
 
 class Summary:
@@ -182,69 +212,29 @@ class Summary:
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self._runs: dict[Place, dict[int, Row]] = {}
+        self.found: dict[Place, Figures] = {}
         for row in rows:
             if row["seed"] != TUNING_SEED and row["arm"] in ARMS:
                 place = Place(row["task"], row["setting"], row["arm"], row["steps"])
-                self._runs.setdefault(place, {})[row["seed"]] = row
-        self.tasks = list(dict.fromkeys(place.task for place in self._runs))
-        self.setting = next((place.setting for place in self._runs), "")
-        self.seeds = max(map(len, self._runs.values()), default=0)
-        self._known: dict[Place, Figures] = {}
+                self.found.setdefault(place, Figures(place, {}, self)).rows[row["seed"]] = row
+        self.tasks = list(dict.fromkeys(place.task for place in self.found))
+        self.setting = next((place.setting for place in self.found), "")
+        self.seeds = max((len(found.rows) for found in self.found.values()), default=0)
 
-    @property
-    def arms(self) -> list[str]:
-        """The arms in the order of :data:`ARMS`."""
-        found = {place.arm for place in self._runs}
-        return [name for name in ARMS if name in found]
-
-    def places(self) -> list[Place]:
-        """Return all places, in the order of tasks, T and arms."""
+    def in_order(self) -> list[Figures]:
+        """Return all statistics, in the order of tasks, T and arms."""
         order = list(ARMS)
-        tasks = self.tasks
-        return sorted(self._runs, key=lambda p: (tasks.index(p.task), p.steps, order.index(p.arm)))
+        places = sorted(
+            self.found, key=lambda p: (self.tasks.index(p.task), p.steps, order.index(p.arm))
+        )
+        return [self.found[place] for place in places]
 
     def figures(self, task: str, arm: str) -> Figures | None:
         """Return the statistics of an arm on a task of a single T; None if it has no runs."""
-        found = [p for p in self._runs if (p.task, p.arm) == (task, arm)]
-        return self.at(found[0]) if found else None
-
-    def rows(self, place: Place) -> Sequence[Row]:
-        """Return the rows of a place; empty if there are none."""
-        return list(self._runs.get(place, {}).values())
-
-    def at(self, place: Place) -> Figures:
-        """Return the statistics of a place."""
-        if place not in self._known:  # the bootstrap takes long
-            found = self.beside(place, PLAIN, place.setting)
-            self._known[place] = Figures(place, self._runs[place], found)
-        return self._known[place]
+        found = (f for f in self.found.values() if (f.place.task, f.place.arm) == (task, arm))
+        return next(found, None)
 
     def speedups(self, arm: str) -> dict[str, Speedup]:
         """Return the speedups of an arm by task, of the tasks where it has one."""
         found = {task: self.figures(task, arm) for task in self.tasks}
         return {task: f.speedup for task, f in found.items() if f and f.speedup}
-
-    def beside(
-        self, place: Place, arms: Sequence[str], setting: str, resamples: int = RESAMPLES
-    ) -> Speedup | None:
-        """Return what runs gain beside those of some arms of their task in a setting.
-
-        Without ``resamples`` there is no interval. None with fewer than two lengths.
-        """
-        curve: dict[int, dict[int, Row]] = {}
-        for other, runs in self._runs.items():
-            if (other.task, other.setting) == (place.task, setting) and other.arm in arms:
-                curve[ARMS[other.arm].full_steps(other.steps)] = runs
-        mine = self._runs[place]
-        seeds = sorted(seed for seed in mine if any(seed in runs for runs in curve.values()))
-        known = {n: runs for n, runs in sorted(curve.items()) if runs.keys() >= set(seeds)}
-        if not seeds or len(known) < 2:
-            return None
-        losses = [number(mine[seed]["loss"]) for seed in seeds]
-        # Runs that diverged count their planned full steps.
-        budget = ARMS[place.arm].full_steps(place.steps)
-        least = [0 if math.isfinite(loss) else budget for loss in losses]
-        costs = [max(mine[s]["full_steps"], n) for s, n in zip(seeds, least, strict=True)]
-        plain = [[number(runs[seed]["loss"]) for seed in seeds] for runs in known.values()]
-        return speedup(list(known), plain, losses, costs, resamples)

@@ -24,6 +24,13 @@ ROOT = Path(__file__).parents[1]
 
 SKIP = re.compile(r"\s*# fmt: (skip|off|on)")
 
+ENGINE = """
+import sys, hybrid_predict.engine
+files = {n: m.__file__ for n, m in sys.modules.items() if n.startswith("hybrid_predict")}
+print(*filter(None, files.values()), sep="\\n", end="")
+"""
+"""Prints the files that the engine loads."""
+
 SPEEDUPS = (1, 1.5)
 """Of the traced steps: corrected updates alone, and the default."""
 
@@ -62,23 +69,11 @@ def _sources(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.py"))
 
 
-def loaded(root: Path, code: str) -> list[Path]:
-    """Return the files of the package that are loaded after some code has run."""
-    told = """
-import sys
-for name, module in sorted(sys.modules.items()):
-    if name.split(".")[0] == "hybrid_predict" and module.__file__:
-        print(module.__file__)
-"""
-    return [Path(line) for line in _python(root, "-c", code + told).splitlines()]
-
-
 def measure(root: Path) -> dict[str, Any]:
     """Measure a checkout."""
     found: dict[str, Any] = sizes(root)
-    found["lines that `import hybrid_predict.engine` loads"] = dense(
-        loaded(root, "import hybrid_predict.engine")
-    )
+    loaded = _python(root, "-c", ENGINE).split("\n")
+    found["lines that `import hybrid_predict.engine` loads"] = dense(map(Path, loaded))
     for speedup in SPEEDUPS:
         code = Path(__file__).with_name("traced_step.py").read_text("utf-8")
         step = json.loads(_python(root, "-c", code, str(speedup)))

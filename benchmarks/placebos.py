@@ -22,7 +22,6 @@ class _Wrapped(Predictor):
 
     @property
     def multiple(self) -> float:
-        """Return the multiple of the drift of ``inner``."""
         return self.inner.multiple
 
 
@@ -45,14 +44,10 @@ class RandomForecast(_Wrapped):
     hold: int = 16
 
     def directions(self, drift: Sequence[Tensor], count: int) -> Sequence[Tensor]:
-        """Return random directions as long as the drift."""
         mixed = np.random.SeedSequence([self.seed, count // self.hold])
         seed = int(mixed.generate_state(1, np.uint64)[0])
-        generators = {d.device: torch.Generator(d.device) for d in drift}
-        for generator in generators.values():
-            generator.manual_seed(seed)
-        drawn = (torch.empty_like(d).normal_(generator=generators[d.device]) for d in drift)
-        return list(map(_as_long, drawn, drift))
+        generator = torch.Generator().manual_seed(seed)
+        return [_as_long(torch.randn(d.shape, generator=generator).to(d), d) for d in drift]
 
 
 @final
@@ -61,7 +56,6 @@ class NegatedForecast(_Wrapped):
     """Forecasts the opposite of another predictor."""
 
     def directions(self, drift: Sequence[Tensor], count: int) -> Sequence[Tensor]:
-        """Return the opposite of the drift."""
         return [-d for d in drift]
 
 
@@ -76,7 +70,6 @@ class ShuffledForecast(_Wrapped):
     """
 
     def directions(self, drift: Sequence[Tensor], count: int) -> Sequence[Tensor]:
-        """Return the drift of the next tensor each."""
         return list(map(_read_as, drift, [*drift[1:], drift[0]]))
 
 

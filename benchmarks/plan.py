@@ -1,17 +1,25 @@
-"""The runs of a study: cells of tasks, arms, settings and seeds, and what a plan of them tells."""
+"""The runs of a study: cells of tasks, arms, settings and seeds, their plan, and their making."""
 
 from __future__ import annotations
 
+import gc
+import logging
 import math
+import multiprocessing
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
 
 from benchmarks.arms import ARMS
 from benchmarks.optimizers import Rates
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.runs.runtime import Rows
 
 K = TypeVar("K")
 
@@ -57,20 +65,15 @@ def as_cell(row: Row) -> Cell:
     return Cell(**{name: row[name] for name in Cell.__dataclass_fields__})
 
 
-def to_row(cell: Cell, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a cell with its results as plain data."""
-    return {**asdict(cell), **results}
-
-
 class Selection(NamedTuple):
     """The part of a study that a command chooses; None leaves what the study has.
 
     ``text`` is a text file for the yardstick `nanogpt`.
     """
 
-    tasks: tuple[str, ...] | None = None
-    settings: tuple[str, ...] | None = None
-    arms: tuple[str, ...] | None = None
+    tasks: Sequence[str] | None = None
+    settings: Sequence[str] | None = None
+    arms: Sequence[str] | None = None
     seeds: int | None = None
     text: Path | None = None
 
@@ -118,3 +121,56 @@ class Plan(ABC, Generic[K]):
 def number(loss: float | None) -> float:
     """Return a loss of a results file, with infinity for None, a diverged run."""
     return math.inf if loss is None else loss
+
+
+def stored(folder: Path, name: str = "runs", plan: Plan[Any] | None = None) -> Rows[Any]:
+    """Return the finished runs in a folder, which is created if missing.
+
+    Of a plan they are those that hold: what another state of the code made is made again.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    store: Rows[Any] = Rows(folder / f"{name}.jsonl", plan.key if plan else as_cell)
+    if plan is not None:
+        store.done = {key: row for key, row in store.done.items() if plan.holds(row)}
+    return store
+
+
+OnRow = Callable[[Row], object]
+
+
+def make_runs(plan: Plan[K], store: Rows[K], jobs: int = 1, on_row: OnRow = bool) -> dict[K, Row]:
+    """Make the runs that are missing until none is; return the rows of the plan by key.
+
+    Each row is stored as it is done.
+    """
+    with workers(jobs) as pool:
+        running: dict[Future[Row], K] = {}
+        try:
+            while True:
+                waiting = [key for key in plan.ready(store.done) if key not in running.values()]
+                # Submit only one run ahead per process: finished ones decide which come next.
+                for key in waiting[: 2 * jobs - len(running)]:
+                    running[pool.submit(plan.work, key)] = key
+                if not running:
+                    return plan.chosen(store.done)
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    del running[future]
+                    store.add(row := future.result())
+                    on_row(row)
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise
+
+
+def workers(jobs: int) -> ProcessPoolExecutor:
+    """Return processes for training: one thread each, and a quiet log."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(jobs, context, initializer=_start)
+
+
+def _start() -> None:
+    import_module("torch._dynamo")  # otherwise an optimizer imports it in its first step
+    gc.freeze()  # looking at all objects of imported packages takes half a second
+    torch.set_num_threads(1)
+    logging.getLogger("hybrid_predict").setLevel(logging.ERROR)

@@ -8,12 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import load, plots
+from benchmarks import load
 from benchmarks.cells import CellPlan
-from benchmarks.clients import plan as clients
 from benchmarks.plan import Plan, Row, Selection
-from benchmarks.studies import clients as clients_tables
-from benchmarks.studies import overfitting, rates, scale, suites, yardsticks
+from benchmarks.studies import clients, overfitting, rates, scale, suites, yardsticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,17 +19,14 @@ if TYPE_CHECKING:
 Blocks = dict[str, Callable[[], str]]
 """Functions that make blocks of pages, by the names of the blocks."""
 
-Compile = Callable[[Selection, Sequence[Row], bool, Any], Any]
-"""Function from what is chosen, all rows, whether all chosen runs are finished, and the content of
-the results file before to its new content."""
-
 
 @dataclass(frozen=True)
 class Study:
     """A study.
 
     ``plan`` makes the plan of a selection. ``file`` is the results file: all finished runs as rows,
-    or what ``compiled`` makes of them; ``runs`` returns the runs of such a content. ``blocks`` and
+    or what ``compiled`` makes of the selection, these rows, whether all chosen runs are finished,
+    and the content of the file before. ``runs`` returns the runs of such a content. ``blocks`` and
     ``figures`` are views of it.
     """
 
@@ -40,7 +35,7 @@ class Study:
     plan: Callable[[Selection], Plan[Any]]
     blocks: Callable[[Any], Blocks]
     runs: Callable[[Any], Iterable[Row]] = field(default=iter)
-    compiled: Compile | None = None
+    compiled: Callable[[Selection, Sequence[Row], bool, Any], Any] | None = None
     figures: Mapping[str, Callable[[Any], Figure]] = field(default_factory=dict)
 
     def read(self, folder: Path) -> Any:
@@ -48,9 +43,7 @@ class Study:
         return load(self.file, folder) if (folder / self.file).exists() else None
 
 
-def _suite(
-    name: str, about: str, figures: Mapping[str, Callable[[Any], Figure]] | None = None
-) -> Study:
+def _suite(name: str, about: str, **figures: Callable[[Any], Figure]) -> Study:
     return Study(
         about,
         f"bench-{name}.json",
@@ -58,15 +51,13 @@ def _suite(
         suites.blocks,
         runs=lambda results: results["runs"],
         compiled=partial(suites.compiled, name),
-        figures=figures or {},
+        figures={f"{figure}.png": draw for figure, draw in figures.items()},
     )
 
 
 STUDIES: dict[str, Study] = {
     "core": _suite(
-        "core",
-        "three tasks with all arms, about four hours on 2 cores",
-        figures={"first.png": plots.first},
+        "core", "three tasks with all arms, about four hours on 2 cores", first=suites.first
     ),
     "wide": _suite("wide", "four more tasks, about four hours"),
     "fresh": _suite("fresh", "six tasks that nothing was tuned on, about an hour"),
@@ -77,7 +68,7 @@ STUDIES: dict[str, Study] = {
         "rates.jsonl",
         lambda chosen: CellPlan(rates.lines(), chosen),
         rates.blocks,
-        figures={"rates.png": plots.of_rates},
+        figures={"rates.png": rates.figure},
     ),
     "overfitting": Study(
         "data that a model overfits, with and without the guard, about half an hour",
@@ -101,7 +92,7 @@ STUDIES: dict[str, Study] = {
         "published packages, each in an environment of its own",
         "clients.json",
         clients.ClientsPlan,
-        clients_tables.blocks,
+        clients.blocks,
         runs=clients.seeds,
         compiled=clients.compiled,
     ),

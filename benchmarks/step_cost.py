@@ -11,50 +11,34 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 
+from benchmarks.plan import Cell
 from benchmarks.tasks import Task
-from benchmarks.train import warm
-from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor
+from benchmarks.train import Run, warm
 
-_DRIFT = {"hidden": MomentumPredictor(gated=False)}
-WAYS: dict[str, dict[str, Any] | None] = {
-    "plain": None,
-    "corrected": {"speedup": 1},
-    "predicted": {"predictors": _DRIFT, "updates": {}},
-    "both": {"predictors": _DRIFT},
+WAYS = {
+    "plain": "plain",
+    "corrected": "corrected",
+    "predicted": "predicted-only",
+    "both": "predict-.5",
 }
-"""Arguments of `HybridConfig` by the name of what is measured, at the default speedup."""
+"""Arms by the name of what is measured."""
 
-ADDED = tuple(way for way, options in WAYS.items() if options is not None)
+ADDED = tuple(way for way in WAYS if way != "plain")
 
 
-class Loop:
-    """A training loop of a task with fused AdamW, in one of :data:`WAYS`."""
+def _run(task: Task, way: str) -> Run:
+    """Return a run at a constant rate that has no end."""
+    rate = task.recipe.learning_rate
+    cell = Cell(task.name, "cost", WAYS[way], 0, rate, 1.0, False, 10**9, "")
+    return Run(cell, task, warmup_steps=1, cooldown_steps=1)
 
-    def __init__(self, task: Task, way: str) -> None:
-        self._task = task
-        self._model = task.model(0)
-        self._batches = task.batches(0)
-        self._optimizer = task.recipe.adamw(self._model.parameters(), fused=True)
-        self.engine: HybridEngine | None = None
-        if (options := WAYS[way]) is not None:
-            config = HybridConfig(total_steps=10**9, warmup_steps=1, cooldown_steps=1, **options)
-            self.engine = HybridEngine(self._model, self._optimizer, config)
 
-    def run(self, steps: int) -> float:
-        """Return the seconds of full steps: processor time on a CPU, wall time on CUDA."""
-        started = _clock()
-        for _ in range(steps):
-            if self.engine is not None:
-                self.engine.before_step()
-            loss = self._task.full_step(self._model, next(self._batches), self._optimizer)
-            if self.engine is not None:
-                self.engine.after_step(loss)
-        return _clock() - started
-
-    def close(self) -> None:
-        """Detach the engine from the model."""
-        if self.engine is not None:
-            self.engine.detach()
+def _seconds(run: Run, steps: int) -> float:
+    """Return the seconds of full steps: processor time on a CPU, wall time on CUDA."""
+    started = _clock()
+    for _ in range(steps):
+        run.step()
+    return _clock() - started
 
 
 def _clock() -> float:
@@ -69,12 +53,12 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
 
     Ratios are medians over blocks, with their quartiles.
     """
-    loops = {way: Loop(task, way) for way in WAYS}
-    for loop in loops.values():
-        loop.run(length)
-    rounds = [{way: loop.run(length) for way, loop in loops.items()} for _ in range(blocks)]
-    for loop in loops.values():
-        loop.close()
+    runs = {way: _run(task, way) for way in WAYS}
+    for run in runs.values():
+        _seconds(run, length)
+    rounds = [{way: _seconds(run, length) for way, run in runs.items()} for _ in range(blocks)]
+    for run in runs.values():
+        run.close()
     results: dict[str, Any] = {
         "parameters": sum(p.numel() for p in task.model(0).parameters()),
         "plain_ms": 1e3 * statistics.median(seconds["plain"] for seconds in rounds) / length,
@@ -103,10 +87,10 @@ def _memory(task: Task, way: str) -> int:
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() if cuda else _held()
-    loop = Loop(task, way)
-    loop.run(12)
+    run = _run(task, way)
+    _seconds(run, 12)
     used = (torch.cuda.max_memory_allocated() if cuda else _held()) - before
-    loop.close()
+    run.close()
     return used
 
 

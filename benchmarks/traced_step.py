@@ -10,7 +10,6 @@ import gc
 import json
 import sys
 from collections import deque
-from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from types import FrameType
@@ -42,12 +41,8 @@ class Loop:
         self.batches = cycle(torch.randint(256, (16, 16, 65)))
         self.engine: HybridEngine | None = None
         if speedup is not None:
-            config = HybridConfig(
-                speedup=speedup,
-                total_steps=10**6,
-                warmup_steps=10,
-                cooldown_steps=0,
-            )
+            length: Any = {"total_steps": 10**6, "warmup_steps": 10, "cooldown_steps": 0}
+            config = HybridConfig(speedup=speedup, **length)
             self.engine = HybridEngine(self.model, self.optimizer, config)
 
     def step(self) -> None:
@@ -115,30 +110,15 @@ def holders(before: list[tuple[Any, Any]]) -> list[str]:
     or a tensor that was written to.
     """
     after = {id(held): state for held, state in snapshot()}
-    changed = {
-        type(held).__qualname__
-        for held, state in before
-        if id(held) in after and after[id(held)] != state
-    }
-    return sorted(changed)
+    return sorted({type(held).__qualname__ for held, state in before
+                   if after.get(id(held), state) != state})  # fmt: skip
 
 
 def snapshot() -> list[tuple[Any, Any]]:
-    """Return every live object of a class of the package, with what its attributes hold."""
+    """Return every live object of a class of the package, with what its ``__dict__`` holds."""
     gc.collect()
     objects = [held for held in gc.get_objects() if is_product(type(held))]
-    return [
-        (held, {name: _content(value) for name, value in _attributes(held)}) for held in objects
-    ]
-
-
-def _attributes(held: object) -> Iterator[tuple[str, Any]]:
-    yield from getattr(held, "__dict__", {}).items()
-    for cls in type(held).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(held, name):
-                yield name, getattr(held, name)
+    return [(held, _content(getattr(held, "__dict__", {}))) for held in objects]
 
 
 def _content(value: Any) -> Any:
@@ -170,25 +150,18 @@ def warm(speedup: float | None) -> Loop:
     return loop
 
 
-def operations(speedup: float | None) -> float:
-    """Return the operations on tensors per full step."""
-    loop = warm(speedup)
-    counted = Operations()
-    with counted:
-        for _ in range(COUNTED):
-            loop.step()
-    return counted.count / COUNTED
-
-
-def calls(speedup: float | None) -> Tracer:
-    """Return what a profiler sees in full steps."""
+def counted(speedup: float | None) -> tuple[Tracer, Operations]:
+    """Return what a profiler sees in full steps, and what as many others do with tensors."""
     loop = warm(speedup)
     tracer = Tracer()
     sys.setprofile(tracer.note)
     for _ in range(COUNTED):
         loop.step()
     sys.setprofile(None)
-    return tracer
+    with Operations() as operations:
+        for _ in range(COUNTED):
+            loop.step()
+    return tracer, operations
 
 
 def trace(speedup: float) -> dict[str, Any]:
@@ -199,14 +172,15 @@ def trace(speedup: float) -> dict[str, Any]:
         before = snapshot()
         loop.step()
         changed.append(holders(before))
-    tracer = calls(speedup)
+    tracer, operations = counted(speedup)
+    plain, plain_operations = counted(None)
     modules = [m for name, m in sys.modules.items() if name.partition(".")[0] == PACKAGE]
     return {
         "files": sorted(Path(name).relative_to(PRODUCT).as_posix() for name in tracer.files),
         "classes": sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in tracer.classes),
         "holders": sorted(changed, key=len)[len(changed) // 2],
-        "calls": round((tracer.calls - calls(None).calls) / COUNTED),
-        "operations": round(operations(speedup) - operations(None)),
+        "calls": round((tracer.calls - plain.calls) / COUNTED),
+        "operations": round((operations.count - plain_operations.count) / COUNTED),
         "loaded": sorted(module.__file__ for module in modules if module.__file__),
     }
 

@@ -11,7 +11,6 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from benchmarks.arms import ARMS
-from benchmarks.optimizers import AroundOptimizers
 from benchmarks.plan import Cell
 from benchmarks.tasks import Task
 from hybrid_predict import HybridEngine
@@ -61,7 +60,6 @@ class Run:
         self._batches = task.batches(cell.seed)
         self._budget = arm.schedule(cell.steps)
         self._optimizers = arm.build(self.model, task.recipe, cell.rates, self._budget)
-        self._stepper = AroundOptimizers(self._optimizers)
         factor = task.recipe.factor(self._budget) if cell.decay else (lambda step: 1.0)
         self._schedulers = [LambdaLR(optimizer, factor) for optimizer in self._optimizers]
         config = arm.config(cell.steps)
@@ -81,6 +79,10 @@ class Run:
             self.step()
             if self.full_steps % _CHECK_EVERY == 0:
                 self.finite = all(bool(p.isfinite().all()) for p in self.model.parameters())
+        self.close()
+
+    def close(self) -> None:
+        """Detach the engine from the model."""
         if self.engine:
             self.engine.detach()
 
@@ -88,7 +90,7 @@ class Run:
         """Take one full step, after the predicted steps that are due."""
         if self.engine:
             self.engine.before_step()
-        loss = self._task.full_step(self.model, next(self._batches), self._stepper)
+        loss = self._task.full_step(self.model, next(self._batches), *self._optimizers)
         ticks = self.engine.after_step(loss).ticks if self.engine else 1
         self.full_steps += 1
         for _ in range(ticks):

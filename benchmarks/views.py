@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from benchmarks.arms import ARMS
-from benchmarks.gains import Figures, Speedup
+from benchmarks.gains import Figures
 from benchmarks.plan import Row
 from hybrid_predict.runs.evidence import mean_and_sd
 
 NONE = "n/a"
+
+COLORS = {
+    "plain": "#264653",
+    "corrected": "#edae49",
+    "hybrid": "#d1495b",
+    "auto": "#d1495b",
+    "muon": "#30638e",
+}
+"""Of arms, in figures."""
 
 
 def view(rows: Iterable[Mapping[str, str]]) -> str:
@@ -22,18 +30,11 @@ def view(rows: Iterable[Mapping[str, str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def speedup_text(speedup: Speedup | None) -> str:
-    """Format a speedup with its interval."""
-    if speedup is None:
-        return NONE
-    interval = "" if speedup.low is None else f" [{speedup.low:.2f}, {speedup.high:.2f}]"
-    return f"{speedup.bound}{speedup.value:.2f}{interval}"
-
-
 def loss_text(figures: Figures) -> str:
     """Format the final loss, and how many runs diverged."""
     loss = figures.loss
-    lost = f" ({figures.diverged} diverged)" if figures.diverged else ""
+    diverged = len(figures.rows) - loss["n"]
+    lost = f" ({diverged} diverged)" if diverged else ""
     return f"{NONE if loss['mean'] is None else mean_and_sd(loss, 4)}{lost}"
 
 
@@ -43,15 +44,9 @@ def rate_text(figures: Figures) -> str:
     return f"{figures.first['rate']:g}" + (f" x {hidden:g}" if hidden != 1 else "")
 
 
-def mean_text(figures: Figures, field: str) -> str:
-    """Format the mean of a field."""
+def steps_text(figures: Figures, field: str = "full_steps") -> str:
+    """Format the mean number of full steps, or of others."""
     return f"{figures.mean(field):,.0f}"
-
-
-def ratio_text(cost: Mapping[str, Any]) -> str:
-    """Format a ratio with its quartiles."""
-    low, high = cost["quartiles"]
-    return f"{cost['ratio']:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def count(number: int, what: str) -> str:

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 from benchmarks.clients import CLIENTS
-from benchmarks.clients.plan import ROOT, interpreter
 from benchmarks.plan import check_chosen
+from benchmarks.studies.clients import ROOT, interpreter
 
 
 def main(names: list[str]) -> int:

@@ -8,6 +8,7 @@ import torch
 from asteroid.engine import System
 from asteroid.losses import PITLossWrapper, pairwise_neg_sisdr
 from asteroid.models import ConvTasNet
+from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.clients import QUIET, Callbacks
 from benchmarks.clients.voices import SPEAKERS, voices
@@ -21,10 +22,9 @@ def data(seed: int) -> Any:
     parts = torch.cat([voices(k, draw, noise=0.1) for k in of.split(104)])
     targets = (parts / parts.std(-1, keepdim=True)).view(-1, 2, parts.shape[-1])[..., ::2]
     sums = targets.sum(1)
-    sets = [torch.utils.data.TensorDataset(sums[k], targets[k])
-            for k in (slice(MIXTURES), slice(MIXTURES, None))]  # fmt: skip
-    load = torch.utils.data.DataLoader
-    return load(sets[0], batch_size=4, shuffle=True), load(sets[1], batch_size=8)
+    train = TensorDataset(sums[:MIXTURES], targets[:MIXTURES])
+    held_out = TensorDataset(sums[MIXTURES:], targets[MIXTURES:])
+    return DataLoader(train, batch_size=4, shuffle=True), DataLoader(held_out, batch_size=8)
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:

@@ -17,16 +17,8 @@ CROPS = 320
 
 def data(seed: int) -> Any:
     torch.manual_seed(seed)
-    photographs = [torch.from_numpy(image).permute(2, 0, 1) / 255
-                   for image in load_sample_images().images]  # fmt: skip
-    train: Any
-    held_out: Any
-    train, held_out = (
-        [photographs[k % 2][:, y : y + SIDE, x : x + SIDE] for k, (y, x) in enumerate(zip(
-            torch.randint(427 - SIDE, (count,)), torch.randint(*columns, (count,)), strict=True
-        ))]
-        for columns, count in (((0, 480 - SIDE), CROPS), ((480, 640 - SIDE), CROPS // 5))
-    )  # fmt: skip
+    train: Any = crops(0, 480 - SIDE, CROPS)
+    held_out: Any = crops(480, 640 - SIDE, CROPS // 5)
     return DataLoader(train, BATCH, shuffle=True), DataLoader(held_out, BATCH)
 
 
@@ -59,3 +51,14 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 
 def quality(trained: Any, data: Any) -> float:
     return float(trained.test(data[1])["PSNR"])
+
+
+def crops(first: int, last: int, count: int) -> list[torch.Tensor]:
+    """Return random crops of the photographs in turn, from columns ``first`` to ``last`` on."""
+    images = [torch.from_numpy(image) / 255 for image in load_sample_images().images]
+    rows = torch.randint(427 - SIDE, (count,))
+    columns = torch.randint(first, last, (count,))
+    return [
+        images[k % 2][y : y + SIDE, x : x + SIDE].permute(2, 0, 1)
+        for k, (y, x) in enumerate(zip(rows, columns, strict=True))
+    ]

@@ -16,7 +16,6 @@ from benchmarks.clients.kept import Steps
 SIDE = 16
 TRAINED = 1000
 TESTED = 200
-EPOCHS = 15
 
 
 def data(seed: int) -> Any:

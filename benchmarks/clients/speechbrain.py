@@ -20,9 +20,8 @@ def data(seed: int) -> Any:
     draw = torch.Generator().manual_seed(seed)
     speakers = torch.randint(SPEAKERS, (VOICES + 640,), generator=draw)
     sounds = torch.cat([voices(part, draw) for part in speakers.split(160)])
-    sets = (torch.utils.data.TensorDataset(sounds[k], speakers[k])
-            for k in (slice(VOICES), slice(VOICES, None)))  # fmt: skip
-    return tuple(sets)
+    pairs = torch.utils.data.TensorDataset
+    return pairs(sounds[:VOICES], speakers[:VOICES]), pairs(sounds[VOICES:], speakers[VOICES:])
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:

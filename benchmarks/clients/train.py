@@ -52,7 +52,7 @@ def train_seed(
         whole = max(1, round(SHORT * length)) if arm in SHORT_ARMS else length
         by_arm[arm] = _trained(chosen, arm, seed, whole)
     # Has a Muon, of which pykeen expects only that of torch.
-    from benchmarks.digests import code_digest
+    from benchmarks.arms import code_digest
 
     rows = []
     for arm in arms:

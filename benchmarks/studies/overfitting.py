@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.digests import code_digest
+from benchmarks.arms import code_digest
 from benchmarks.plan import Cell, Plan, Row, Selection, check_chosen
 from benchmarks.tasks.few import TASKS
 from benchmarks.train import Run
@@ -40,7 +41,6 @@ class OverfittingPlan(Plan[Key]):
         self._chosen = chosen
 
     def keys(self, done: Mapping[Key, Row]) -> Iterator[Key]:
-        """Yield all runs, seed by seed."""
         for seed in range(self._chosen.seeds or SEEDS):
             for task in self._chosen.tasks or TASKS:
                 for arm in self._chosen.arms or ARMS:
@@ -48,22 +48,18 @@ class OverfittingPlan(Plan[Key]):
                         yield Key(task, arm, guard, seed)
 
     def key(self, row: Row) -> Key:
-        """Return the key of a row."""
         return Key(*(row[name] for name in Key._fields))
 
     def work(self, key: Key) -> Row:
-        """Make a run."""
         torch.set_num_threads(1)
         return {**key._asdict(), **_trained(key), "code": code_digest("hybrid")}
 
     def tell(self, row: Row) -> str:
-        """Return a line on a finished run."""
         return (
             f"{' '.join(map(str, self.key(row)))}: best {row['best']:.3f}, last {row['last']:.3f}"
         )
 
     def holds(self, row: Row) -> bool:
-        """Return whether the code that made a run is that of now."""
         return not row["guard"] or bool(row["code"] == code_digest("hybrid"))
 
 
@@ -83,8 +79,7 @@ def _trained(key: Key) -> dict[str, Any]:
             curve.append((value, steps, run.full_steps))
             if run.engine:
                 run.engine.observe_validation(value)
-    if run.engine:
-        run.engine.detach()
+    run.close()
     best, step, full = min(curve)
     counts = {"best": best, "best_step": step, "best_full": full, "full_steps": run.full_steps}
     return {**counts, "last": task.final_loss(run.model)}
@@ -96,25 +91,20 @@ def blocks(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
 
 
 def _lines(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    for name, task in TASKS.items():
-        for arm in ARMS:
-            for guard in ("", *GUARDS):
-                chosen = (name, arm, guard)
-                runs = [r for r in rows if (r["task"], r["arm"], r["guard"]) == chosen]
-                if not runs:
-                    continue
-
-                def mean(field: str, places: int, runs: Sequence[Row] = runs) -> str:
-                    return f"{fmean(run[field] for run in runs):,.{places}f}"
-
-                yield {
-                    "task": task.title,
-                    "arm": arm,
-                    "`on_overfit`": guard or "n/a",
-                    "full steps": mean("full_steps", 0),
-                    "last": mean("last", 3),
-                    "best": mean("best", 3),
-                    "after step": mean("best_step", 0),
-                    "after full steps": mean("best_full", 0),
-                    "seeds": str(len(runs)),
-                }
+    for name, arm, guard in product(TASKS, ARMS, ("", *GUARDS)):
+        runs = [r for r in rows if (r["task"], r["arm"], r["guard"]) == (name, arm, guard)]
+        if not runs:
+            continue
+        fields = ("full_steps", "last", "best", "best_step", "best_full")
+        mean = {field: fmean(run[field] for run in runs) for field in fields}
+        yield {
+            "task": TASKS[name].title,
+            "arm": arm,
+            "`on_overfit`": guard or "n/a",
+            "full steps": f"{mean['full_steps']:,.0f}",
+            "last": f"{mean['last']:,.3f}",
+            "best": f"{mean['best']:,.3f}",
+            "after step": f"{mean['best_step']:,.0f}",
+            "after full steps": f"{mean['best_full']:,.0f}",
+            "seeds": str(len(runs)),
+        }

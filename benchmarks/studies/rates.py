@@ -7,16 +7,20 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import product
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks import load
 from benchmarks.arms import ARMS
 from benchmarks.cells import Line
-from benchmarks.gains import AT_LEAST, AT_MOST, BOTH, Place, Ratio, Summary, geometric
+from benchmarks.gains import AT_LEAST, AT_MOST, BOTH, Figures, Place, Ratio, Summary, geometric
 from benchmarks.optimizers import Rates
-from benchmarks.plan import Row, number
+from benchmarks.plan import Row
 from benchmarks.tasks import FRESH, TASKS
-from benchmarks.views import NONE, count, view
+from benchmarks.views import COLORS, NONE, count, view
+from hybrid_predict.runs.page import new_figure, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RATES = "rates"
 STEADY = "constant"
@@ -25,12 +29,10 @@ STEADY = "constant"
 SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)
 """Learning rates, as shares of the rate that is best for plain training."""
 
-SHORT = 0.25
-
 LENGTHS = {
     "plain": (0.125, 0.25, 0.5, 1, 2, 4),
     "corrected": (0.125, 0.25, 0.5, 1),
-    "auto": (SHORT, 1),
+    "auto": (0.25, 1),
 }
 """Full steps of each arm over T; ``auto`` takes fewer, as it decides."""
 
@@ -77,7 +79,7 @@ def line(name: str, arm: str, rate: float, length: float, setting: str = RATES) 
 
 
 class Point(NamedTuple):
-    """What an arm did on one task at one learning rate, a ``share`` of the best one.
+    """What the runs of an arm did on one task at one learning rate, a ``share`` of the best one.
 
     ``gain`` is beside plain training at the same rate, ``beside_tuned`` at the best rate.
     """
@@ -85,9 +87,7 @@ class Point(NamedTuple):
     task: str
     share: float
     arm: str
-    full_steps: float
-    predicted_steps: float
-    loss: float
+    runs: Figures
     gain: Ratio
     beside_corrected: Ratio
     beside_tuned: Ratio
@@ -109,20 +109,16 @@ def at_rates(rows: Iterable[Row]) -> Summary:
     return Summary(named)
 
 
-def points(rows: Iterable[Row], length: float = 1.0, setting: str = RATES) -> list[Point]:
+def points(rows: Iterable[Row], setting: str = RATES, length: float = 1.0) -> list[Point]:
     """Return every arm on every task at every rate; a gain without its curve is nan."""
     summary = at_rates(rows)
     found = []
     for task, share, arm in product(sorted(summary.tasks), SHARES, COMPARED):
         place = Place(task, _named(setting, share), arm, _steps(task, arm, length))
-        if not (runs := summary.rows(place)):
-            continue
-        curves = (("plain", share), ("corrected", share), ("plain", 1.0))
-        ratios = (_against(summary, place, length, a, _named(setting, x)) for a, x in curves)
-        loss = statistics.fmean(number(row["loss"]) for row in runs)
-        full = statistics.fmean(row["full_steps"] for row in runs)
-        predicted = statistics.fmean(row["predicted_steps"] for row in runs)
-        found.append(Point(task, share, arm, full, predicted, loss, *ratios))
+        if (runs := summary.found.get(place)) is not None:
+            curves = (("plain", share), ("corrected", share), ("plain", 1.0))
+            ratios = (_against(runs, length, a, _named(setting, x)) for a, x in curves)
+            found.append(Point(task, share, arm, runs, *ratios))
     return found
 
 
@@ -130,20 +126,18 @@ def _steps(task: str, arm: str, length: float) -> int:
     return round(TASKS[task].steps * length / ARMS[arm].share)
 
 
-def _against(summary: Summary, place: Place, length: float, arm: str, setting: str) -> Ratio:
+def _against(runs: Figures, length: float, arm: str, setting: str) -> Ratio:
     """Return a gain beside a curve over that of the curve's own run of this length.
 
     The latter is 1, unless a shorter run of the curve ends lower, as at rates that are too large.
     """
-    found = _beside(summary, place, arm, setting)
-    own = Place(place.task, setting, arm, _steps(place.task, arm, length))
-    one = _beside(summary, own, arm, setting).value if summary.rows(own) else 1.0
-    return Ratio(found.value / one, found.bound)
-
-
-def _beside(summary: Summary, place: Place, arm: str, setting: str) -> Ratio:
-    found = summary.beside(place, (arm,), setting, resamples=0)
-    return Ratio(found.value, found.bound) if found else Ratio(math.nan)
+    task = runs.place.task
+    own = runs.summary.found.get(Place(task, setting, arm, _steps(task, arm, length)))
+    found = runs.beside((arm,), setting, resamples=0)
+    one = own.beside((arm,), setting, resamples=0) if own else None
+    if found is None:
+        return Ratio(math.nan)
+    return Ratio(found.value / (one.value if one else 1.0), found.bound)
 
 
 def mean(ratios: Iterable[Ratio]) -> str:
@@ -169,7 +163,7 @@ def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
         "rates overall": partial(overall, kept),
         "rates constant": partial(overall, kept, STEADY),
         "rates each": partial(each, kept),
-        "rates short": partial(short, kept),
+        "rates short": partial(overall, kept, length=0.25),
         "rates fresh": partial(overall, fresh),
         "rates fresh each": partial(each, fresh),
     }
@@ -189,9 +183,9 @@ def share_text(share: float) -> str:
     return f"1/{1 / share:.0f}" if share < 1 else f"{share:.0f}"
 
 
-def overall(rows: Iterable[Row], setting: str = RATES) -> str:
-    """Return geometric means over tasks, by learning rate."""
-    everything = points(rows, setting=setting)
+def overall(rows: Iterable[Row], setting: str = RATES, length: float = 1.0) -> str:
+    """Return geometric means over tasks, by learning rate, of runs of ``length`` times T steps."""
+    everything = points(rows, setting, length)
     groups = [
         (share, arm, [p for p in everything if (p.share, p.arm) == (share, arm)])
         for share, arm in product(SHARES, COMPARED)
@@ -205,13 +199,15 @@ def overall(rows: Iterable[Row], setting: str = RATES) -> str:
             "worst task": NONE if arm == "plain" else worst({p.task: p.gain for p in mine}),
             "beside corrected": mean(p.beside_corrected for p in mine) if arm == "auto" else NONE,
             "beside plain at its best rate": mean(p.beside_tuned for p in mine),
-            "predicted steps per full step": (
-                f"{statistics.fmean(p.predicted_steps / p.full_steps for p in mine):.2f}"
-            ),
+            "predicted steps per full step": f"{_predicted(mine):.2f}",
         }
         for share, arm, mine in groups
         if mine
     )
+
+
+def _predicted(found: Iterable[Point]) -> float:
+    return statistics.fmean(p.runs.mean("predicted_steps") / p.runs.full_steps for p in found)
 
 
 def each(rows: Iterable[Row]) -> str:
@@ -220,9 +216,9 @@ def each(rows: Iterable[Row]) -> str:
         {
             "task": f"`{p.task}`",
             "rate / best rate": share_text(p.share),
-            "full steps": f"{p.full_steps:.0f}",
-            "predicted steps": f"{p.predicted_steps:.0f}",
-            "loss": f"{p.loss:.4f}",
+            "full steps": f"{p.runs.full_steps:.0f}",
+            "predicted steps": f"{p.runs.mean('predicted_steps'):.0f}",
+            "loss": f"{p.runs.mean('loss'):.4f}",
             "gain": mean([p.gain]),
             "beside corrected": mean([p.beside_corrected]),
             "beside plain at its best rate": mean([p.beside_tuned]),
@@ -232,19 +228,28 @@ def each(rows: Iterable[Row]) -> str:
     )
 
 
-def short(rows: Iterable[Row]) -> str:
-    """Return geometric means over tasks of runs of T / 4 steps, by learning rate."""
-    everything = [p for p in points(rows, SHORT) if p.arm == "auto"]
-    groups = [(share, [p for p in everything if p.share == share]) for share in SHARES]
-    return view(
-        {
-            "rate / best rate": share_text(share),
-            "tasks": f"{len(mine)}",
-            "full steps": f"{statistics.fmean(p.full_steps for p in mine):.0f}",
-            "predicted steps": f"{statistics.fmean(p.predicted_steps for p in mine):.0f}",
-            "beside corrected": mean(p.beside_corrected for p in mine),
-            "worst task": worst({p.task: p.beside_corrected for p in mine}),
-        }
-        for share, mine in groups
-        if mine
-    )
+def figure(rows: Iterable[Row]) -> Figure:
+    """Draw gains beside plain training at its best rate: the flatter, the better.
+
+    Every arm has a panel. It shows the tasks on which the rule was chosen, with a thin line for
+    each, and a thick one for their geometric mean.
+    """
+    found = points(row for row in rows if row["task"] in DEVELOPMENT)
+    figure = new_figure(figsize=(9.6, 3.6))
+    panels = figure.subplots(1, len(COMPARED), sharey=True)
+    for axes, arm in zip(panels, COMPARED, strict=True):
+        at: dict[float, list[Ratio]] = {}
+        for task in DEVELOPMENT:
+            mine = [p for p in found if (p.task, p.arm) == (task, arm)]
+            for point in mine:
+                at.setdefault(point.share, []).append(point.beside_tuned)
+            values = [p.beside_tuned.value for p in mine]
+            axes.plot([p.share for p in mine], values, color=COLORS[arm], alpha=0.4, linewidth=0.8)
+        means = [geometric(ratios).value for ratios in at.values()]
+        axes.plot(list(at), means, color=COLORS[arm], marker="o")
+        axes.axhline(1.0, color="0.7", linewidth=0.8, zorder=0)
+        axes.set(xscale="log", yscale="log")
+        tidy(axes, ARMS[arm].title)
+    figure.supxlabel("learning rate / best rate of plain training")
+    figure.supylabel("tuned plain steps per full step")
+    return figure

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from benchmarks.arms import ARMS, PLAIN
 from benchmarks.cells import Line
 from benchmarks.gains import Figures, Summary
-from benchmarks.plan import TUNING_SEED, Row, number
+from benchmarks.plan import TUNING_SEED, Row
 from benchmarks.tasks.language import GPT_SMALL, ByteGPTTask
-from benchmarks.views import count, mean_text, rate_text, speedup_text, states_text, view
+from benchmarks.views import NONE, count, rate_text, states_text, steps_text, view
 
 COMPARED = ("corrected", "hybrid", "muon", "normuon")
 UNBOUNDED = "corrected-any-cost"
@@ -86,8 +86,7 @@ def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
 
 def points(rows: Iterable[Row]) -> list[Figures]:
     """Return every arm at every width and length, ascending."""
-    summary = Summary(rows)
-    found = [summary.at(place) for place in summary.places()]
+    found = Summary(rows).in_order()
     return sorted(found, key=lambda f: (f.first["parameters"], f.place.steps))
 
 
@@ -106,7 +105,7 @@ def plain_table(found: Iterable[Figures]) -> str:
         {
             "width": width(f),
             "parameters": f"{f.first['parameters']:,}",
-            "full steps": mean_text(f, "full_steps"),
+            "full steps": steps_text(f),
             "bytes per parameter": f"{tokens(f):.2g}",
             "rate": rate_text(f),
             "final loss, mean": _loss(f),
@@ -124,12 +123,12 @@ def speedups_table(found: Iterable[Figures]) -> str:
             "width": width(f),
             "T": f"{f.place.steps:,}",
             "arm": ARMS[f.place.arm].title,
-            "full steps": mean_text(f, "full_steps"),
-            "predicted steps": mean_text(f, "predicted_steps"),
+            "full steps": steps_text(f),
+            "predicted steps": steps_text(f, "predicted_steps"),
             "bytes per parameter": f"{tokens(f):.2g}",
             "rate (x hidden)": rate_text(f),
             "final loss, mean": _loss(f),
-            "speedup at equal quality": speedup_text(f.speedup),
+            "speedup at equal quality": str(f.speedup or NONE),
             "seeds": str(len(f.rows)),
         }
         for f in found
@@ -149,6 +148,5 @@ def tokens(figures: Figures) -> float:
 
 
 def _loss(figures: Figures) -> str:
-    losses = [number(row["loss"]) for row in figures.rows.values()]
-    loss = sum(losses) / len(losses)
+    loss = figures.mean("loss")
     return f"{loss:.4f}" if math.isfinite(loss) else "diverged"

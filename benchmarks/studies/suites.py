@@ -6,29 +6,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import geometric_mean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
 
 from benchmarks import load
 from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.cells import CellPlan, Line
 from benchmarks.gains import Figures, Summary, geometric
 from benchmarks.optimizers import Rates
-from benchmarks.plan import Row, Selection
-from benchmarks.run import workers
+from benchmarks.plan import Row, Selection, workers
 from benchmarks.step_cost import ADDED, WAYS, measure
 from benchmarks.tasks import FRESH, TASKS, Task
-from benchmarks.views import (
-    NONE,
-    count,
-    loss_text,
-    mean_text,
-    ratio_text,
-    speedup_text,
-    states_text,
-    view,
-)
+from benchmarks.views import COLORS, NONE, count, loss_text, states_text, steps_text, view
+from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.runs.evidence import FEW_SEEDS
+from hybrid_predict.runs.page import new_figure, tidy
 from hybrid_predict.runs.runtime import environment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SETTINGS = {"default-decay": "default rate, decay", "tuned": "tuned rate, decay"}
 """Titles of the ways to choose the learning rate of all arms: `tuned` takes the best of a grid."""
@@ -92,8 +89,10 @@ SUITES: dict[str, Suite] = {
 def plan(name: str, chosen: Selection) -> CellPlan:
     """Return the plan of a suite."""
     made = CellPlan(SUITES[name].lines(), chosen)
-    if not SUITES[name].tiny:
-        made.check_device()
+    needy = [line.task.name for line in made.lines if line.task.needs_cuda]
+    if needy and not SUITES[name].tiny and not torch.cuda.is_available():
+        advice = "Choose other tasks with --tasks."
+        raise UnsupportedSetupError("tasks", "a CUDA device", needy[0], advice)
     return made
 
 
@@ -160,14 +159,14 @@ def headline(summary: Summary) -> str:
     if corrected is not None:
         alone = (
             f" Corrected updates alone reach {loss_text(corrected)} in {corrected.full_steps:,.0f}"
-            f" full steps ({speedup_text(corrected.speedup)} times)."
+            f" full steps ({corrected.speedup or NONE} times)."
         )
     return (
         f"**{hybrid.full_steps:,.0f} full steps and {hybrid.mean('predicted_steps'):,.0f} predicted"
         f" ones instead of {plain.full_steps:,.0f} full steps ({saved:.0%} fewer), final loss "
         f"{loss_text(hybrid)} instead of {loss_text(plain)}** (`{task}`, "
         f"{hybrid.loss['n']} paired seeds). Plain training needs "
-        f"{speedup_text(hybrid.speedup)} times as many full steps for that loss, each "
+        f"{hybrid.speedup or NONE} times as many full steps for that loss, each "
         f"run with a schedule of its own.{alone}"
     )
 
@@ -191,8 +190,8 @@ def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
                 {
                     "task": f"`{task}`",
                     "arm": ARMS[arm].title,
-                    "full steps": mean_text(figures, "full_steps"),
-                    "predicted steps (length)": mean_text(figures, "predicted_steps") + length,
+                    "full steps": steps_text(figures),
+                    "predicted steps (length)": steps_text(figures, "predicted_steps") + length,
                     "seconds": seconds,
                     "final loss, mean ± sd": loss_text(figures),
                     "speedup at equal quality": _speedup(summary, figures),
@@ -204,8 +203,9 @@ def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
 def arms_table(summary: Summary) -> str:
     """List the speedup of every arm, a row per arm, a column per task."""
     rows = []
-    for arm in summary.arms:
-        if arm in PLAIN:
+    present = {place.arm for place in summary.found}
+    for arm in ARMS:
+        if arm in PLAIN or arm not in present:
             continue
         known = summary.speedups(arm)
         total = geometric(known.values()) if len(known) == len(summary.tasks) else None
@@ -231,11 +231,16 @@ def steps_table(steps: Mapping[str, Any]) -> str:
             "task": f"`{task}`",
             "parameters": f"{cost['parameters']:,}",
             "plain full step, ms": f"{cost['plain_ms']:.1f}",
-            **{f"{way} / plain": ratio_text(cost[way]) for way in ADDED},
+            **{f"{way} / plain": _ratio(cost[way]) for way in ADDED},
             **{f"MiB, {way}": f"{cost[way]['memory'] / 2**20:,.1f}" for way in WAYS},
         }
         for task, cost in steps.items()
     )
+
+
+def _ratio(cost: Mapping[str, Any]) -> str:
+    low, high = cost["quartiles"]
+    return f"{cost['ratio']:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _speedup(summary: Summary, figures: Figures | None) -> str:
@@ -243,7 +248,7 @@ def _speedup(summary: Summary, figures: Figures | None) -> str:
         return NONE
     seeds = figures.speedup.seeds
     fewer = f" ({count(seeds, 'seed')})" if seeds < summary.seeds else ""
-    return speedup_text(figures.speedup) + fewer
+    return f"{figures.speedup}{fewer}"
 
 
 class Gain(NamedTuple):
@@ -305,13 +310,13 @@ def seconds() -> str:
         }
         for g in found
     ]
-    means = [
-        geometric_mean(values)
-        for values in zip(*((g.steps, g.seconds) for g in found), strict=True)
-    ]
-    titles = list(rows[0])
     rows.append(
-        dict(zip(titles, ("geometric mean", "", *(f"{m:.2f}" for m in means)), strict=True))
+        {
+            "task": "geometric mean",
+            "plain full step, ms": "",
+            "gain in full steps": f"{geometric_mean(g.steps for g in found):.2f}",
+            "in seconds": f"{geometric_mean(g.seconds for g in found):.2f}",
+        }
     )
     table = view(rows)
     slower = [f"`{g.task}`" for g in found if g.seconds < 1.0 and not g.fell_back]
@@ -348,3 +353,35 @@ def peers() -> str:
         f"{geometric_mean(peer):.2f} in the geometric mean, that of the default "
         f"{geometric_mean(default):.2f}."
     )
+
+
+def first(results: Mapping[str, Any], task: str = "gpt-0.2m") -> Figure:
+    """Draw final losses against full steps, and against seconds; a point is a run's end."""
+    summary = Summary(results["runs"])
+    figure = new_figure(figsize=(6.0, 3.2))  # letters that a phone can show
+    left, right = figure.subplots(1, 2, sharey=True)
+    costs = results["steps"][task]
+    second = costs["plain_ms"] / 1e3
+    ratios = {"plain": 1.0, "corrected": costs["corrected"]["ratio"],
+              "hybrid": costs["both"]["ratio"], "muon": None}  # fmt: skip
+    for name, ratio in ratios.items():
+        found = [summary.figures(task, arm) for arm in (PLAIN if name == "plain" else (name,))]
+        known = [f for f in found if f is not None and f.loss["mean"] is not None]
+        style = {"color": COLORS[name], "marker": "o", "capsize": 3,
+                 "linestyle": "-" if name == "plain" else "none"}  # fmt: skip
+        label = "plain training" if name == "plain" else ARMS[name].title
+        losses = [f.loss["mean"] for f in known]
+        spreads = [f.loss["sd"] or 0.0 for f in known]
+        full = [f.full_steps for f in known]
+        left.errorbar(full, losses, spreads, label=label, **style)
+        if ratio is not None:  # the peer's steps were not timed side by side
+            seconds = [n * second * ratio for n in full]
+            right.errorbar(seconds, losses, spreads, **style)
+    left.set(xlabel="full steps", ylabel="final validation loss")
+    right.set(xlabel="seconds on one thread")
+    left.legend(frameon=False, fontsize=9, handlelength=1.2)
+    title = f"{task}, {SETTINGS[summary.setting]}, {count(summary.seeds, 'seed')}"
+    figure.suptitle(title, fontsize=10)
+    tidy(left)
+    tidy(right)
+    return figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -10,17 +11,10 @@ from benchmarks.arms import ARMS
 from benchmarks.cells import Line
 from benchmarks.gains import Figures, Summary
 from benchmarks.optimizers import Rates
-from benchmarks.plan import Row, Selection
+from benchmarks.plan import Row, Selection, number
 from benchmarks.tasks.language import PUBLISHED, nanogpt
 from benchmarks.tasks.lightbench import LIGHTBENCH
-from benchmarks.views import (
-    NONE,
-    loss_text,
-    mean_text,
-    speedup_text,
-    states_text,
-    view,
-)
+from benchmarks.views import NONE, loss_text, states_text, steps_text, view
 from hybrid_predict.runs.evidence import FEW_SEEDS
 
 NAMES = ("nanogpt", "lightbench")
@@ -92,8 +86,8 @@ def headline(summary: Summary) -> str:
         if hybrid is None or corrected is None:
             return NONE
         told.append(
-            f"the default is worth {speedup_text(hybrid.speedup)} times as many full steps, "
-            f"corrected updates alone {speedup_text(corrected.speedup)} times "
+            f"the default is worth {hybrid.speedup or NONE} times as many full steps, "
+            f"corrected updates alone {corrected.speedup or NONE} times "
             f"({len(hybrid.rows)} seeds)."
         )
     return f"With nanoGPT's published recipe for CPUs {' '.join(told)}"
@@ -106,15 +100,15 @@ def qualities(summary: Summary) -> str:
             "task": f"`{f.place.task}`",
             "arm": ARMS[f.place.arm].title,
             "seeds": str(len(f.rows)),
-            "full steps": mean_text(f, "full_steps"),
-            "predicted steps": mean_text(f, "predicted_steps"),
+            "full steps": steps_text(f),
+            "predicted steps": steps_text(f, "predicted_steps"),
             "final loss, mean ± sd": loss_text(f),
-            "speedup at equal quality": speedup_text(f.speedup),
+            "speedup at equal quality": str(f.speedup or NONE),
             "for comparison": PUBLISHED if f.place.arm == BASE else "",
             "processor seconds": f"{f.median('seconds'):.1f}",
             "seconds": f"{f.median('elapsed'):.1f}",
         }
-        for f in map(summary.at, summary.places())
+        for f in summary.in_order()
     )
 
 
@@ -167,16 +161,15 @@ def compared(plain: Figures, arm: Figures) -> list[str]:
     """Return one of :data:`KINDS` for each seed of both."""
     found = []
     for seed in plain.rows.keys() & arm.rows.keys():
-        before = plain.rows[seed]["hit"]
-        after = arm.rows[seed]["hit"]
-        if before is None and after is None:
-            kind = 3
-        elif before is None:
+        before, after = (number(runs.rows[seed]["hit"]) for runs in (plain, arm))
+        if before == after:
+            kind = 3 if math.isinf(before) else 2
+        elif math.isinf(before):
             kind = 0
-        elif after is None:
+        elif math.isinf(after):
             kind = 5
         else:
-            kind = 1 if after < before else 2 if after == before else 4
+            kind = 1 if after < before else 4
         found.append(KINDS[kind])
     return found
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -14,10 +15,74 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.tasks.schedules import SCHEDULES
-
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, one row each per example."""
+
+
+COOLDOWN = 0.2
+"""Share of the run in which the rate of ``warmup-stable-decay`` falls."""
+
+FLOOR = 0.1
+"""Where ``cosine`` ends."""
+
+FIRST = 1 / 25
+LAST = 1e-4 / 25
+"""Where ``one-cycle`` starts and ends; the defaults of ``torch.optim.lr_scheduler.OneCycleLR``."""
+
+
+def linear(step: int, total: int, share: float) -> float:
+    """A linear rise to 1, then a linear fall to 0."""
+    warmup = max(1, round(share * total))
+    if step < warmup:
+        return (step + 1) / warmup
+    return max(0.0, (total - step) / max(1, total - warmup))
+
+
+def constant(step: int, total: int, share: float) -> float:
+    """A linear rise, then 1 to the end; without warm-up 1 from the first step."""
+    return min(1.0, (step + 1) / max(1, round(share * total)))
+
+
+def stable_decay(step: int, total: int, share: float) -> float:
+    """A linear rise, then 1, then a linear fall to 0 (Haegele et al., 2024, arXiv 2405.18392)."""
+    cooldown = max(1, round(COOLDOWN * total))
+    return min(constant(step, total, share), max(0.0, (total - step) / cooldown))
+
+
+def cosine(step: int, total: int, share: float) -> float:
+    """A linear rise, then half a cosine down to a tenth, as in nanoGPT (Karpathy, 2022)."""
+    warmup = round(share * total)
+    if step < warmup:
+        return constant(step, total, share)
+    return _wave(1.0, FLOOR, min(1.0, (step - warmup) / max(1, total - warmup)))
+
+
+def one_cycle(step: int, total: int, share: float) -> float:
+    """Half a cosine up and another down, as `OneCycleLR` (Smith and Topin, 2018, arXiv 1708.07120).
+
+    Adam's momentum stays.
+    """
+    peak = max(1.0, share * total - 1)
+    if step <= peak:
+        return _wave(FIRST, 1.0, step / peak)
+    return _wave(1.0, LAST, min(1.0, (step - peak) / max(1.0, total - 1 - peak)))
+
+
+def _wave(start: float, end: float, part: float) -> float:
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * part))
+
+
+SCHEDULES = {
+    "linear": linear,
+    "constant": constant,
+    "cosine": cosine,
+    "one-cycle": one_cycle,
+    "warmup-stable-decay": stable_decay,
+}
+"""Learning-rate schedules by name: what multiplies the rate in a step.
+
+Each takes the step, counted from 0, the number of steps, and the share of them with the warm-up.
+"""
 
 
 def grid(first: float, count: int) -> tuple[float, ...]:
@@ -40,11 +105,6 @@ class Recipe:
     gradient_clip: float | None = 1.0
     warmup_fraction: float = 0.05
     schedule: str = "linear"
-
-    def adamw(self, parameters: Iterable[Tensor], **options: Any) -> Optimizer:
-        """Return AdamW at the default rate."""
-        fixed: dict[str, Any] = {"betas": self.betas, "weight_decay": self.weight_decay}
-        return torch.optim.AdamW(parameters, lr=self.learning_rate, **fixed, **options)
 
     def factor(self, total: int) -> Callable[[int], float]:
         """The learning rate's factor by step, in a run of ``total`` steps."""
@@ -102,20 +162,23 @@ class Task(ABC):
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Training loss of a batch, 0-dim, with its autograd history."""
 
-    def full_step(self, model: nn.Module, batch: Any, optimizer: Any) -> Tensor:
-        """Run forward, backward, clipping and update; return the loss before the update."""
+    def full_step(self, model: nn.Module, batch: Any, *optimizers: Optimizer) -> Tensor:
+        """Run forward, backward, clipping and updates; return the loss before the updates."""
         loss = self.loss(model, batch)
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         loss.backward()
         if self.recipe.gradient_clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), self.recipe.gradient_clip)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         return loss
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> float:
-        """The metric of a model in evaluation mode."""
+        """The metric of a model in evaluation mode, called without gradients."""
 
+    @torch.no_grad()
     def final_loss(self, model: nn.Module) -> float:
         """Return the metric of a model; its mode does not change."""
         training = model.training
@@ -150,7 +213,6 @@ class RegressionTask(Task):
     def judged(self) -> Batch:
         """Return the pairs that the metric is computed on."""
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
         return float(self.loss(model, self.judged()).log10())
 
@@ -186,7 +248,8 @@ def trained_state(task: Task) -> dict[str, Tensor]:
     """Return the weights after a task's plain training with seed 0, the same on every call."""
     recipe = task.recipe
     model = task.model(0)
-    optimizer = recipe.adamw(model.parameters())
+    fixed: dict[str, Any] = {"betas": recipe.betas, "weight_decay": recipe.weight_decay}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, **fixed)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.factor(task.steps))
     batches = task.batches(0)
     for _ in range(task.steps):

@@ -196,7 +196,6 @@ class ControlTask(Task):
         policy = -torch.minimum(ratio * gains, clipped * gains).mean()
         return policy + self.value_weight * F.mse_loss(values, returns)
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
         """Negative mean number of steps that poles stand, at most 500, with fixed noise."""
         assert isinstance(model, ActorCritic)

@@ -76,7 +76,6 @@ class DigitsTask(Task):
         images, labels = batch
         return F.cross_entropy(model(images), labels)
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
         images, labels = load_digits()[1]
         generator = torch.Generator().manual_seed(0)
@@ -182,8 +181,7 @@ class PatchEncoder(nn.Module):
         """Outputs of shape [N, outputs] for images of shape [N, 1, 8, 8]."""
         tokens = self.patches(images).flatten(2).transpose(1, 2)
         states = self.encoder(tokens + self.position_embedding)
-        outputs: Tensor = self.head(states.mean(1))
-        return outputs
+        return self.head(states.mean(1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,8 @@ from benchmarks.tasks.base import Batch, Recipe, Task, drawn, perceptron
 from benchmarks.tasks.language import ByteGPTTask
 from benchmarks.tasks.texts import Text
 
+_RECIPE = Recipe(rates=(3e-3,), learning_rate=3e-3, schedule="cosine")
+
 
 @dataclass(frozen=True, kw_only=True)
 class FewRows(Task):
@@ -22,6 +24,7 @@ class FewRows(Task):
     metric = "validation loss (nats per row)"
 
     steps: int = 800
+    recipe: Recipe = _RECIPE
     table: str = "digits"
     rows: int = 300  #: for training; the others are held out
     wrong: float = 0.0  #: share of the training labels that are drawn anew
@@ -42,7 +45,6 @@ class FewRows(Task):
         inputs, labels = batch
         return F.cross_entropy(model(inputs), labels)
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
         return float(self.loss(model, self.data()[1]))
 
@@ -69,6 +71,7 @@ class FewBytes(ByteGPTTask):
     """A small GPT on the first bytes of the source text."""
 
     steps: int = 800
+    recipe: Recipe = _RECIPE
     layers: int = 2
     heads: int = 4
     width: int = 64
@@ -82,20 +85,11 @@ class FewBytes(ByteGPTTask):
         return replace(text, train=text.train[: self.size])
 
 
-_RECIPE = Recipe(rates=(3e-3,), learning_rate=3e-3, schedule="cosine")
+_TASKS = (
+    FewRows("few-digits", "300 digits"),
+    FewRows("wrong-digits", "600 digits, a fifth with any label", rows=600, wrong=0.2),
+    FewRows("cancer", "280 rows of breast cancer", table="breast_cancer", rows=280, batch_size=32),
+    FewBytes("few-bytes", "12 kB of text, GPT"),
+)
 
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        FewRows(name="few-digits", title="300 digits", recipe=_RECIPE),
-        FewRows(
-            name="wrong-digits", title="600 digits, a fifth with any label", recipe=_RECIPE,
-            rows=600, wrong=0.2,
-        ),
-        FewRows(
-            name="cancer", title="280 rows of breast cancer", recipe=_RECIPE, table="breast_cancer",
-            rows=280, batch_size=32,
-        ),
-        FewBytes(name="few-bytes", title="12 kB of text, GPT", recipe=_RECIPE),
-    )
-}  # fmt: skip
+TASKS: dict[str, Task] = {task.name: task for task in _TASKS}

@@ -59,7 +59,6 @@ class TextTask(Task):
         inputs, targets = batch
         return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
         data = self.data().val
         count = 32 * self.validation_batches
@@ -84,8 +83,7 @@ class ByteGRU(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of the next byte, shape [B, T, 256], for bytes of shape [B, T]."""
         states, _ = self.recurrent(self.embedding(tokens))
-        logits: Tensor = self.head(states)
-        return logits
+        return self.head(states)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +145,7 @@ class ByteGPT(nn.Module):
         x = self.token_embedding(tokens) + self.position_embedding(positions)
         for block in self.blocks:
             x = block(x)
-        logits: Tensor = self.head(self.final_norm(x))
-        return logits
+        return self.head(self.final_norm(x))
 
 
 class _Block(nn.Module):
@@ -174,8 +171,7 @@ class _Block(nn.Module):
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
         query, key, value = qkv.unbind(dim=2)
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        output: Tensor = self.attention_out(attended.transpose(1, 2).flatten(2))
-        return output
+        return self.attention_out(attended.transpose(1, 2).flatten(2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,8 +311,7 @@ class LowRankLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs of shape [..., out] for inputs of shape [..., in]."""
-        output: Tensor = self.base(x) + self.scale * self.up(self.down(x))
-        return output
+        return self.base(x) + self.scale * self.up(self.down(x))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,7 +153,6 @@ class Trap(Task):
         assert isinstance(model, Point)
         return FAMILIES[self.family].loss(model.x, self.level, batch)
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
         assert isinstance(model, Point)
         if (optimum := FAMILIES[self.family].optimum) is None:

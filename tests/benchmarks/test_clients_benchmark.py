@@ -13,11 +13,11 @@ import torch
 from lightning_models import Net, Ungated, loader
 
 from benchmarks import load
-from benchmarks.clients import QUIET, About, plan
+from benchmarks.clients import QUIET, About
 from benchmarks.clients import train as run
 from benchmarks.clients.kept import Steps
 from benchmarks.plan import Selection
-from benchmarks.studies import clients as tables
+from benchmarks.studies import clients
 
 
 def train(data: Any, length: int, callbacks: Sequence[Any]) -> Any:
@@ -64,11 +64,11 @@ def test_every_arm_is_trained_with_its_own_length() -> None:
 
 def test_a_results_file_has_what_its_runs_have() -> None:
     committed = load("clients.json")
-    found = {(row["client"], row["seed"]): row for row in plan.seeds(committed)}
-    again = plan.compiled(Selection(), list(found.values()), True, None)
+    found = {(row["client"], row["seed"]): row for row in clients.seeds(committed)}
+    again = clients.compiled(Selection(), list(found.values()), True, None)
     assert sorted(again["rows"], key=str) == sorted(committed["rows"], key=str)
     assert again["clients"] == committed["clients"]
-    wanted = plan.ClientsPlan(Selection())
+    wanted = clients.ClientsPlan(Selection())
     assert set(wanted.keys({})) == found.keys() == {wanted.key(row) for row in found.values()}
 
 
@@ -95,7 +95,7 @@ def made(hybrid: list[float | None], lower: bool = True) -> dict[str, Any]:
      ([0.9, 1.3, 0.8], True, False), ([0.5, 0.59, 0.4], False, True)],
 )  # fmt: skip
 def test_a_client_that_is_worse_is_told_so(hybrid: list[float], lower: bool, worse: bool) -> None:
-    assert ("worse**" in tables.qualities(made(hybrid, lower))) == worse
+    assert ("worse**" in clients.qualities(made(hybrid, lower))) == worse
 
 
 def test_a_loop_by_epochs_drops_the_batches_of_predicted_steps() -> None:

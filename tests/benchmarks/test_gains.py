@@ -126,6 +126,6 @@ def test_gain_at_a_share_of_the_best_rate_is_read_off_runs_at_that_rate():
     assert plain.beside_tuned.value == pytest.approx(0.5)
     assert corrected.gain.value == pytest.approx(2.0)
     assert corrected.beside_corrected == Ratio(1.0)
-    assert (auto.full_steps, auto.predicted_steps) == (200, 600)
+    assert (auto.runs.full_steps, auto.runs.mean("predicted_steps")) == (200, 600)
     assert auto.gain.value == pytest.approx(2 * steps / 200)
     assert auto.beside_corrected.value == auto.beside_tuned.value == pytest.approx(steps / 200)

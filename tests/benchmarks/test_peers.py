@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import optimizers, peers
-from benchmarks.optimizers import Rates, hidden_and_rest
-from benchmarks.peers import Muon
+from benchmarks import optimizers
+from benchmarks.optimizers import Muon, Rates, SOAPMuon, hidden_and_rest
 from benchmarks.tasks import TASKS
 
 SHAPES = ((4, 3), (3, 7), (5, 5))
@@ -51,7 +50,7 @@ def test_muon_is_torchs_on_matrices(options):
     assert_same(*map(trained, made))
 
 
-@pytest.mark.parametrize("make", [Muon, peers.SOAPMuon])
+@pytest.mark.parametrize("make", [Muon, SOAPMuon])
 def test_kernels_are_read_as_matrices(make):
     kernel = torch.nn.Parameter(torch.randn(4, 3, 2, 2, generator=torch.manual_seed(0)))
     matrix = torch.nn.Parameter(kernel.detach().flatten(1).clone())

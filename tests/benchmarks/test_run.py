@@ -9,9 +9,8 @@ import torch
 from benchmarks import step_cost
 from benchmarks.__main__ import main
 from benchmarks.arms import ARMS, PLAIN
-from benchmarks.plan import Plan, Selection
+from benchmarks.plan import Plan, Selection, make_runs, stored
 from benchmarks.registry import STUDIES, Study
-from benchmarks.run import make_runs, stored
 from benchmarks.studies import suites
 from benchmarks.tasks import TASKS
 from benchmarks.train import train

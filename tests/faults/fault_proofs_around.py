@@ -14,8 +14,7 @@ import torch
 from loops import Bench, make_config, same_bits
 from run_logs import ROWS, written
 
-from benchmarks.plan import Cell
-from benchmarks.run import stored
+from benchmarks.plan import Cell, stored
 from faulty import check_consistent, check_goes_on, state
 from hybrid_predict.audit.file import read_audit
 from hybrid_predict.errors import CheckpointError, ConfigError
