@@ -273,6 +273,9 @@ class State:
         Sharded tensors are gathered if ``whole``, and else saved as local shards.
         """
         self.read()
+        return self._saved(whole=whole)
+
+    def _saved(self, *, whole: bool) -> dict[str, Any]:
         state = {
             "version": saved.STATE_VERSION,
             "names": list(self._mapper.names),
@@ -295,12 +298,15 @@ class State:
         if names and names.isdisjoint(self._mapper.names):
             text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
             raise CheckpointError(f"{text} The checkpoint belongs to another model.")
-        current = self.state_dict(whole=False)
+        # No rank waits for another one in here, which may have failed to read its state.
+        current = self._saved(whole=False)
         plain = self.plain
+        unread = self._unread
 
         def restore() -> None:
             self.plain = plain
             self._load(current, None)
+            self._unread = unread
 
         with saved.all_or_nothing(restore):
             self._load(state, steps)
@@ -308,16 +314,14 @@ class State:
             self.end()
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
-        before = self._mapper.kinds
-        self._unread.clear()
+        self._unread = []
         self._stop = False
         self.kinds.load(state["kinds"], state["undecided"])
-        if self._mapper.kinds != before:
-            self.groups.regroup()
         self.ledger.load(state["ledger"])
         self.plain = self.plain or state["plain"]
         if state["ranks"] != processes.size():  # over which operations were counted
             self.ledger.flops_per_step = self.ledger.flops_per_correction = None
+        self.groups.forget()
         self.apply_budget()
         if steps is not None and steps != self.ledger.steps:
             self._continue_at(steps)
@@ -338,7 +342,6 @@ class State:
 
     def _continue_at(self, steps: int) -> None:
         """Continue at a number of steps counted by the caller; steps since then were full steps."""
-        self.groups.forget()
         self.policy.forget()
         ledger = self.ledger
         reason = "the run went on without the plug-in before"
