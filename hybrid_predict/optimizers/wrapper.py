@@ -20,7 +20,6 @@ from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.optimizers.rules import (
     UpdateRule,
     check_supported,
-    found_rule,
     number,
     stated_rule,
 )
@@ -113,7 +112,7 @@ class OptimizerWrapper:
         return by_id
 
     def rules(self) -> dict[int, UpdateRule]:
-        """Return by ``id`` how each parameter is updated; see `rules.found_rule`."""
+        """Return by ``id`` how each parameter is updated; see `trial.found_rule`."""
         return {id(p): rule for group, rule in self._ruled() for p in group["params"]}
 
     def _ruled(self, index: int | None = None) -> Iterator[tuple[dict[str, Any], UpdateRule]]:
@@ -130,6 +129,9 @@ class OptimizerWrapper:
         """
         key = index, place, number(group, "weight_decay") != 0.0
         if key not in self._found:
+            # Runs with torch's own optimizers import nothing about trials.
+            from hybrid_predict.optimizers.trial import found_rule
+
             self._found[key] = found_rule(self.optimizers[index], group)
         return self._found[key].at(group)
 

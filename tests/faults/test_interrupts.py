@@ -84,7 +84,7 @@ def test_the_error_of_a_signal_handler_is_an_interrupt(handle):
 
 PLACES = [
     "tensors.deltas.Movement.apply",
-    "optimizers.rules._decay",
+    "optimizers.trial._decay",
     "runs.log.append_json",
     "integrations.reporter.overview",
 ]
