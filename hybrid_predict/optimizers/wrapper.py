@@ -98,11 +98,11 @@ class OptimizerWrapper:
         """Return the number of the optimizer of each parameter, by ``id``."""
         return {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}
 
-    def options(self, index: int | None = None) -> dict[int, Options]:
-        """Return how one optimizer, or all, update each parameter at the moment, by ``id``."""
+    def options(self) -> dict[int, Options]:
+        """Return how each parameter is updated at the moment, by ``id``."""
         # A parameter that has left the optimizer inside a step stays in place.
         by_id = defaultdict[int, Options](partial(Options, 0.0, 0.0, 0.0, 1.0))
-        for group, rule in self._ruled(index):
+        for group, rule in self._ruled():
             rate = float(group["lr"])
             turn = -1.0 if rate < 0 else 1.0
             sign = -turn if group.get("maximize") else turn
@@ -115,10 +115,10 @@ class OptimizerWrapper:
         """Return by ``id`` how each parameter is updated; see `trial.found_rule`."""
         return {id(p): rule for group, rule in self._ruled() for p in group["params"]}
 
-    def _ruled(self, index: int | None = None) -> Iterator[tuple[dict[str, Any], UpdateRule]]:
-        for k in range(len(self.optimizers)) if index is None else (index,):
-            for place, group in enumerate(self.optimizers[k].param_groups):
-                stated = stated_rule(self.optimizers[k], group)
+    def _ruled(self) -> Iterator[tuple[dict[str, Any], UpdateRule]]:
+        for k, optimizer in enumerate(self.optimizers):
+            for place, group in enumerate(optimizer.param_groups):
+                stated = stated_rule(optimizer, group)
                 yield group, stated or self._rule(k, place, group)
 
     def _rule(self, index: int, place: int, group: Mapping[str, Any]) -> UpdateRule:
