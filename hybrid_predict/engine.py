@@ -277,7 +277,7 @@ class HybridEngine:
         state.decide_kinds(step, loss)
         state.add(step, stop=stop, last=last)
         if reason := state.futile:
-            self._fall_back(step, reason)
+            self._fall_back(reason)
 
     def observe_validation(
         self, value: Tensor | float, metric: str = "val_loss", *, larger_is_better: bool = False
@@ -359,14 +359,16 @@ class HybridEngine:
             if own or processes.size() > 1:
                 raise
             raise_interrupt(error)
-            self._fall_back(step, f"the plug-in failed with {processes.summary(error)}", error)
+            self._fall_back(f"the plug-in failed with {processes.summary(error)}", error)
 
-    def _fall_back(self, step: Step, reason: str, error: BaseException | None = None) -> None:
-        step.watched = False
+    def _fall_back(self, reason: str, error: BaseException | None = None) -> None:
+        if self._step is not None:
+            self._step.watched = False
         self._state.end()
+        number = self._state.next_step
         event = f"{FELL_BACK}{reason}"
-        self.ledger.record(step.number, event)
-        logger.warning("Full step %d: %s.", step.number, event, exc_info=error)
+        self.ledger.record(number, event)
+        logger.warning("Full step %d: %s.", number, event, exc_info=error)
 
     def replace_optimizer(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
         """Continue with other optimizers of the model; what is known about parameters is kept.
