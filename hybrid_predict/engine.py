@@ -20,12 +20,10 @@ from hybrid_predict.errors import (
     UsageError,
     raise_interrupt,
 )
-from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord
 from hybrid_predict.model.cost import OperationCounter
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
-from hybrid_predict.policy.policy import Policy
 from hybrid_predict.policy.schedule import Schedule, cooling, phase
 from hybrid_predict.ranks import processes, shards
 from hybrid_predict.state import State
@@ -85,6 +83,8 @@ class HybridEngine:
         self.config = config
         self._model = model
         self._state = State(self.mapper, optimizer, config)
+        self._policy = self._state.policy
+        self._groups = self._state.groups
         self._open: dict[str, Step] = {}
         self._operations = OperationCounter(self.ledger)
         self._handles: list[Any] = []
@@ -100,7 +100,7 @@ class HybridEngine:
     @property
     def schedule(self) -> Schedule:
         """The run's schedule: its length, and how many of its steps are planned as predicted."""
-        return self._state.schedule
+        return self._policy.schedule
 
     @property
     def ledger(self) -> SavingsLedger:
@@ -131,18 +131,6 @@ class HybridEngine:
         return self.ledger.steps + (0 if self._step is None else self._step.predicted)
 
     @property
-    def _watching(self) -> bool:
-        return bool(self._handles) and self._finalizer.alive and not self._state.over
-
-    @property
-    def _policy(self) -> Policy:
-        return self._state.policy
-
-    @property
-    def _groups(self) -> Groups:
-        return self._state.groups
-
-    @property
     def _step(self) -> Step | None:
         return self._open.get("step")
 
@@ -157,20 +145,21 @@ class HybridEngine:
         self.abandon()
         state = self._state
         step = self._open["step"] = Step(state.next_step, self.optimizer)
-        if self._watching:
+        step.watched = bool(self._handles) and not state.over
+        if step.watched:
             with self._contained(step):
                 self.optimizer.forget_calls()
                 if self._groups.refresh():  # parameters were frozen, unfrozen or added
                     state.log_left_out()
                     state.apply_budget(step.number)
                 self._predict(step)
-                state.kinds.open()
-        at = self.position - step.predicted
+                state.kinds.open(self.optimizer)
+        at = self.ledger.steps
         waits = self._policy.awaits_skill
         step.phase = phase(self.schedule, at, step.predicted, waiting=waits, plain=state.over)
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
-        if self._watching:
+        if step.watched:
             self._operations.start(self._model, state.kinds.follower)
 
     def _predict(self, step: Step) -> None:
@@ -190,21 +179,21 @@ class HybridEngine:
 
         A 0-dim tensor is only read by a verifying step.
         """
-        if self._step is not None:
-            self._step.observe_loss(loss)
+        if (step := self._step) is not None:
+            step.observe_loss(loss)
             self.observe_graph(loss)
 
     def observe_graph(self, loss: Tensor | float) -> None:
         """Pass a loss that shows the kinds of parameters, before or after its backward pass."""
-        if self._step is not None and self._watching:
-            with self._contained(self._step):
+        if (step := self._step) is not None and step.watched:
+            with self._contained(step):
                 self._state.kinds.observe(loss)
 
     def before_update(self, index: int, loss: object) -> None:
         """Handle the hook right before optimizer number ``index`` updates its parameters."""
         step = self._step
         started = perf_counter()
-        if step is None or not self._watching or step.active not in (None, index):
+        if step is None or not step.watched or step.active not in (None, index):
             return
         if step.active == index:  # its last call has raised
             self.optimizer.restore_gradients(index)
@@ -230,11 +219,11 @@ class HybridEngine:
         """Handle the hook right after optimizer number ``index`` has updated its parameters."""
         step = self._step
         started = perf_counter()
-        watched = step is not None and self._watching and step.active == index
-        if step is not None and watched:
+        updated = step is not None and step.active == index
+        if step is not None and updated:
             step.count_update(index)
         self.optimizer.restore_gradients(index)
-        if step is None or not watched:
+        if step is None or not updated:
             return
         with self._contained(step), self._operations.correcting():
             step.learn(index, self.optimizer.options())  # some set their rate in a step
@@ -267,12 +256,12 @@ class HybridEngine:
             raise ConfigError("loss", "a tensor, a number or None", loss)
         counted = self._operations.end_step()
         try:
-            if self._watching:
+            if step.watched:
                 with self._contained(step):
                     self._close(step, loss, counted=counted, stop=bool(stop))
         finally:
             self._open.clear()
-        if not self._watching:
+        if not step.watched:
             step.observe_plain(loss, stop)
         record = self._state.advance(step)
         step.add_seconds(self.ledger, started, perf_counter())
@@ -373,6 +362,8 @@ class HybridEngine:
             self._fall_back(f"the plug-in failed with {processes.summary(error)}", error)
 
     def _fall_back(self, reason: str, error: BaseException | None = None) -> None:
+        if self._step is not None:
+            self._step.watched = False
         self._state.end()
         number = self._state.next_step
         event = f"{FELL_BACK}{reason}"
@@ -388,7 +379,7 @@ class HybridEngine:
         """
         self._between_steps("replace_optimizer()")
         new = OptimizerWrapper(optimizer)
-        listening = bool(self._handles) and self._finalizer.alive
+        listening = bool(self._handles)
         if listening:
             # These refuse an optimizer before anything has changed.
             new.rules()
@@ -453,3 +444,4 @@ def _release(open_steps: dict[str, Step], handles: list[Any], operations: Operat
         open_steps.clear()
         for handle in handles:
             handle.remove()
+        handles.clear()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError, raise_interrupt
 
-STATE_VERSION = 24
+STATE_VERSION = 25
 
 
 def check_state(state: Any) -> None:

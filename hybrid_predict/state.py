@@ -19,7 +19,7 @@ from hybrid_predict.policy import budget
 from hybrid_predict.policy.limits import EXHAUSTED
 from hybrid_predict.policy.overfitting import OVERFITS, Overfitting
 from hybrid_predict.policy.policy import NOTHING, UNPREDICTED, Outcome, Policy
-from hybrid_predict.policy.schedule import OVER, Phase, Schedule
+from hybrid_predict.policy.schedule import OVER, Phase
 from hybrid_predict.policy.verdict import ENDED, Verdict
 from hybrid_predict.ranks import processes
 from hybrid_predict.step import Numbers, Part, Step, read
@@ -43,27 +43,22 @@ class State:
         self.ledger = SavingsLedger()
         self.policy = Policy(config, len(optimizer.optimizers))
         self.groups = Groups(mapper, optimizer, config, self.policy)
-        self.policy.set_length(self.schedule.total)
-        self.kinds = KindDecision(mapper, optimizer)
+        self.policy.set_length(self.policy.schedule.total)
+        self.kinds = KindDecision(mapper)
         self._mapper = mapper
         self._config = config
         self.plain = not config.enabled  # whether the rest of the run is plain training
         self.remedy = ""  # what makes corrections fit; empty if they do, or are not counted
         self._unread: list[tuple[Step, Part]] = []
         self._stop = False
-        if self.policy.judged and self.schedule.shortfall:
-            self.record_event(self.schedule.shortfall, logging.WARNING)
-
-    @property
-    def schedule(self) -> Schedule:
-        """Which steps are planned as predicted steps."""
-        return self.policy.schedule
+        if self.policy.judged and self.policy.schedule.shortfall:
+            self.record_event(self.policy.schedule.shortfall, logging.WARNING)
 
     @property
     def done(self) -> bool:
         """Whether the run has reached its length, or is to end because it overfits."""
         stops = self._config.on_overfit == "stop" and self.policy.overfits
-        return stops or self.ledger.steps >= self.schedule.total
+        return stops or self.ledger.steps >= self.policy.schedule.total
 
     @property
     def over(self) -> bool:
@@ -95,7 +90,7 @@ class State:
     def log_left_out(self) -> None:
         """Log once what is left to the optimizer, and whether nothing can be predicted."""
         reasons = set(self.groups.left_out)
-        if self.schedule.planned and not self.policy.judged:
+        if self.policy.schedule.planned and not self.policy.judged:
             reasons.add(NOTHING)
         for reason in sorted(reasons - {event["reason"] for event in self.ledger.events}):
             self.record_event(reason, logging.WARNING)
@@ -127,24 +122,23 @@ class State:
             self.record_event(event, logging.INFO, step)
 
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
-        """Decide the kinds of optimizer ``index`` before its first update.
+        """Decide the kinds before an update of optimizer ``index`` in the first full step.
 
-        At the end of the first full step with an update it is None; what no loss has shown then,
-        as of optimizers that have not updated, is decided by names.
+        At its end, ``index`` is None, and what no loss has shown is decided by names.
         """
         kinds = self.kinds
         if not kinds.pending:
             return
         kinds.observe(loss)
-        late = index is None
-        due = {*kinds.pending} if step.calls else set()
-        if index is not None:
-            due = {index}
-        changed, events = kinds.decide(due, step.with_gradient, late=late)
+        updating = {*step.calls} if index is None else {*step.calls, index}
+        if not updating:
+            return
+        last = len(updating) == len(self.policy.limits.norms)
+        changed, event = kinds.decide(step.with_gradient, last=last, late=index is None)
         if changed:
             self.groups.regroup()
             self.log_left_out()
-        for event in events:
+        if event:
             self.record_event(event, logging.INFO, step.number)
         if not kinds.pending:
             logger.info("Full step %d: %s.", step.number, kinds.describe())
@@ -175,7 +169,6 @@ class State:
         """Follow other optimizers; the limits of another number of them are learned anew."""
         self.read()
         self.policy.replace_optimizers(len(optimizer.optimizers))
-        self.kinds.follow(optimizer)
         self.groups.replace_optimizer(optimizer)
 
     def add(self, step: Step, *, stop: bool, last: bool) -> None:
@@ -232,7 +225,7 @@ class State:
         """Count a full step and its predicted steps, and return its record."""
         ledger = self.ledger
         verdict = step.verdict
-        left = max(0, self.schedule.total - ledger.steps)
+        left = max(0, self.policy.schedule.total - ledger.steps)
         ticks = 1
         self.count_undone(step)
         if verdict is Verdict.STANDS:
@@ -273,13 +266,16 @@ class State:
         Sharded tensors are gathered if ``whole``, and else saved as local shards.
         """
         self.read()
+        return self._saved(whole=whole)
+
+    def _saved(self, *, whole: bool) -> dict[str, Any]:
         state = {
             "version": saved.STATE_VERSION,
             "names": list(self._mapper.names),
             "kinds": self._mapper.found,
-            "undecided": sorted(self.kinds.pending),
+            "undecided": self.kinds.pending,
             "ranks": processes.size(),
-            "total": self.schedule.total,
+            "total": self.policy.schedule.total,
             "plain": self.plain,
             "ledger": self.ledger.summary(),
             "tensors": self.groups.state_dict(whole=whole),
@@ -295,12 +291,15 @@ class State:
         if names and names.isdisjoint(self._mapper.names):
             text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
             raise CheckpointError(f"{text} The checkpoint belongs to another model.")
-        current = self.state_dict(whole=False)
+        # No rank waits for another one in here, which may have failed to read its state.
+        current = self._saved(whole=False)
         plain = self.plain
+        unread = self._unread
 
         def restore() -> None:
             self.plain = plain
             self._load(current, None)
+            self._unread = unread
 
         with saved.all_or_nothing(restore):
             self._load(state, steps)
@@ -308,16 +307,14 @@ class State:
             self.end()
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
-        before = self._mapper.kinds
-        self._unread.clear()
+        self._unread = []
         self._stop = False
-        self.kinds.load(state["kinds"], state["undecided"])
-        if self._mapper.kinds != before:
-            self.groups.regroup()
+        self.kinds.load(state["kinds"], pending=state["undecided"])
         self.ledger.load(state["ledger"])
         self.plain = self.plain or state["plain"]
         if state["ranks"] != processes.size():  # over which operations were counted
             self.ledger.flops_per_step = self.ledger.flops_per_correction = None
+        self.groups.forget()
         self.apply_budget()
         if steps is not None and steps != self.ledger.steps:
             self._continue_at(steps)
@@ -330,7 +327,7 @@ class State:
             reason = f"what was saved of {part} does not fit this run and was dropped"
             self.record_event(reason, logging.WARNING)
         for what, then, now, level in (
-            ("run's length", state["total"], self.schedule.total, logging.INFO),
+            ("run's length", state["total"], self.policy.schedule.total, logging.INFO),
             ("number of ranks", state["ranks"], processes.size(), logging.WARNING),
         ):
             if then != now:
@@ -338,7 +335,6 @@ class State:
 
     def _continue_at(self, steps: int) -> None:
         """Continue at a number of steps counted by the caller; steps since then were full steps."""
-        self.groups.forget()
         self.policy.forget()
         ledger = self.ledger
         reason = "the run went on without the plug-in before"

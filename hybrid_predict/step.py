@@ -79,6 +79,7 @@ class Step:
     def __init__(self, number: int, optimizer: OptimizerWrapper) -> None:
         self.number = number  # from 1
         self.phase = Phase.PLAIN
+        self.watched = False  # whether the plug-in does anything in it
         self.predicted = 0  # number of predicted steps right before the full step
         self.corrected = False
         self.calls: Counter[int] = Counter()  # updates so far, by number of the optimizer

@@ -63,7 +63,6 @@ class Forecaster:
         self.count = 0  # displacements in the drift
         self._length = window
         self._short = short
-        self._shapes = [list(v.shape) for v in values]
         self._sizes = [v.numel() for v in values]
         self._types = [lists.widest([v]) for v in values]
         self._places = [_places(v) for v in values]
@@ -210,8 +209,6 @@ class Forecaster:
         """Return what is saved besides arrays: counts, and samples of this rank on the host."""
         window = {
             "length": self._length,
-            "ranks": processes.size(),
-            "shapes": self._shapes,
             "seen": self._seen,
             "count": self._count,
             "rates": self._rates,
@@ -224,20 +221,13 @@ class Forecaster:
     ) -> None:
         """Load counts, and this rank's window of those of all ranks or of any one.
 
-        Windows begin anew if the parameters are otherwise sharded now. Every rank has to call it
-        with a state of several ranks, or of another number of them, as all begin anew if one does.
+        Windows begin anew if there are none, or as many as there were other ranks.
         """
         self.count = count
-        alike = all(window["ranks"] == processes.size() for window in windows)
-        several = len(windows) > 1
-        saved = windows[processes.rank() if alike and several else 0]
-        fits = saved["shapes"] == self._shapes and (alike or not several)
-        # A rank that goes back to its own state, after an error, is alone.
-        if several or not alike:
-            fits = all(processes.gather(fits))
         self._begin()
-        if not fits:
+        if len(windows) not in (1, processes.size()):
             return
+        saved = windows[processes.rank() if len(windows) > 1 else 0]
         self._length = saved["length"]
         self._seen = saved["seen"]
         self._count = saved["count"]

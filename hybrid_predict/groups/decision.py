@@ -22,30 +22,23 @@ _NAMED = 3
 
 @final
 class KindDecision:
-    """Collects what the losses of a full step show, and decides the kinds per optimizer.
+    """Collects what the losses of a full step show, and decides the kinds of its parameters.
 
-    Those that are ``pending`` have parameters whose kinds are still from names and shapes.
+    While it is ``pending``, kinds are from names and shapes, as far as no loss has shown them.
     """
 
-    def __init__(self, mapper: ParameterMapper, optimizer: OptimizerWrapper) -> None:
+    def __init__(self, mapper: ParameterMapper) -> None:
         self._mapper = mapper
-        self._optimizer = optimizer
-        self._index: dict[int, Tensor] | None = None
+        self._index: dict[int, Tensor] = {}
         self._uses: MatrixUses | None = None
         self._seen: Findings | None = None
-        self.pending = set(range(len(optimizer.optimizers)))
+        self.pending = True
 
-    def follow(self, optimizer: OptimizerWrapper) -> None:
-        """Replace the optimizers; decisions stay."""
-        self._optimizer = optimizer
-        if self.pending:
-            self.pending = set(range(len(optimizer.optimizers)))
-
-    def open(self) -> None:
+    def open(self, optimizer: OptimizerWrapper) -> None:
         """Start a full step: note what is trained, since the loop may freeze parameters in it."""
-        self._index = self._uses = self._seen = None
+        self._uses = self._seen = None
         if self.pending:
-            self._index = matrix_index(self._mapper.model, self._optimizer.numbers())
+            self._index = matrix_index(self._mapper.model, optimizer.numbers())
             self._uses = MatrixUses(self._mapper.model)
 
     @property
@@ -63,43 +56,41 @@ class KindDecision:
 
     def observe(self, loss: object) -> None:
         """Look at what reaches a loss, before or after its backward pass; the loss is not kept."""
-        if self._index is None or not isinstance(loss, Tensor) or loss.grad_fn is None:
+        if not self.pending or not isinstance(loss, Tensor) or loss.grad_fn is None:
             return
         self._seen = self._seen or Findings()
         if self._uses is not None and not _has_compiled(loss):
             self._uses.add(loss)
             self._seen = self._uses.findings
 
-    def decide(
-        self, due: Collection[int], with_gradient: Collection[int], *, late: bool
-    ) -> tuple[bool, list[str]]:
-        """Decide the kinds of the parameters of optimizers, if a loss was observed or it is late.
+    def decide(self, with_gradient: Collection[int], *, last: bool, late: bool) -> tuple[bool, str]:
+        """Decide the kinds from the losses so far.
 
         Every rank has to call it; the result of rank 0 counts. Return whether a kind has changed,
-        and events for the ledger.
+        and an event for the ledger, if there is one.
+
+        Args:
+            with_gradient: Parameters that have had a gradient, by ``id``.
+            last: Whether all optimizers have decided with it, if a loss was observed.
+            late: Whether they have, observed or not.
         """
+        if processes.size() == 1 and self._seen is None and not late:
+            return False, ""
         before = self._mapper.kinds
-        events = []
-        told = "no loss was passed to tell" if self._seen is None else "the loss does not tell"
-        alone = processes.size() == 1
-        for owner in sorted(self.pending.intersection(due)):
-            if self._index is None or (alone and self._seen is None and not late):
-                continue
-            keys = {id(p) for p in self._optimizer.parameters(owner)}
-            seen = self._seen or Findings()
-            answer = self._mapper.resolve(keys, seen, self._index, with_gradient)
-            known, (kinds, unseen) = processes.gather((self._seen is not None, answer))[0]
-            if not known and not late:
-                continue
-            self.pending.discard(owner)
-            if known:
-                self._mapper.assign(kinds)
+        answer = self._mapper.resolve(self._seen or Findings(), self._index, with_gradient)
+        known, (kinds, unseen) = processes.gather((self._seen is not None, answer))[0]
+        if known:
+            self._mapper.assign(kinds)
+        event = ""
+        if late or (last and known):
+            self.pending = False
+            self._index = {}
+            self._uses = self._seen = None
             if unseen:
+                told = "the loss does not tell" if known else "no loss was passed to tell"
                 reason = f"{told} heads from hidden matrices in {_listed(unseen)}"
-                events.append(f"{reason}: decided by names and shapes")
-        if not self.pending:
-            self._index = self._uses = self._seen = None
-        return self._mapper.kinds != before, events
+                event = f"{reason}: decided by names and shapes"
+        return self._mapper.kinds != before, event
 
     def describe(self) -> str:
         """Return how many trained parameters of each kind there are, and the names of some."""
@@ -111,10 +102,10 @@ class KindDecision:
                 parts.append(f"{kind}: {_listed(names)}")
         return "; ".join(parts)
 
-    def load(self, kinds: dict[str, str], pending: Sequence[int]) -> None:
+    def load(self, kinds: dict[str, str], *, pending: bool) -> None:
         """Load kinds by name; parameters that a state does not have keep theirs."""
         self._mapper.assign(kinds)
-        self.pending = {*pending} & set(range(len(self._optimizer.optimizers)))
+        self.pending = pending
 
 
 def _listed(names: Sequence[str]) -> str:

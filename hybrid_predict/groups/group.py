@@ -383,6 +383,7 @@ class Group:
         state = {
             "key": self.treatment.key(),
             "names": list(self.names),
+            "layouts": [shards.layout(p) for p in self.parameters],
             "rest": self._rest,
             "seen": list(self._seen),
             "peaks": list(self._peaks),
@@ -417,7 +418,9 @@ class Group:
                     raise ValueError(f"{name} has shape {tuple(source.shape)}")
                 target.copy_(part)
         if self._forecaster is not None:
-            self._forecaster.load_state_dict(saved["count"], saved["windows"], self.parameters)
+            alike = saved["layouts"] == [shards.layout(p) for p in self.parameters]
+            windows = saved["windows"] if alike else []  # samples are of local shards
+            self._forecaster.load_state_dict(saved["count"], windows, self.parameters)
         self._rest = saved["rest"]
         self._seen = list(saved["seen"])
         self._peaks = list(saved["peaks"])

@@ -285,7 +285,7 @@ class Groups:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
-        """Load a state of :meth:`state_dict`; return kinds that do not fit it and were dropped.
+        """Load a state into new groups; return kinds that do not fit it and were dropped.
 
         Raises:
             CheckpointError: If the state is that of another rank.
@@ -296,7 +296,6 @@ class Groups:
                 "state: expected the state_dict() of rank 0, got that of another rank. With "
                 "sharded parameters, save the state of rank 0 and load it on every rank."
             )
-        self.forget()
         by_key = {(repr(part["key"]), tuple(part["names"])): part for part in saved}
         dropped = []
         for group in self._groups:

@@ -86,14 +86,12 @@ class ParameterMapper:
 
     def resolve(
         self,
-        keys: Collection[int],
         seen: Findings,
         index: Mapping[int, Tensor],
         with_gradient: Collection[int],
     ) -> tuple[dict[str, str], list[str]]:
         """Do as `kinds.resolve`, by names; no kind is changed yet."""
-        known = {key: kind for key, kind in self._kinds.items() if key in keys}
-        kinds, unseen = resolve(known, seen, index, with_gradient)
+        kinds, unseen = resolve(self._kinds, seen, index, with_gradient)
         by_name = {self.by_id[key]: kind for key, kind in kinds.items()}
         return by_name, [self.by_id[key] for key in unseen]
 

@@ -20,7 +20,6 @@ from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.optimizers.rules import (
     UpdateRule,
     check_supported,
-    found_rule,
     number,
     stated_rule,
 )
@@ -99,11 +98,11 @@ class OptimizerWrapper:
         """Return the number of the optimizer of each parameter, by ``id``."""
         return {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}
 
-    def options(self, index: int | None = None) -> dict[int, Options]:
-        """Return how one optimizer, or all, update each parameter at the moment, by ``id``."""
+    def options(self) -> dict[int, Options]:
+        """Return how each parameter is updated at the moment, by ``id``."""
         # A parameter that has left the optimizer inside a step stays in place.
         by_id = defaultdict[int, Options](partial(Options, 0.0, 0.0, 0.0, 1.0))
-        for group, rule in self._ruled(index):
+        for group, rule in self._ruled():
             rate = float(group["lr"])
             turn = -1.0 if rate < 0 else 1.0
             sign = -turn if group.get("maximize") else turn
@@ -113,13 +112,13 @@ class OptimizerWrapper:
         return by_id
 
     def rules(self) -> dict[int, UpdateRule]:
-        """Return by ``id`` how each parameter is updated; see `rules.found_rule`."""
+        """Return by ``id`` how each parameter is updated; see `trial.found_rule`."""
         return {id(p): rule for group, rule in self._ruled() for p in group["params"]}
 
-    def _ruled(self, index: int | None = None) -> Iterator[tuple[dict[str, Any], UpdateRule]]:
-        for k in range(len(self.optimizers)) if index is None else (index,):
-            for place, group in enumerate(self.optimizers[k].param_groups):
-                stated = stated_rule(self.optimizers[k], group)
+    def _ruled(self) -> Iterator[tuple[dict[str, Any], UpdateRule]]:
+        for k, optimizer in enumerate(self.optimizers):
+            for place, group in enumerate(optimizer.param_groups):
+                stated = stated_rule(optimizer, group)
                 yield group, stated or self._rule(k, place, group)
 
     def _rule(self, index: int, place: int, group: Mapping[str, Any]) -> UpdateRule:
@@ -130,6 +129,9 @@ class OptimizerWrapper:
         """
         key = index, place, number(group, "weight_decay") != 0.0
         if key not in self._found:
+            # Runs with torch's own optimizers import nothing about trials.
+            from hybrid_predict.optimizers.trial import found_rule
+
             self._found[key] = found_rule(self.optimizers[index], group)
         return self._found[key].at(group)
 

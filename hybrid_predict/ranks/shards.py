@@ -124,6 +124,16 @@ def parts(whole: Tensor, tensor: Any) -> list[Tensor]:
     return [whole[tuple(slice(*ends) for ends in box)] for box in _boxes(tensor)]
 
 
+def layout(tensor: Any) -> str:
+    """Describe which part of a tensor each rank of its team holds, in the same way on all ranks."""
+    if (known := _range(tensor)) is not None:
+        return f"{known.sizes} on {known.places}"
+    shape = tuple(tensor.shape)
+    if not is_dtensor(tensor):
+        return f"{shape}"
+    return f"{shape} by {tensor.placements} on {tuple(tensor.device_mesh.mesh.shape)}"
+
+
 def sends(tensor: Any, to: int) -> list[bool]:
     """Return for each rank of the team whether it sends its part to member ``to`` of it.
 

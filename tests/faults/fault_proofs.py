@@ -143,7 +143,8 @@ def untouched_row(tmp_path, monkeypatch):
 
 
 def interrupted(tmp_path, monkeypatch):
-    interrupt_lines("mlp", every=173)
+    for every in (167, 173):
+        interrupt_lines("mlp", every)
 
 
 def predictor_interrupts(tmp_path, monkeypatch):

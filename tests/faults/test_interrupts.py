@@ -10,9 +10,12 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from lightning_models import Net, fit
+from loops import same_bits
 
+from faulty import state
 from hybrid_predict import FittedPredictor, HybridPredict
 from hybrid_predict.errors import raise_interrupt
+from hybrid_predict.step import Step
 from interrupts import interrupt_and_go_on, interrupt_lines, prepared
 
 
@@ -23,9 +26,24 @@ def test_ctrl_c_at_any_line_leaves_no_mixture(model, every):
     assert seen["before"] > seen["between"]
 
 
+def test_an_update_that_its_hook_has_not_counted_is_undone_with_the_predicted_steps(monkeypatch):
+    bench = prepared("mlp")
+    before = state(bench)[0]
+    monkeypatch.setattr(Step, "count_update", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        bench.step()
+    assert not same_bits(state(bench)[0], before)
+    bench.engine.state_dict()
+    assert same_bits(state(bench)[0], before)
+
+
 @pytest.mark.parametrize("every", [211, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_run_goes_on_after_an_interrupt_at_any_line(every):
     interrupt_and_go_on("mlp", every, KeyboardInterrupt)
+
+
+def interrupting(*_):
+    raise KeyboardInterrupt
 
 
 @contextmanager
@@ -66,7 +84,7 @@ def test_the_error_of_a_signal_handler_is_an_interrupt(handle):
 
 PLACES = [
     "tensors.deltas.Movement.apply",
-    "optimizers.rules._decay",
+    "optimizers.trial._decay",
     "runs.log.append_json",
     "integrations.reporter.overview",
 ]

@@ -61,7 +61,7 @@ def weight():
 @pytest.mark.parametrize("name", WANTED)
 def test_decay_is_found_whatever_the_class_is_called(name):
     make, shrink, coupled = WANTED[name]
-    options = OptimizerWrapper(make([p := weight()])).options(0)[id(p)]
+    options = OptimizerWrapper(make([p := weight()])).options()[id(p)]
     assert options.shrink == pytest.approx(shrink, rel=1e-3)
     assert options.coupled == coupled
 
@@ -71,9 +71,9 @@ def test_the_fraction_follows_the_rate():
     wrapper = OptimizerWrapper(optimizer)
     for rate in (RATE / 7, 0.0, torch.tensor(RATE)):
         optimizer.param_groups[0]["lr"] = rate
-        assert wrapper.options(0)[id(p)].shrink == pytest.approx(float(rate) * DECAY, rel=1e-3)
+        assert wrapper.options()[id(p)].shrink == pytest.approx(float(rate) * DECAY, rel=1e-3)
     rate.mul_(2.0)  # in place, as a scheduler does
-    assert wrapper.options(0)[id(p)].shrink == pytest.approx(2 * RATE * DECAY, rel=1e-3)
+    assert wrapper.options()[id(p)].shrink == pytest.approx(2 * RATE * DECAY, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["by fraction", "adamw", "sgd, momentum"])
@@ -83,7 +83,7 @@ def test_a_schedule_of_the_decay_is_followed(name):
     wrapper = OptimizerWrapper(optimizer)
     for decay in (0.03, 0.04, 0.0, 2e-5, 0.5):
         optimizer.param_groups[0]["weight_decay"] = decay
-        options = wrapper.options(0)[id(p)]
+        options = wrapper.options()[id(p)]
         assert options.shrink == pytest.approx(full * decay / DECAY, rel=1e-3)
         assert options.coupled == pytest.approx(decay if is_coupled else 0.0)
 

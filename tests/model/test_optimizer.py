@@ -37,7 +37,7 @@ def test_every_parameter_has_the_options_of_its_group():
     assert [id(p) for p in wrapper.parameters(1)] == [id(p) for p in c.parameters()]
     assert len(wrapper.parameters()) == 6
     assert [wrapper.numbers()[id(m.weight)] for m in (a, b, c)] == [0, 0, 1]
-    found = [{**wrapper.options(0), **wrapper.options(1)}[id(m.weight)] for m in (a, b, c)]
+    found = [wrapper.options()[id(m.weight)] for m in (a, b, c)]
     assert [o.rate for o in found] == pytest.approx([0.1, 0.2, 0.3])
     assert [o.sign for o in found] == [1.0, -1.0, 1.0]
 
@@ -60,7 +60,7 @@ def test_an_optimizer_that_wraps_another_is_refused_and_nothing_is_updated():
     wrapping = Handing(inner)
     before = layer.weight.detach().clone()
     with pytest.raises(UnsupportedSetupError, match="pass the inner optimizer to the engine"):
-        OptimizerWrapper(wrapping).options(0)
+        OptimizerWrapper(wrapping).options()
     assert torch.equal(layer.weight, before)
     assert not inner.state
 

@@ -124,6 +124,22 @@ def refusal(loop: Loop, path: Path | None) -> dict[str, Any]:
     return {"text": str(caught.value), "same": same}
 
 
+def damaged_on_one_rank(folder: Path) -> bool:
+    """Whether the other rank loads a state of which the last one has only a part."""
+    loop = Loop(sharded)
+    loop.train(SPOILED)
+    shared = [loop.engine.state_dict()]
+    dist.broadcast_object_list(shared)
+    state = shared[0]
+    try:
+        loop.engine.load_state_dict({**state, "tensors": {}} if processes.rank() else state)
+        loads = True
+    except CheckpointError:
+        loads = False
+    dist.barrier()
+    return loads
+
+
 def other(saved: dict[str, Any], wrap: Callable[[Net], Any] = sharded) -> dict[str, Any]:
     """A run that another number of ranks has saved."""
     loop = Loop(wrap)
@@ -163,6 +179,7 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, half, read inside a step": read_inside(halved),
     "tensor parallelism, read inside a step": read_inside(tensor_parallel),
     "ddp, read on one rank": read_on_one_rank,
+    "fsdp2, damaged on one rank": damaged_on_one_rank,
     "more": lambda folder: other(torch.load(folder / "single.pt")),
     "alone": one_rank,
 }
