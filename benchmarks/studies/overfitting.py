@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from benchmarks.digests import code_digest
 from benchmarks.plan import Cell, Plan, Row, Selection, check_chosen
@@ -20,6 +21,8 @@ ARMS = ("plain", "corrected", "hybrid", "auto")
 GUARDS = ("pause", "ignore")
 VALIDATIONS = 40
 SEEDS = 3
+SPAN = 40
+"""Full steps over which the average of the weights reaches: a twentieth of a run."""
 
 
 class Key(NamedTuple):
@@ -68,26 +71,37 @@ class OverfittingPlan(Plan[Key]):
 
 
 def _trained(key: Key) -> dict[str, Any]:
-    """Train a run, with a validation after every fortieth of its steps."""
+    """Train a run, with validations of its weights and of their average, all in equal distances."""
     task = TASKS[key.task]
     rate = task.recipe.learning_rate
     cell = Cell(key.task, "few", key.arm, key.seed, rate, 1.0, True, task.steps, "")
     run = Run(cell, task, on_overfit=key.guard or "ignore")
+    average = AveragedModel(run.model, multi_avg_fn=get_ema_multi_avg_fn(1 - 1 / SPAN))
     every = task.steps // VALIDATIONS
     curve: list[tuple[float, int, int]] = []
+    averaged: list[float] = []
     while not run.done:
         run.step()
+        average.update_parameters(run.model)
         steps = run.engine.ledger.steps if run.engine else run.full_steps
         if steps >= every * (len(curve) + 1):
             value = task.final_loss(run.model)
             curve.append((value, steps, run.full_steps))
+            averaged.append(task.final_loss(average.module))
             if run.engine:
                 run.engine.observe_validation(value)
     if run.engine:
         run.engine.detach()
     best, step, full = min(curve)
-    counts = {"best": best, "best_step": step, "best_full": full, "full_steps": run.full_steps}
-    return {**counts, "last": task.final_loss(run.model)}
+    return {
+        "best": best,
+        "best_step": step,
+        "best_full": full,
+        "best_averaged": min(averaged),
+        "full_steps": run.full_steps,
+        "last": task.final_loss(run.model),
+        "last_averaged": task.final_loss(average.module),
+    }
 
 
 def blocks(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
@@ -116,5 +130,7 @@ def _lines(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
                     "best": mean("best", 3),
                     "after step": mean("best_step", 0),
                     "after full steps": mean("best_full", 0),
+                    "last, averaged": mean("last_averaged", 3),
+                    "best, averaged": mean("best_averaged", 3),
                     "seeds": str(len(runs)),
                 }
