@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import load
 from benchmarks.cells import CellPlan
 from benchmarks.plan import Plan, Row, Selection
-from benchmarks.studies import clients, overfitting, rates, scale, suites, yardsticks
+from benchmarks.studies import clients, edges, rates, scale, suites, yardsticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,11 +70,11 @@ STUDIES: dict[str, Study] = {
         rates.blocks,
         figures={"rates.png": rates.figure},
     ),
-    "overfitting": Study(
-        "data that a model overfits, with and without the guard, about half an hour",
-        "overfitting.jsonl",
-        overfitting.OverfittingPlan,
-        overfitting.blocks,
+    "edges": Study(
+        "data that a model overfits, few hidden weights, fine-tuning; about an hour",
+        "edges.jsonl",
+        edges.EdgesPlan,
+        edges.blocks,
     ),
     "scale": Study(
         "larger models and longer runs",

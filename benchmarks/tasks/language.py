@@ -338,10 +338,14 @@ class LowRankTask(TextTask):
         recipe = replace(GPT_SMALL.recipe, learning_rate=0.004)
         return replace(GPT_SMALL, steps=self.base_steps, recipe=recipe)
 
-    def net(self) -> nn.Module:
+    def pretrained(self) -> ByteGPT:
+        """Return the GPT that was trained first."""
         model = self.base().net()
         model.load_state_dict(trained_state(self.base()))
-        model.requires_grad_(False)
+        return model
+
+    def net(self) -> nn.Module:
+        model = self.pretrained().requires_grad_(False)
         for block in model.blocks:
             for name, layer in list(block.named_children()):
                 if isinstance(layer, nn.Linear):

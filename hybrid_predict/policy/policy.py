@@ -48,6 +48,11 @@ full steps, in which all would learn. Tables do not count, of which a full step 
 
 LEAST = 0.02  # smallest number of predicted steps per full step; fewer are none
 
+MOST_UNCORRECTED = 0.5
+"""Largest number of predicted steps per full step, with ``"auto"``, where hidden matrices have too
+few weights for predicted steps of their own: as many as at the default speedup. Corrections, which
+pay for missing full steps, move little there."""
+
 Key = tuple[str, int]
 """Kind of parameters, and number of their optimizer."""
 
@@ -109,6 +114,7 @@ class Policy:
         self._credit = 0.0  # predicted steps that are due with "auto"
         self._trained = 0
         self._affordable = True
+        self._most = float(MOST_PREDICTED)  # predicted steps per full step with "auto"
         self._until_skill: int | None = None
 
     @property
@@ -126,6 +132,8 @@ class Policy:
         self.parts = tuple(parts)
         self._trained = trained
         self._affordable = affordable
+        few = self._too_few(part for part in self.parts if part.kind == "hidden")
+        self._most = MOST_UNCORRECTED if few else float(MOST_PREDICTED)
         self.decide()
 
     def set_length(self, steps: int) -> bool:
@@ -236,7 +244,7 @@ class Policy:
         moving = sum(size for size, advance in advances if advance > 0.0)
         number = math.fsum(size * advance for size, advance in advances) / max(size, 1)
         enough = number >= LEAST and LEAST_MOVED * moving >= size
-        return min(number, float(MOST_PREDICTED)) if enough else 0.0
+        return min(number, self._most) if enough else 0.0
 
     def due(self, position: int) -> int:
         """Return the number of predicted steps that are due before step ``position``, from 0."""

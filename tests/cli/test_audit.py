@@ -46,12 +46,19 @@ def test_audit_of_a_file(work, capsys, refused):
     assert "For proof" not in out  # more seeds would prove nothing
     assert cli.main(["audit", "file.yaml"]) == 3
     assert "nothing was trained" in capsys.readouterr().out
-    controls = {"rate x2": {"optimizer.init_args.lr": 0.02}}
+    average = {
+        "class_path": "lightning.pytorch.callbacks.EMAWeightAveraging",
+        "init_args": {"decay": 0.9},
+    }
+    controls = {
+        "rate x2": {"optimizer.init_args.lr": 0.02},
+        "averaged": {"trainer.callbacks": [average]},
+    }
     assert cli.main(["audit", write(with_audit(controls=controls))]) == 3
-    assert seen()[4:] == [[18, 18, 9]]
+    assert seen()[4:] == [[18, 18, 9], [18, 18, 9]]
     results = json.loads(Path("hybrid-predict-audit/results.json").read_text())
-    assert results["paired"]["hybrid - rate x2"]["n"] == 1
-    assert results["runs"][-1]["metric"] != results["runs"][0]["metric"]
+    assert [results["paired"][f"hybrid - {name}"]["n"] for name in controls] == [1, 1]
+    assert len({run["metric"] for run in results["runs"]}) == len(results["runs"])
     changed = {**FILE, "trainer": {"max_steps": 12, "accelerator": "cpu"}}
     assert "runs with other file" in refused("audit", write(changed))
 

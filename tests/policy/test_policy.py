@@ -13,6 +13,7 @@ from hybrid_predict.policy.limits import LEAST as READINGS
 from hybrid_predict.policy.limits import Baseline
 from hybrid_predict.policy.policy import (
     LEAST,
+    MOST_UNCORRECTED,
     NO_SKILL,
     NOTHING,
     TOO_EXPENSIVE,
@@ -97,6 +98,13 @@ def test_the_number_of_predicted_steps_is_the_mean_advance_over_all_weights(pair
     for part in parts:
         lengths = policy.multiples(part)
         assert 0.0 <= lengths <= LONGEST
+
+
+@pytest.mark.parametrize(("size", "most"), [(25, MOST_PREDICTED), (24, MOST_UNCORRECTED)])
+def test_with_few_hidden_weights_auto_makes_no_more_predicted_steps_than_the_default(size, most):
+    parts = [hidden(size), other(100 - size)]
+    policy = make(parts, 100, advances=[MOST, MOST], speedup="auto")
+    assert policy.per_full_step == most
 
 
 lengths = st.one_of(st.integers(0, 50), st.floats(0, 0.9))

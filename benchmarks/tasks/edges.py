@@ -1,0 +1,194 @@
+"""Tasks at the edge: data that a net overfits, few hidden weights, fine-tuning of a whole net."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.tasks.base import Batch, Recipe, Task, drawn, perceptron
+from benchmarks.tasks.language import ByteGPTTask, LowRankTask
+from benchmarks.tasks.texts import Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyClasses(Task):
+    """Classify new normal inputs; most weights are in the head.
+
+    The class is the largest of random sums of the tanh of mixed inputs.
+    """
+
+    metric = "validation loss (nats per row)"
+
+    steps: int = 768
+    inputs: int = 16
+    width: int = 32
+    classes: int = 400
+    batch_size: int = 128
+    held_out: int = 8192
+
+    def net(self) -> nn.Module:
+        layers = perceptron(self.inputs, self.width, self.width, self.classes, activation=nn.GELU)
+        return nn.Sequential(*layers)
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        generator = torch.Generator().manual_seed(1 + seed)
+        while True:
+            yield self._labelled(torch.randn(self.batch_size, self.inputs, generator=generator))
+
+    def _labelled(self, inputs: Tensor) -> Batch:
+        generator = torch.Generator().manual_seed(0)
+        mix = torch.randn(self.inputs, self.inputs, generator=generator)
+        directions = torch.randn(self.inputs, self.classes, generator=generator)
+        return inputs, ((inputs @ mix).tanh() @ directions).argmax(1)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        inputs, labels = batch
+        return F.cross_entropy(model(inputs), labels)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> float:
+        generator = torch.Generator().manual_seed(0)
+        held = torch.randn(self.held_out, self.inputs, generator=generator)
+        return float(self.loss(model, self._labelled(held)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeTask(LowRankTask):
+    """Train all weights of a GPT that AdamW has trained on another text before."""
+
+    kinds: ClassVar = {}
+
+    def net(self) -> nn.Module:
+        return self.pretrained()
+
+
+_RECIPE = Recipe(rates=(3e-3,), learning_rate=3e-3, schedule="cosine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewRows(Task):
+    """Classify the rows of a small table with a net that can learn all of them by heart."""
+
+    metric = "validation loss (nats per row)"
+
+    steps: int = 800
+    recipe: Recipe = _RECIPE
+    table: str = "digits"
+    rows: int = 300  #: for training; the others are held out
+    wrong: float = 0.0  #: share of the training labels that are drawn anew
+    batch_size: int = 100
+
+    def data(self) -> tuple[Batch, Batch]:
+        """Return the rows for training and those held out."""
+        return _rows(self.table, self.rows, self.wrong)
+
+    def net(self) -> nn.Module:
+        (inputs, labels), _ = self.data()
+        return nn.Sequential(*perceptron(inputs.shape[1], 64, 64, 64, int(labels.max()) + 1))
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        return drawn(self.data()[0], self.batch_size, seed)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        inputs, labels = batch
+        return F.cross_entropy(model(inputs), labels)
+
+    def evaluate(self, model: nn.Module) -> float:
+        return float(self.loss(model, self.data()[1]))
+
+
+@lru_cache(maxsize=4)
+def _rows(table: str, count: int, wrong: float) -> tuple[Batch, Batch]:
+    from sklearn import datasets  # type: ignore[import-untyped]
+
+    columns, labels = getattr(datasets, f"load_{table}")(return_X_y=True)
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(len(labels), generator=generator)
+    inputs = torch.tensor(columns, dtype=torch.float32)[order]
+    inputs = (inputs - inputs.mean(0)) / inputs.std(0).clamp(min=1e-6)
+    targets = torch.tensor(labels).long()[order]
+    shown = targets[:count].clone()
+    lost = torch.rand(count, generator=generator) < wrong
+    drawn_anew = torch.randint(int(targets.max()) + 1, (count,), generator=generator)
+    shown[lost] = drawn_anew[lost]
+    return (inputs[:count], shown), (inputs[count:], targets[count:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewBytes(ByteGPTTask):
+    """A small GPT on the first bytes of the source text."""
+
+    steps: int = 800
+    recipe: Recipe = _RECIPE
+    layers: int = 2
+    heads: int = 4
+    width: int = 64
+    context: int = 32
+    batch_size: int = 32
+    validation_batches: int = 8
+    size: int = 12_000  #: bytes
+
+    def data(self) -> Text:
+        text = super().data()
+        return replace(text, train=text.train[: self.size])
+
+
+_TASKS = (
+    FewRows("few-digits", "300 digits"),
+    FewRows("wrong-digits", "600 digits, a fifth with any label", rows=600, wrong=0.2),
+    FewRows("cancer", "280 rows of breast cancer", table="breast_cancer", rows=280, batch_size=32),
+    FewBytes("few-bytes", "12 kB of text, GPT"),
+)
+
+
+def _named(*tasks: Task) -> dict[str, Task]:
+    return {task.name: task for task in tasks}
+
+
+FEW = _named(
+    FewRows(name="few-digits", title="300 digits", recipe=_RECIPE),
+    FewRows(
+        name="wrong-digits", title="600 digits, a fifth with any label", recipe=_RECIPE,
+        rows=600, wrong=0.2,
+    ),
+    FewRows(
+        name="cancer", title="280 rows of breast cancer", recipe=_RECIPE, table="breast_cancer",
+        rows=280, batch_size=32,
+    ),
+    FewBytes(name="few-bytes", title="12 kB of text, GPT", recipe=_RECIPE),
+)  # fmt: skip
+"""Data that a net overfits."""
+
+HEADS = _named(
+    *(
+        ManyClasses(
+            name=f"head-{rate:g}", title=f"rate {rate:g}",
+            recipe=Recipe(
+                rates=(rate,), learning_rate=rate, betas=(0.9, 0.999), gradient_clip=None,
+                schedule="cosine",
+            ),
+        )
+        for rate in (0.001, 0.003, 0.01, 0.03)
+    )
+)  # fmt: skip
+"""A classifier whose hidden matrix has a tenth of the weights."""
+
+TUNED = _named(
+    *(
+        WholeTask(
+            name=f"tuned-{steps}-{rate:g}", title=f"pretrained for {steps:,} steps, rate {rate:g}",
+            recipe=Recipe(rates=(rate,), learning_rate=rate), steps=300, base_steps=steps,
+        )
+        for steps in (600, 3000)
+        for rate in (0.0005, 0.002)
+    )
+)  # fmt: skip
+"""Full fine-tuning."""
+
+TASKS = {**FEW, **HEADS, **TUNED}
