@@ -9,7 +9,7 @@ except ModuleNotFoundError as error:
         raise MissingExtraError("The audit", "lightning") from error
     raise
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.plan import AuditPlan, plan_audit, plan_search
+from hybrid_predict.audit.plan import plan_audit
 from hybrid_predict.audit.run import AuditResult, audit
 from hybrid_predict.audit.search import SearchResult, search
 from hybrid_predict.audit.training import Observer
@@ -19,7 +19,6 @@ __all__ = [
     "AuditArm",
     "AuditConfig",
     "AuditOutcome",
-    "AuditPlan",
     "AuditResult",
     "AuditVerdict",
     "Observer",
@@ -27,6 +26,5 @@ __all__ = [
     "audit",
     "judge_audit",
     "plan_audit",
-    "plan_search",
     "search",
 ]

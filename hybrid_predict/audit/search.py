@@ -151,6 +151,11 @@ def number_of_tests(config: AuditConfig) -> int:
     return len(WAYS) * each + (AUTO in config.speedups)
 
 
+def most_runs(config: AuditConfig) -> int:
+    """Return an upper bound of the number of runs of a search, finished ones included."""
+    return config.seeds * (1 + 2 * number_of_tests(config))
+
+
 def callback_line(config: AuditConfig, tried: Sequence[Mapping[str, Any]]) -> str:
     """Return the Python source of the callback of the candidate that saves most full steps."""
     passed = [each for each in tried if each["outcome"] == AuditOutcome.VERIFIED.value]

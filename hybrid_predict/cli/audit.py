@@ -68,7 +68,7 @@ def _run_demo(options: Namespace) -> int:
 
 def _run(options: Namespace) -> int:
     need("The audit", ("cli", "lightning"))
-    from hybrid_predict.audit import plan_audit, plan_search
+    from hybrid_predict.audit import plan_audit
     from hybrid_predict.audit.file import read_audit
     from hybrid_predict.cli.screen import show_audit, show_search
     from hybrid_predict.runs.runtime import writable_folder
@@ -78,11 +78,9 @@ def _run(options: Namespace) -> int:
         config = replace(config, seeds=options.seeds)
     if options.no_mlflow or options.search:
         config = replace(config, mlflow=False)
-    if options.plan and options.search:
-        print(plan_search(make_run, config))
-        return 0
     if options.plan:
-        print(plan_audit(make_run, config, options.output_dir, source=source))
+        place = options.output_dir
+        print(plan_audit(make_run, config, place, source=source, search=options.search))
         return 0
     folder = writable_folder(options.output_dir, "--output-dir")
     need("The audit", ["mlflow"] if config.mlflow else [])

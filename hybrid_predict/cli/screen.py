@@ -13,8 +13,8 @@ from rich.table import Table
 
 from hybrid_predict.audit import AuditConfig, AuditResult, SearchResult, audit, search
 from hybrid_predict.audit.config import speedup_text
-from hybrid_predict.audit.plan import most_runs
 from hybrid_predict.audit.results import COLUMNS, arm_rows
+from hybrid_predict.audit.search import most_runs
 from hybrid_predict.audit.store import SEARCH
 from hybrid_predict.audit.tracking import tracking_uri
 from hybrid_predict.audit.training import Observer

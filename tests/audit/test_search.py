@@ -10,8 +10,7 @@ from hybrid_predict.audit import (
     Observer,
     search,
 )
-from hybrid_predict.audit.plan import most_runs
-from hybrid_predict.audit.search import search_runs
+from hybrid_predict.audit.search import most_runs, search_runs
 
 SPEEDUPS = (1.5, 2.0, 3.0)
 
