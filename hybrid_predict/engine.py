@@ -370,29 +370,6 @@ class HybridEngine:
         self.ledger.record(number, event)
         logger.warning("Full step %d: %s.", number, event, exc_info=error)
 
-    def replace_optimizer(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
-        """Continue with other optimizers of the model; what is known about parameters is kept.
-
-        Raises:
-            UsageError: If a full step is open.
-            UnsupportedSetupError: If an optimizer is not supported.
-        """
-        self._between_steps("replace_optimizer()")
-        new = OptimizerWrapper(optimizer)
-        listening = bool(self._handles)
-        if listening:
-            # These refuse an optimizer before anything has changed.
-            new.rules()
-            new.check_free(self)
-        self._state.replace_optimizer(new)
-        self.optimizer = new
-        if listening:
-            for handle in self._handles:
-                handle.remove()
-            self._handles[:] = new.attach(weakref.ref(self))
-            self._state.log_left_out()
-            self._state.record_event("the optimizer was replaced", logging.INFO)
-
     def _between_steps(self, call: str) -> None:
         if self._step is not None:
             raise UsageError(f"{call} was called inside a full step. Call after_step() first.")

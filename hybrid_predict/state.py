@@ -165,12 +165,6 @@ class State:
         if self.policy.set_length(steps):
             self.record_event(RENEWED, logging.WARNING)
 
-    def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
-        """Follow other optimizers; the limits of another number of them are learned anew."""
-        self.read()
-        self.policy.replace_optimizers(len(optimizer.optimizers))
-        self.groups.replace_optimizer(optimizer)
-
     def add(self, step: Step, *, stop: bool, last: bool) -> None:
         """Add the measurements of a closed full step, and read them if it is time.
 

@@ -224,7 +224,9 @@ class HybridPredict(TrainerCallback):
         if run.engine.done:
             return
         if tuple(trainer.optimizers) != run.engine.optimizer.optimizers:
-            run.engine.replace_optimizer(trainer.optimizers)
+            expected = "the optimizers with which training began"
+            remedy = "Change or add parameter groups instead, or call fit again for the others."
+            raise UnsupportedSetupError("Trainer.optimizers", expected, "others", remedy)
         run.clock.hold()
         run.loss = None
         run.engine.before_step()

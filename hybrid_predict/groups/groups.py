@@ -118,13 +118,6 @@ class Groups:
         affordable = self.period is not None
         self._policy.follow(parts, self._mapper.count_trained(), affordable=affordable)
 
-    def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
-        """Group the tensors of other optimizers from now on."""
-        self._optimizer = optimizer
-        self._layout = ()
-        self._calls.clear()
-        self.refresh()
-
     def refresh(self) -> bool:
         """Regroup if parameters were frozen, unfrozen or added, and return whether any were."""
         if self.idle:

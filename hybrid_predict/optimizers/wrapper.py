@@ -214,21 +214,21 @@ class OptimizerWrapper:
                 _set(group, name, value)
 
     def attach(self, listener: Callable[[], Any]) -> list[RemovableHandle]:
-        """Call what ``listener`` returns around every update, until the handles are removed."""
-        self.check_free(listener())
-        self._hooks = [StepHooks(o, k, listener) for k, o in enumerate(self.optimizers)]
-        return [handle for hooks in self._hooks for handle in hooks.handles]
+        """Call what ``listener`` returns around every update, until the handles are removed.
 
-    def check_free(self, listener: object) -> None:
-        """Raise `UnsupportedSetupError` if another engine would correct the same updates too."""
+        Raises:
+            UnsupportedSetupError: If another engine corrects the same updates.
+        """
         for optimizer in self.optimizers:
             for hook in optimizer._optimizer_step_pre_hooks.values():
                 known = getattr(hook, "__self__", None)
-                if isinstance(known, StepHooks) and known.listener() not in (None, listener):
+                if isinstance(known, StepHooks) and known.listener() is not None:
                     expected = "an optimizer that no other engine has"
                     remedy = "Call detach() on the other engine first."
                     got = "that of another HybridEngine"
                     raise UnsupportedSetupError("optimizer", expected, got, remedy)
+        self._hooks = [StepHooks(o, k, listener) for k, o in enumerate(self.optimizers)]
+        return [handle for hooks in self._hooks for handle in hooks.handles]
 
     def forget_calls(self) -> None:
         """Forget calls of ``step`` that an error has ended; called before each full step."""

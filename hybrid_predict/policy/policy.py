@@ -287,11 +287,6 @@ class Policy:
             return self.reason
         return "" if count else NOT_LASTING
 
-    def replace_optimizers(self, count: int) -> None:
-        """Learn limits anew if there is another number of optimizers from now on."""
-        if count != len(self.limits.norms):
-            self.limits = Limits.of(count)
-
     def cause(self, optimizer: int, norm: float, loss: float | None, *, finite: bool) -> str:
         """Return why a verifying step undoes the predicted steps; empty if they stand.
 
