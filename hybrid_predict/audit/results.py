@@ -25,17 +25,16 @@ from hybrid_predict.runs.evidence import (
 )
 from hybrid_predict.runs.runtime import environment, finite
 
-Pairs = Sequence[tuple[FinishedRun, FinishedRun]]
-"""Runs of two arms, by seed."""
-
-_MEANS = ("full_steps", "predicted_steps", "undone_steps", "steps", "seconds")
+_MEANS = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps", "steps", "seconds")
 """Numbers of a run whose means over the seeds are in the summary."""
 
 _MECHANISMS = {
-    "corrected updates": (SHORT, CORRECTED, "corrected_steps"),
-    "predicted steps": (CORRECTED, HYBRID, "predicted_steps"),
+    "corrected updates": (CORRECTED, SHORT, "corrected_steps"),
+    "predicted steps": (HYBRID, CORRECTED, "predicted_steps"),
 }
-"""The arms without and with each mechanism, and what counts its steps."""
+"""The arms with and without each mechanism, and what counts its steps."""
+
+_ALIKE = "no difference that these seeds can show"
 
 COLUMNS = (
     "arm", "full\nsteps", "predicted\nsteps", "undone", "seconds", "{metric}\n(mean ± sd)",
@@ -55,12 +54,8 @@ def make_results(
     # Seeds that have all arms, controls apart.
     seeds = [arms for _, arms in sorted(by_seed.items()) if arms.keys() >= set(ARMS)]
     verdict = judge_audit([paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in seeds], config)
-
-    def pairs(left: str, right: str) -> Pairs:
-        both = [(arms[left], arms[right]) for arms in seeds if {left, right} <= arms.keys()]
-        return [(a, b) for a, b in both if not (a["failure"] or b["failure"])]
-
-    compared = [(HYBRID, name) for name in config.arms if name != HYBRID]
+    compared = [(arm, without) for arm, without, _ in _MECHANISMS.values()]
+    compared += [(HYBRID, name) for name in config.arms if name not in (HYBRID, CORRECTED)]
     compared += [(name, FULL) for name in config.arms if name not in (HYBRID, FULL)]
     planned = len(config.arms) * config.seeds
     results: dict[str, Any] = {
@@ -75,12 +70,8 @@ def make_results(
         "runs": list(runs),
         "summary": _summary(runs, config),
         "paired": {
-            f"{left} - {right}": spread([a["metric"] - b["metric"] for a, b in pairs(left, right)])
+            f"{left} - {right}": _difference(seeds, left, right, config.alpha)
             for left, right in compared
-        },
-        "earned": {
-            name: {"without": without, "with": arm, **_earned(pairs(without, arm), config, made)}
-            for name, (without, arm, made) in _MECHANISMS.items()
         },
         "verdict": asdict(verdict),
     }
@@ -135,31 +126,15 @@ def _best(runs: Sequence[FinishedRun], config: AuditConfig) -> dict[str, float] 
     return {"full_steps": fmean(p[0] for p in known), "metric": fmean(p[1] for p in known)}
 
 
-def _earned(pairs: Pairs, config: AuditConfig, made: str) -> dict[str, Any]:
-    """Return what a mechanism has earned, at about as many full steps.
-
-    Gains are positive if the metric became better. Seeds without a step of the mechanism that
-    stands are ``idle`` and left out: without predicted steps, the hybrid arm is the corrected
-    arm with more full steps. Bounds are None below two seeds.
-    """
-    used = [(one, other) for one, other in pairs if other[made]]
-    values = [config.sign * (one["metric"] - other["metric"]) for one, other in used]
-    limits = bounds(values, config.alpha) if len(values) > 1 else None
-    reading = "no difference that these seeds can show"
-    if pairs and not used:
-        reading = "none was made, so there is no gain from them"
-    elif limits is None or len(values) < FEW_SEEDS:
-        reading = "too few seeds to tell"
-    elif limits.lower > 0 or limits.upper < 0:
-        reading = "better" if limits.lower > 0 else "worse"
-    return {
-        **spread(values),
-        "lower": limits and limits.lower,
-        "upper": limits and limits.upper,
-        "more_full_steps": spread([b["full_steps"] - a["full_steps"] for a, b in used])["mean"],
-        "idle": len(pairs) - len(used),
-        "reading": reading,
-    }
+def _difference(
+    seeds: Sequence[Mapping[str, FinishedRun]], left: str, right: str, alpha: float
+) -> dict[str, Any]:
+    """Return the paired difference of two arms, with bounds from two seeds on."""
+    both = [(arms[left], arms[right]) for arms in seeds if {left, right} <= arms.keys()]
+    values = [a["metric"] - b["metric"] for a, b in both if not (a["failure"] or b["failure"])]
+    if len(values) > 1:
+        return asdict(bounds(values, alpha))
+    return {**spread(values), "lower": None, "upper": None}
 
 
 def arm_rows(results: Mapping[str, Any]) -> list[list[str]]:
@@ -179,22 +154,36 @@ def _notes(results: Mapping[str, Any], config: AuditConfig) -> list[str]:
     """Return what a reader of the results should know besides the verdict, in sentences."""
     if not results["verdict"]["seeds"]:
         return []
-    return [*_gains(results["earned"]), *_arms(results, config), *_events(results["runs"])]
+    return [*_gains(results, config), *_arms(results, config), *_events(results["runs"])]
 
 
-def _gains(earned: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    for name, gain in earned.items():
-        if not gain["n"]:
-            yield f"{name.capitalize()}: {gain['reading']}."
-            continue
-        sd = "" if gain["sd"] is None else f" ± {gain['sd']:.2g}"
-        more = round(gain["more_full_steps"])
-        after = f", after {more:+,} full steps" * bool(more)
-        idle = f" Seeds without any are left out: {gain['idle']}." * bool(gain["idle"])
-        yield (
-            f"{name.capitalize()} gained {gain['mean']:+.3g}{sd} ({gain['with']} against "
-            f"{gain['without']}{after}): {gain['reading']}.{idle}"
-        )
+def _reading(results: Mapping[str, Any], config: AuditConfig, mechanism: str) -> str:
+    """Return whether a mechanism makes the metric better, at about as many full steps."""
+    arm, without, made = _MECHANISMS[mechanism]
+    found = results["paired"][f"{arm} - {without}"]
+    if not results["summary"][arm][made]:
+        return "none was made, so there is no gain from them"
+    if found["n"] < FEW_SEEDS:
+        return "too few seeds to tell"
+    worst, best = sorted(-config.sign * found[end] for end in ("lower", "upper"))
+    if worst <= 0.0 <= best:
+        return _ALIKE
+    return "better" if worst > 0.0 else "worse"
+
+
+def _gains(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
+    summary = results["summary"]
+    for name, (arm, without, made) in _MECHANISMS.items():
+        found = results["paired"][f"{arm} - {without}"]
+        gained = ""
+        if found["n"] and summary[arm][made]:
+            sd = "" if found["sd"] is None else f" ± {found['sd']:.2g}"
+            more = round(summary[arm]["full_steps"] - summary[without]["full_steps"])
+            after = f", after {more:+,} full steps" if more else ""
+            gain = 0.0 - config.sign * found["mean"]  # no difference is +0
+            gained = f" gained {gain:+.3g}{sd}"
+            gained += f" ({arm} against {without}{after})"
+        yield f"{name.capitalize()}{gained}: {_reading(results, config, name)}."
 
 
 def _arms(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
@@ -208,10 +197,9 @@ def _arms(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
         gap = results["paired"][f"{name} - {FULL}"]["mean"]
         if gap is not None and config.sign * gap < 0:
             yield f"The control {name} ends better than the full arm: tune plain training first."
-    corrected, predicted = results["earned"].values()
-    few = min(predicted["n"], corrected["n"]) < FEW_SEEDS
-    if not few and predicted["lower"] <= 0 < corrected["lower"]:
-        how = "is better" if predicted["upper"] < 0 else "may do as well"
+    corrected, predicted = (_reading(results, config, name) for name in _MECHANISMS)
+    if corrected == "better" and predicted in (_ALIKE, "worse"):
+        how = "is better" if predicted == "worse" else "may do as well"
         yield (
             f"Correction alone {how}: train with HybridPredict(speedup=1) for "
             f"{summary[CORRECTED]['full_steps']:,.0f} full steps, with a schedule of that length."

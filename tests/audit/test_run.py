@@ -41,7 +41,7 @@ def test_what_is_written(finished):
     assert results == result.results
     assert set(results) == {
         "schema", "partial", "planned_runs", "seeds", "environment", "config", "hybrid_config",
-        "depends_on", "notes", "runs", "summary", "paired", "earned", "verdict",
+        "depends_on", "notes", "runs", "summary", "paired", "verdict",
     }  # fmt: skip
     assert (results["schema"], results["partial"], results["planned_runs"]) == (8, False, 8)
     assert results["seeds"] == [0, 1]
@@ -169,7 +169,7 @@ def test_a_line_that_a_crash_has_cut_off_is_skipped(audited, caplog):
     assert "is not a finished run; it is skipped" in caplog.text
 
 
-def made_up(hybrid, mode="min", corrected=1.1, hybrid_steps=12, idle=0, best=(), **options):
+def made_up(hybrid, mode="min", corrected=1.1, hybrid_steps=12, best=(), **options):
     """Results of five seeds that nobody trained."""
     sign = 1 if mode == "min" else -1
     base = {FULL: (1.0, 18), SHORT: (1.2, 12), CORRECTED: (corrected, 12),
@@ -177,7 +177,7 @@ def made_up(hybrid, mode="min", corrected=1.1, hybrid_steps=12, idle=0, best=(),
     runs = [
         {
             "arm": arm, "seed": k, "full_steps": steps, "undone_steps": 0,
-            "predicted_steps": max(1, 18 - steps) if arm == HYBRID and k >= idle else 0,
+            "predicted_steps": max(1, 18 - steps) if arm == HYBRID else 0,
             "curve": list(best) if arm == HYBRID else [], "steps": steps, "seconds": 1.0,
             "failure": None,
             "corrected_steps": 0 if arm in (FULL, SHORT) else steps, "ledger": None,
@@ -219,11 +219,15 @@ def test_verdict_and_what_each_mechanism_earned(
     text = audit_page(results)
     assert verdict.headline[1:] in text
     assert ("credited to hybrid_predict" in text) == (outcome == "verified")
-    correction, prediction = results["earned"].values()
-    assert (correction["reading"], prediction["reading"]) == readings
-    assert correction["mean"] == pytest.approx(1.2 - corrected)
-    assert prediction["mean"] == pytest.approx(corrected - hybrid)
+    sign = 1 if mode == "min" else -1
+    correction = results["paired"]["corrected - short"]
+    assert correction["mean"] == pytest.approx(sign * (corrected - 1.2))
     assert correction["lower"] < correction["mean"] < correction["upper"]
+    for note, reading, gain in zip(
+        results["notes"], readings, (1.2 - corrected, corrected - hybrid), strict=False
+    ):
+        assert note.endswith(f": {reading}.")
+        assert f" gained {gain:+.3g} " in note
     notes = " ".join(results["notes"])
     assert advised in notes
     assert bool(advised) == ("HybridPredict(speedup=1) for 12 full" in notes)
