@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -160,8 +160,12 @@ class SavingsLedger:
     @property
     def fell_back(self) -> str:
         """The event of the return to plain training, with its reason; empty if there is none."""
-        reasons = (str(event["reason"]) for event in self.events)
-        return next((reason for reason in reasons if reason.startswith(FELL_BACK)), "")
+        return self.last_event(FELL_BACK)
+
+    def last_event(self, words: str) -> str:
+        """Return the last event with these words in its reason; empty if there is none."""
+        reasons = (str(event["reason"]) for event in reversed(self.events))
+        return next((reason for reason in reasons if words in reason), "")
 
     def copy(self) -> SavingsLedger:
         """Return a copy that the run does not change, in much less time than ``deepcopy``."""
@@ -201,17 +205,12 @@ _DERIVED = (
 """Figures that :meth:`SavingsLedger.summary` adds to the counts."""
 
 
-def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return the last reason among events for planned predicted steps that were not taken."""
-    reasons = (str(event["reason"]) for event in reversed(events))
-    return next((reason for reason in reasons if "no predicted steps" in reason), "")
-
-
 def remarks(ledger: SavingsLedger) -> str:
     """Return why a run fell back or predicted nothing, and that it has overfitted, if it did."""
-    why = ledger.fell_back or ("" if ledger.predicted_steps else why_unpredicted(ledger.events))
-    reasons = (str(event["reason"]) for event in reversed(ledger.events))
-    overfitted = next((reason for reason in reasons if reason.startswith(OVERFITS)), "")
+    why = ledger.fell_back
+    if not (why or ledger.predicted_steps):
+        why = ledger.last_event("no predicted steps")
+    overfitted = ledger.last_event(OVERFITS)
     remedy = overfitted and f"{overfitted} ({REMEDY})"
     return "; ".join(filter(None, (why, remedy)))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any, final
 
@@ -62,23 +61,6 @@ def numbers(ledger: SavingsLedger, *, kinds: bool = True) -> dict[str, float]:
     return found
 
 
-def _contained(report: Callable[..., None]) -> Callable[..., None]:
-    """Make a report that fails cost one warning; training goes on without further reports."""
-
-    @wraps(report)
-    def contained(self: Reporter, *args: Any, **options: Any) -> None:
-        if self._closed:
-            return
-        try:
-            report(self, *args, **options)
-        except Exception as error:
-            raise_interrupt(error)
-            logger.warning("HybridPredict stops reporting on this run.", exc_info=True)
-            self._stop()
-
-    return contained
-
-
 def _is_a(target: Any, name: str) -> bool:
     """Return whether a logger has a class of this name, of any Lightning package."""
     return name in [cls.__name__ for cls in type(target).__mro__]
@@ -123,21 +105,21 @@ class Reporter:
         skill = self._ledger.skill
         return values if skill is None else {**values, "skill": f"{skill:.2f}"}
 
-    @_contained
     def step(self, record: StepRecord, position: int = 0, *, due: bool = False) -> None:
         """Report a full step from its record.
 
         ``position`` is where it is on the loggers' x-axis, and ``due`` whether they get a row.
         """
-        if not self.log.start or self.log.steps != self._engine.schedule.total:
-            plan = overview(self._engine)
-            if not self.log.start:
-                self._begin(plan)
-            self._writer.start(plan, self._engine.config.to_dict(), self._ledger.full_steps - 1)
-        self._writer.step(record, self._ledger)
-        self._unlogged = position
-        if due:
-            self._log_row()
+        with self._failing(self):
+            if not self.log.start or self.log.steps != self._engine.schedule.total:
+                plan = overview(self._engine)
+                if not self.log.start:
+                    self._begin(plan)
+                self._writer.start(plan, self._engine.config.to_dict(), self._ledger.full_steps - 1)
+            self._writer.step(record, self._ledger)
+            self._unlogged = position
+            if due:
+                self._log_row()
 
     def _begin(self, plan: Overview) -> None:
         """Report what the run does; after the first full step the kinds and the cost are known."""
@@ -171,14 +153,14 @@ class Reporter:
 
     @contextmanager
     def _failing(self, target: Any) -> Iterator[None]:
-        """Warn once of a logger that raises; training and the other loggers continue."""
+        """Warn once of a logger, or of this object, that raises; training and others continue."""
         try:
             yield
         except Exception as error:
             raise_interrupt(error)
             if id(target) not in self._failed:
                 text = "hybrid_predict could not record the run in %s: %r. Training continues."
-                logger.warning(text, type(target).__name__, error)
+                logger.warning(text, type(target).__name__, error, exc_info=target is self)
             self._failed.add(id(target))
 
     def _end_in_mlflow(self, status: str) -> None:
@@ -194,14 +176,18 @@ class Reporter:
                     client.set_tag(run, NOTE, f"{_HEADING} {self._ledger}.\n\n{ONE_RUN}")
                 client.log_dict(run, self._ledger.summary(), "hybrid_predict/ledger.json")
 
-    @_contained
     def close(self, status: str) -> None:
         """Report how the run ended, ``finished``, ``stopped`` or ``failed: ...``; once."""
+        if not self._closed:
+            self._closed = True
+            with self._failing(self):
+                self._end(status)
+
+    def _end(self, status: str) -> None:
         self._log_row()
         self._end_in_mlflow(status)
         if self.log.start:
             self._writer.end(status)
-        self._stop()
         why = remarks(self._ledger)
         guarded = self._ledger.best is not None or self._engine.config.on_overfit == "ignore"
         if status == "finished" and not guarded:
@@ -210,6 +196,3 @@ class Reporter:
         self._say(f"HybridPredict{how or ':'} {self._ledger}{why and f'; {why}'}.")
         if self.log.start and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.path.parent)
-
-    def _stop(self) -> None:
-        self._closed = True
