@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,22 +16,13 @@ STATE_VERSION = 25
 
 def check_state(state: Any) -> None:
     """Raise CheckpointError unless a value is the saved state of an engine of this version."""
-    check_entries(state, {"version": int})
-    if state["version"] != STATE_VERSION:
+    version = state.get("version") if isinstance(state, dict) else None
+    if version != STATE_VERSION:
+        got = reprlib.repr(state) if version is None else f"version {version!r}"
         raise CheckpointError(
-            f"state: expected version {STATE_VERSION}, got {state['version']!r}. "
-            "Resume with the version of hybrid_predict that wrote it."
+            f"state: expected one that the plug-in has saved, of version {STATE_VERSION}, got "
+            f"{got}. Resume with the version of hybrid_predict that wrote it."
         )
-
-
-def check_entries(state: Any, entries: Mapping[str, type]) -> None:
-    """Raise CheckpointError unless a saved state is a dict with entries of these types."""
-    for name, kind in entries.items():
-        if not isinstance(state, dict) or not isinstance(state.get(name), kind):
-            raise CheckpointError(
-                f"state: expected a state that the plug-in has saved, with {name} as a "
-                f"{kind.__name__}, got {reprlib.repr(state)}. Resume from another checkpoint."
-            )
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.log import RunLog
-from hybrid_predict.saved import check_entries, check_state, reading
+from hybrid_predict.saved import check_state, reading
 from hybrid_predict.tensors.random_states import random_states, set_random_states
 
 KEY = "hybrid_predict"
@@ -331,12 +331,14 @@ class HybridPredict(TrainerCallback):
             CheckpointError: If the state is damaged.
         """
         saved = checkpoint.get(KEY) if trainer.state.fn == "fit" else None
-        self._saved = saved
+        self._saved = None
         if saved is not None:
-            with reading("state"):
-                check_entries(saved, {"engine": dict, "clock": dict, "random": list})
-                check_state(saved["engine"])
-                self._last.ledger = SavingsLedger.from_dict(saved["engine"]["ledger"])
+            with reading():
+                engine = saved["engine"]
+                check_state(engine)
+                counts = dict(saved["clock"])
+                self._saved = {"engine": engine, "clock": counts, "random": list(saved["random"])}
+                self._last.ledger = SavingsLedger.from_dict(engine["ledger"])
 
 
 @final
