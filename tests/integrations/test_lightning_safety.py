@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
-from lightning_models import Ungated, fit, same, weights
+from lightning_models import Net, Ungated, fit, same, weights
+
+from hybrid_predict.errors import UnsupportedSetupError
 
 MORE = {"precision": "bf16-mixed", "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
 
@@ -35,3 +38,16 @@ def test_switched_off_or_in_shadow_training_is_bit_identical(
         assert trainer.global_step == 30
     assert tables[0] == tables[1] != []
     assert same(*ends)
+
+
+class Swap(Callback):
+    """Gives the Trainer another optimizer after three full steps."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+        if trainer.global_step == 3:
+            trainer.optimizers = [torch.optim.SGD(pl_module.parameters(), lr=0.01)]
+
+
+def test_another_optimizer_in_mid_run_is_refused() -> None:
+    with pytest.raises(UnsupportedSetupError, match="with which training began"):
+        fit([Ungated(), Swap()], Net(), max_steps=30)
