@@ -101,10 +101,6 @@ class Plan(ABC, Generic[K]):
     def work(self, key: K) -> Row:
         """Make a run, in any process, and return its row."""
 
-    @abstractmethod
-    def tell(self, row: Row) -> str:
-        """Return a line on a finished run."""
-
     def holds(self, row: Row) -> bool:
         """Return whether a finished run would be made in the same way again."""
         return True

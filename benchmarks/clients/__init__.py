@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 QUIET: dict[str, Any] = {
@@ -229,8 +228,3 @@ def learner(net: Any, optimizer: Any, loss: Any, judge: Any = None) -> Any:
             self.log("judged", value, batch_size=size)
 
     return Learner()
-
-
-def client(name: str) -> Any:
-    """Return the module of a client; see `About`."""
-    return import_module(f"benchmarks.clients.{name}")

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from time import process_time
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from benchmarks.clients import CLIENTS, client
+from benchmarks.clients import CLIENTS
 from hybrid_predict.runs.runtime import write_json
 
 ARMS: dict[str, Any] = {
@@ -43,7 +44,7 @@ def train_seed(
     """
     torch.set_num_threads(1)
     quiet()
-    chosen = client(name)
+    chosen = import_module(f"benchmarks.clients.{name}")
     told = CLIENTS[name]
     length = max(1, round(share * told.length))
     _trained(chosen, "hybrid", seed, max(1, length // 20))

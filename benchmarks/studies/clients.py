@@ -80,9 +80,6 @@ class ClientsPlan(Plan[Key]):
         codes = {each["code"] for each in row["rows"] if ARMS[each["arm"]] is not None}
         return codes == {code_digest("hybrid")}
 
-    def tell(self, row: Row) -> str:
-        return "\n".join(map(json.dumps, row["rows"]))
-
 
 def seeds(results: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the runs of a results file, as a plan has them."""

@@ -74,11 +74,6 @@ class EdgesPlan(Plan[Key]):
         torch.set_num_threads(1)
         return {**key._asdict(), **_trained(key), "code": code_digest("hybrid")}
 
-    def tell(self, row: Row) -> str:
-        return (
-            f"{' '.join(map(str, self.key(row)))}: best {row['best']:.3f}, last {row['last']:.3f}"
-        )
-
     def holds(self, row: Row) -> bool:
         return not row["guard"] or bool(row["code"] == code_digest("hybrid"))
 
