@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import RESULTS
-from benchmarks.plan import Selection, make_runs, stored
+from benchmarks.plan import Selection, make_runs
 from benchmarks.registry import STUDIES, Study
 from hybrid_predict.cli.program import add_command, need, run_program
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.files import writing
-from hybrid_predict.runs.runtime import finite, locked, writable_folder, write_json
+from hybrid_predict.runs.runtime import Rows, finite, locked, writable_folder, write_json
 
 PROGRAM = "python -m benchmarks"
 
@@ -89,7 +89,8 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
     plan = study.plan(chosen)
     if not plan.ready({}):
         raise ConfigError("STUDY", "a study with runs of what is chosen", name)
-    store = stored(folder, f"{name}-runs", plan)
+    store = Rows(folder / f"{name}-runs.jsonl", plan.key)
+    store.done = {key: row for key, row in store.done.items() if plan.holds(row)}
     committed = study.read(RESULTS)
     known = study.runs(committed) if committed is not None else ()
     for row in known:
@@ -108,7 +109,7 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
             whole = not plan.ready(store.done)
             content = study.compiled(chosen, rows, whole, study.read(folder) or committed)
             write_json(finite(content), path)
-        print(f"{len(plan.chosen(store.done)):,} runs are finished. Results: {path}", flush=True)
+        print(f"{len(rows):,} runs are kept. Results: {path}", flush=True)
 
 
 def _show_options(add: Any) -> None:

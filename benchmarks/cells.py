@@ -16,7 +16,6 @@ from benchmarks.plan import (
     Plan,
     Row,
     Selection,
-    as_cell,
     check_chosen,
     number,
 )
@@ -118,7 +117,7 @@ class CellPlan(Plan[Cell]):
         return Cell(task.name, setting, arm, seed, *rates, line.decay, steps, recipe)
 
     def key(self, row: Row) -> Cell:
-        return as_cell(row)
+        return Cell(**{name: row[name] for name in Cell.__dataclass_fields__})
 
     def work(self, cell: Cell) -> Row:
         """Train a cell; ``elapsed`` are seconds of the clock, with data and evaluations."""

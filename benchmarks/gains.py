@@ -218,7 +218,6 @@ class Summary:
                 place = Place(row["task"], row["setting"], row["arm"], row["steps"])
                 self.found.setdefault(place, Figures(place, {}, self)).rows[row["seed"]] = row
         self.tasks = list(dict.fromkeys(place.task for place in self.found))
-        self.setting = next((place.setting for place in self.found), "")
         self.seeds = max((len(found.rows) for found in self.found.values()), default=0)
 
     def in_order(self) -> list[Figures]:

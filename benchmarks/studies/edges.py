@@ -31,17 +31,6 @@ SPAN = 0.05
 """Share of the run over which the average of its weights reaches."""
 
 
-MEASURED = (
-    "full_steps",
-    "last",
-    "best",
-    "best_step",
-    "best_full",
-    "last_averaged",
-    "best_averaged",
-)
-
-
 class Key(NamedTuple):
     """A run: ``guard`` is the value of ``on_overfit``, empty without the plug-in."""
 
@@ -132,7 +121,8 @@ def _lines(
 
 def _best(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
     for line, runs in _lines(rows, FEW, GUARDS):
-        mean = {field: fmean(run[field] for run in runs) for field in MEASURED}
+        measured = runs[0].keys() - {*Key._fields, "code"}
+        mean = {field: fmean(run[field] for run in runs) for field in measured}
         yield {
             **line,
             "full steps": f"{mean['full_steps']:,.0f}",

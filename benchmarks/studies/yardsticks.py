@@ -79,18 +79,16 @@ def source(rows: list[Row]) -> str:
 
 def headline(summary: Summary) -> str:
     """Tell what the plug-in is worth with nanoGPT's recipe."""
-    told = []
-    for task in summary.tasks:
-        hybrid = summary.figures(task, "hybrid")
-        corrected = summary.figures(task, "corrected")
-        if hybrid is None or corrected is None:
-            return NONE
-        told.append(
-            f"the default is worth {hybrid.speedup or NONE} times as many full steps, "
-            f"corrected updates alone {corrected.speedup or NONE} times "
-            f"({len(hybrid.rows)} seeds)."
-        )
-    return f"With nanoGPT's published recipe for CPUs {' '.join(told)}"
+    task = next(iter(summary.tasks), "")
+    hybrid = summary.figures(task, "hybrid")
+    corrected = summary.figures(task, "corrected")
+    if hybrid is None or corrected is None:
+        return NONE
+    return (
+        "With nanoGPT's published recipe for CPUs the default is worth "
+        f"{hybrid.speedup or NONE} times as many full steps, corrected updates alone "
+        f"{corrected.speedup or NONE} times ({len(hybrid.rows)} seeds)."
+    )
 
 
 def qualities(summary: Summary) -> str:
@@ -164,12 +162,10 @@ def compared(plain: Figures, arm: Figures) -> list[str]:
         before, after = (number(runs.rows[seed]["hit"]) for runs in (plain, arm))
         if before == after:
             kind = 3 if math.isinf(before) else 2
-        elif math.isinf(before):
-            kind = 0
-        elif math.isinf(after):
-            kind = 5
+        elif after < before:
+            kind = 0 if math.isinf(before) else 1
         else:
-            kind = 1 if after < before else 4
+            kind = 5 if math.isinf(after) else 4
         found.append(KINDS[kind])
     return found
 

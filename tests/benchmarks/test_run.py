@@ -9,12 +9,13 @@ import torch
 from benchmarks import step_cost
 from benchmarks.__main__ import main
 from benchmarks.arms import ARMS, PLAIN
-from benchmarks.plan import Plan, Selection, make_runs, stored
+from benchmarks.plan import Plan, Selection, make_runs
 from benchmarks.registry import STUDIES, Study
 from benchmarks.studies import suites
 from benchmarks.tasks import TASKS
 from benchmarks.train import train
 from hybrid_predict.forecast.predictors import make_predictor
+from hybrid_predict.runs.runtime import Rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -86,13 +87,17 @@ def test_a_run_that_diverges_ends_early_and_has_no_loss():
 def test_runs_go_on_where_they_were_and_are_paired(tmp_path, monkeypatch):
     plan = suites.plan("smoke", Selection(tasks=("inr",), arms=("hybrid",)))
     seen = []
-    done = make_runs(plan, stored(tmp_path), 2, lambda row: seen.append(row["arm"]))
+    store = Rows(tmp_path / "runs.jsonl", plan.key)
+    make_runs(plan, store, 2, lambda row: seen.append(row["arm"]))
+    done = dict(store.done)
     assert sorted(seen) == sorted(cell.arm for cell in done)
     assert {cell.arm for cell in done} == {*PLAIN, "hybrid"}
     assert done[next(c for c in done if c.arm == "short")]["loss"] == pytest.approx(
         train(*tiny("short"))["loss"], rel=1e-6
     )
-    assert make_runs(plan, stored(tmp_path), on_row=pytest.fail) == done
+    again = Rows(tmp_path / "runs.jsonl", plan.key)
+    make_runs(plan, again, on_row=pytest.fail)
+    assert again.done == done
 
 
 class Letters(Plan):
