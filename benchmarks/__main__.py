@@ -45,7 +45,8 @@ def _positive(text: str) -> int:
 
 
 def _run_options(add: Any) -> None:
-    add("studies", nargs="+", metavar="STUDY", help=f"Of {', '.join(STUDIES)}.")
+    told = f"Of {', '.join(STUDIES)}."
+    add("studies", nargs="+", choices=STUDIES, metavar="STUDY", help=told)
     for name in ("tasks", "settings", "arms"):
         add(f"--{name}", nargs="+", metavar="NAME", help=f"Some {name} of the study.")
     add("--seeds", type=_positive, metavar="N", help="Paired seeds in place of the study's.")
@@ -69,11 +70,11 @@ def _run_options(add: Any) -> None:
 
 def _run(options: Any) -> int:
     chosen = Selection(options.tasks, options.settings, options.arms, options.seeds, options.text)
-    studies = {name: _study(name) for name in options.studies}
     folder = writable_folder(options.output_dir, "--output-dir")
     need("The benchmark", ("cli", "bench"))
     with locked(folder):
-        for name, study in studies.items():
+        for name in options.studies:
+            study = STUDIES[name]
             _run_study(name, study, chosen, folder, options.jobs)
             if options.commit:
                 shutil.copy(folder / study.file, RESULTS / study.file)
@@ -113,7 +114,7 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
 
 
 def _show_options(add: Any) -> None:
-    add("study", metavar="STUDY", help=f"One of {', '.join(STUDIES)}.")
+    add("study", choices=STUDIES, metavar="STUDY", help=f"One of {', '.join(STUDIES)}.")
     add(
         "--output-dir",
         type=Path,
@@ -124,7 +125,7 @@ def _show_options(add: Any) -> None:
 
 
 def _show(options: Any) -> int:
-    study = _study(options.study)
+    study = STUDIES[options.study]
     if not (options.output_dir / study.file).exists():
         raise ConfigError("--output-dir", f"a folder with {study.file}", str(options.output_dir))
     for name, make in study.blocks(study.read(options.output_dir)).items():
@@ -136,12 +137,6 @@ def _pages(options: Any) -> int:
     from benchmarks import render  # reads all committed files
 
     return render.main()
-
-
-def _study(name: str) -> Study:
-    if name not in STUDIES:
-        raise ConfigError("STUDY", f"one of {', '.join(STUDIES)}", name)
-    return STUDIES[name]
 
 
 if __name__ == "__main__":

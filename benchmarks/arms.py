@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -173,16 +173,12 @@ def recipe_digest(task: Task, arm: Arm) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def code_digest(arm: str) -> str:
-    """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch.
+@cache
+def code_digest(*, plugin: bool) -> str:
+    """Return 12 hexadecimal digits over the code that runs execute, and the version of torch.
 
     Comments do not count.
     """
-    return _digest(plugin=ARMS[arm].plugin is not None)
-
-
-@lru_cache
-def _digest(*, plugin: bool) -> str:
     digest = hashlib.sha256(torch.__version__.encode())
     here = Path(__file__).parent
     package = Path(hybrid_predict.__file__).parent

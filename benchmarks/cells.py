@@ -124,7 +124,8 @@ class CellPlan(Plan[Cell]):
         started = perf_counter()
         results = train(cell, self.tasks[cell.task])
         elapsed = perf_counter() - started
-        return {**asdict(cell), **results, "elapsed": elapsed, "code": code_digest(cell.arm)}
+        code = code_digest(plugin=ARMS[cell.arm].plugin is not None)
+        return {**asdict(cell), **results, "elapsed": elapsed, "code": code}
 
     def holds(self, row: Row) -> bool:
         """Return whether a run has a recipe of the study, and no plug-in or its present code."""
@@ -136,7 +137,7 @@ class CellPlan(Plan[Cell]):
             for line in self._all
             if line.task.name == row["task"]
         }
-        current = arm.plugin is None or row["code"] == code_digest(arm.name)
+        current = arm.plugin is None or row["code"] == code_digest(plugin=True)
         return current and row["recipe"] in recipes
 
 

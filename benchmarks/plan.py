@@ -51,7 +51,6 @@ class Cell:
 
     @property
     def rates(self) -> Rates:
-        """Learning rates of the cell."""
         return Rates(self.rate, self.hidden)
 
     @property

@@ -38,7 +38,6 @@ class Net(nn.Module):
         self.norm, self.head = nn.LayerNorm(12), nn.Linear(12, 16)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the next tokens."""
         x = self.table(tokens)
         return self.head(self.norm(x + self.second(torch.tanh(self.first(x)))))
 

@@ -42,7 +42,6 @@ class About:
 
     @property
     def package(self) -> str:
-        """The name of the package."""
         return self.requires.partition("==")[0]
 
 

@@ -59,7 +59,7 @@ def train_seed(
     for arm in arms:
         row = {"client": name, "seed": seed, "torch": torch.__version__, "arm": arm, **by_arm[arm]}
         row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]
-        row["code"] = code_digest("hybrid" if ARMS[arm] is not None else "plain")
+        row["code"] = code_digest(plugin=ARMS[arm] is not None)
         rows.append(row)
     about = {"package": told.package, **asdict(told), "version": version(told.package)}
     del about["requires"]

@@ -61,10 +61,10 @@ class EdgesPlan(Plan[Key]):
 
     def work(self, key: Key) -> Row:
         torch.set_num_threads(1)
-        return {**key._asdict(), **_trained(key), "code": code_digest("hybrid")}
+        return {**key._asdict(), **_trained(key), "code": code_digest(plugin=True)}
 
     def holds(self, row: Row) -> bool:
-        return not row["guard"] or bool(row["code"] == code_digest("hybrid"))
+        return not row["guard"] or bool(row["code"] == code_digest(plugin=True))
 
 
 def _trained(key: Key) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def plain_table(found: Iterable[Figures]) -> str:
     """List the plain runs, a row per width and length."""
     return view(
         {
-            "width": width(f),
+            "width": _width(f),
             "parameters": f"{f.first['parameters']:,}",
             "full steps": steps_text(f),
             "bytes per parameter": f"{tokens(f):.2g}",
@@ -119,7 +119,7 @@ def speedups_table(found: Iterable[Figures]) -> str:
     """List the arms beside plain training, a row per width, length and arm."""
     return view(
         {
-            "width": width(f),
+            "width": _width(f),
             "T": f"{f.place.steps:,}",
             "arm": ARMS[f.place.arm].title,
             "full steps": steps_text(f),
@@ -135,15 +135,14 @@ def speedups_table(found: Iterable[Figures]) -> str:
     )
 
 
-def width(figures: Figures) -> str:
-    """Return the width of a model."""
+def _width(figures: Figures) -> str:
     return figures.place.task.rpartition("-")[2]
 
 
 def tokens(figures: Figures) -> float:
     """Return the bytes that the full steps of runs read, per parameter."""
     sizes = {str(case.width): case.batch_size * case.context for case in CASES}
-    return figures.full_steps * sizes[width(figures)] / float(figures.first["parameters"])
+    return figures.full_steps * sizes[_width(figures)] / float(figures.first["parameters"])
 
 
 def _loss(figures: Figures) -> str:

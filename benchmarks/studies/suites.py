@@ -44,11 +44,9 @@ class Suite:
     measured: tuple[str, ...] = ()
 
     def task(self, name: str) -> Task:
-        """Return a task, made tiny if the suite is."""
         return TASKS[name].tiny() if self.tiny else TASKS[name]
 
     def lines(self) -> Iterator[Line]:
-        """Yield the runs of all tasks and arms."""
         for name in self.tasks:
             task = self.task(name)
             tuned = self.setting == "tuned"
@@ -265,15 +263,14 @@ def across() -> dict[str, Callable[[], str]]:
 
 
 @lru_cache
-def committed(suite: str) -> Summary:
-    """Return the statistics of a committed suite."""
+def _committed(suite: str) -> Summary:
     return Summary(load(f"bench-{suite}.json")["runs"])
 
 
 def gains() -> Iterator[Gain]:
     """Yield the gains on all tasks of the committed suites whose full steps were measured."""
     for suite in ("core", "wide", "fresh"):
-        summary = committed(suite)
+        summary = _committed(suite)
         hybrid = summary.speedups("hybrid")
         corrected = summary.speedups("corrected")
         for task, costs in load(f"bench-{suite}.json")["steps"].items():
@@ -333,7 +330,7 @@ def below_corrected() -> str:
 
 def peers() -> str:
     """Compare the default with the best peer."""
-    summaries = [committed(suite) for suite in ("core", "wide")]
+    summaries = [_committed(suite) for suite in ("core", "wide")]
     peer, default = (
         [speedup.value for summary in summaries for speedup in summary.speedups(arm).values()]
         for arm in ("soap-muon", "hybrid")

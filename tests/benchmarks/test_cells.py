@@ -71,7 +71,8 @@ def test_an_arm_that_trains_otherwise_is_another_cell(change):
 
 def test_arms_with_the_plug_in_have_a_digest_of_its_rules(monkeypatch):
     def digests(name):
-        return recipe_digest(TASKS["inr"], ARMS[name]), code_digest(name)
+        arm = ARMS[name]
+        return recipe_digest(TASKS["inr"], arm), code_digest(plugin=arm.plugin is not None)
 
     before = {name: digests(name) for name in ("hybrid", "corrected", "short", "muon")}
     assert before["hybrid"][1] == before["corrected"][1] != before["short"][1] == before["muon"][1]
