@@ -99,7 +99,7 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
             store.add(row)
     print(f"{PROGRAM}: {name}, kept in {folder}", flush=True)
     try:
-        make_runs(plan, store, jobs, lambda row: print(json.dumps(row), flush=True))
+        make_runs(plan, store, jobs)
     finally:
         path = folder / study.file
         rows = list(store.done.values())

@@ -71,10 +71,6 @@ class Arm:
         config = self.config(steps)
         return (config and config.total_steps) or self.full_steps(steps)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the arm as plain data, without its rates and the plug-in."""
-        return {"build": _described(self.build), "share": self.share, **_IN_DIGESTS}
-
 
 def _described(function: Callable[..., Any]) -> str:
     """Return a function's name with its bound and its default arguments."""
@@ -165,7 +161,8 @@ def recipe_digest(task: Task, arm: Arm) -> str:
     described = task.to_dict()
     for name in ("learning_rate", "rates"):  # a cell names the rate that it uses
         described["recipe"].pop(name)
-    plain: dict[str, Any] = {"task": described, "arm": arm.describe()}
+    built = {"build": _described(arm.build), "share": arm.share, **_IN_DIGESTS}
+    plain: dict[str, Any] = {"task": described, "arm": built}
     if (config := arm.config(task.steps)) is not None:
         updates = {kind: make_update(u) for kind, u in config.updates.items()}
         predictors = {kind: make_predictor(p) for kind, p in config.chosen_predictors.items()}

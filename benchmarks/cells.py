@@ -9,16 +9,7 @@ from time import perf_counter
 
 from benchmarks.arms import ARMS, PLAIN, code_digest, recipe_digest
 from benchmarks.optimizers import Rates
-from benchmarks.plan import (
-    TUNING,
-    TUNING_SEED,
-    Cell,
-    Plan,
-    Row,
-    Selection,
-    check_chosen,
-    number,
-)
+from benchmarks.plan import TUNING, TUNING_SEED, Cell, Plan, Row, Selection, check_chosen, number
 from benchmarks.tasks import Task
 from benchmarks.train import train
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import math
 import multiprocessing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from importlib import import_module
@@ -109,11 +110,8 @@ def number(loss: float | None) -> float:
     return math.inf if loss is None else loss
 
 
-OnRow = Callable[[Row], object]
-
-
-def make_runs(plan: Plan[K], store: Rows[K], jobs: int = 1, on_row: OnRow = bool) -> None:
-    """Make the runs that are missing until none is; each row is stored as it is done."""
+def make_runs(plan: Plan[K], store: Rows[K], jobs: int = 1) -> None:
+    """Make the runs that are missing until none is; each row is stored and printed at once."""
     with workers(jobs) as pool:
         running: dict[Future[Row], K] = {}
         try:
@@ -127,10 +125,9 @@ def make_runs(plan: Plan[K], store: Rows[K], jobs: int = 1, on_row: OnRow = bool
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     del running[future]
                     store.add(row := future.result())
-                    on_row(row)
+                    print(json.dumps(row), flush=True)
         except BaseException:
-            for future in running:
-                future.cancel()
+            pool.shutdown(cancel_futures=True)
             raise
 
 

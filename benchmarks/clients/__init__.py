@@ -13,7 +13,6 @@ QUIET: dict[str, Any] = {
     "logger": False,
 }
 
-
 Callbacks = Sequence[Any]
 """Callbacks of Lightning: one HybridPredict, or none."""
 

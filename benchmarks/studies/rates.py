@@ -151,11 +151,10 @@ def worst(ratios: Mapping[str, Ratio]) -> str:
     return f"{mean([ratios[task]])} ({task})" if known else NONE
 
 
-def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
+def blocks(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     """Return what makes the blocks of the pages, by name."""
-    everything = list(rows)
-    kept = [row for row in everything if row["task"] in DEVELOPMENT]
-    fresh = [row for row in everything if row["task"] not in DEVELOPMENT]
+    kept = [row for row in rows if row["task"] in DEVELOPMENT]
+    fresh = [row for row in rows if row["task"] not in DEVELOPMENT]
     return {
         "rates source": partial(source, kept),
         "rates overall": partial(overall, kept),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -72,12 +72,11 @@ def lines(cases: Iterable[Case] = CASES) -> Iterator[Line]:
             yield Line(task, "tuned", arm, case.seeds, steps=case.steps, trial=case.trial)
 
 
-def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
+def blocks(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     """Return what makes the blocks of the page, by name."""
-    kept = list(rows)
-    found = points(kept)
+    found = points(rows)
     return {
-        "scale source": partial(source, kept),
+        "scale source": partial(source, rows),
         "scale plain": partial(plain_table, found),
         "scale speedups": partial(speedups_table, found),
     }
@@ -89,7 +88,7 @@ def points(rows: Iterable[Row]) -> list[Figures]:
     return sorted(found, key=lambda f: (f.first["parameters"], f.place.steps))
 
 
-def source(rows: list[Row]) -> str:
+def source(rows: Sequence[Row]) -> str:
     """Tell how many runs there are."""
     trials = sum(row["seed"] == TUNING_SEED for row in rows)
     return (
