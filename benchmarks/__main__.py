@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import RESULTS
-from benchmarks.plan import Selection, make_runs, stored
+from benchmarks.plan import Selection, make_runs
 from benchmarks.registry import STUDIES, Study
 from hybrid_predict.cli.program import add_command, need, run_program
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.files import writing
-from hybrid_predict.runs.runtime import finite, locked, writable_folder, write_json
+from hybrid_predict.runs.runtime import Rows, finite, locked, writable_folder, write_json
 
 PROGRAM = "python -m benchmarks"
 
@@ -45,7 +45,8 @@ def _positive(text: str) -> int:
 
 
 def _run_options(add: Any) -> None:
-    add("studies", nargs="+", metavar="STUDY", help=f"Of {', '.join(STUDIES)}.")
+    told = f"Of {', '.join(STUDIES)}."
+    add("studies", nargs="+", choices=STUDIES, metavar="STUDY", help=told)
     for name in ("tasks", "settings", "arms"):
         add(f"--{name}", nargs="+", metavar="NAME", help=f"Some {name} of the study.")
     add("--seeds", type=_positive, metavar="N", help="Paired seeds in place of the study's.")
@@ -69,11 +70,11 @@ def _run_options(add: Any) -> None:
 
 def _run(options: Any) -> int:
     chosen = Selection(options.tasks, options.settings, options.arms, options.seeds, options.text)
-    studies = {name: _study(name) for name in options.studies}
     folder = writable_folder(options.output_dir, "--output-dir")
     need("The benchmark", ("cli", "bench"))
     with locked(folder):
-        for name, study in studies.items():
+        for name in options.studies:
+            study = STUDIES[name]
             _run_study(name, study, chosen, folder, options.jobs)
             if options.commit:
                 shutil.copy(folder / study.file, RESULTS / study.file)
@@ -89,7 +90,8 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
     plan = study.plan(chosen)
     if not plan.ready({}):
         raise ConfigError("STUDY", "a study with runs of what is chosen", name)
-    store = stored(folder, f"{name}-runs", plan)
+    store = Rows(folder / f"{name}-runs.jsonl", plan.key)
+    store.done = {key: row for key, row in store.done.items() if plan.holds(row)}
     committed = study.read(RESULTS)
     known = study.runs(committed) if committed is not None else ()
     for row in known:
@@ -97,7 +99,7 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
             store.add(row)
     print(f"{PROGRAM}: {name}, kept in {folder}", flush=True)
     try:
-        make_runs(plan, store, jobs, lambda row: print(plan.tell(row), flush=True))
+        make_runs(plan, store, jobs)
     finally:
         path = folder / study.file
         rows = list(store.done.values())
@@ -108,11 +110,11 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
             whole = not plan.ready(store.done)
             content = study.compiled(chosen, rows, whole, study.read(folder) or committed)
             write_json(finite(content), path)
-        print(f"{len(plan.chosen(store.done)):,} runs are finished. Results: {path}", flush=True)
+        print(f"{len(rows):,} runs are kept. Results: {path}", flush=True)
 
 
 def _show_options(add: Any) -> None:
-    add("study", metavar="STUDY", help=f"One of {', '.join(STUDIES)}.")
+    add("study", choices=STUDIES, metavar="STUDY", help=f"One of {', '.join(STUDIES)}.")
     add(
         "--output-dir",
         type=Path,
@@ -123,7 +125,7 @@ def _show_options(add: Any) -> None:
 
 
 def _show(options: Any) -> int:
-    study = _study(options.study)
+    study = STUDIES[options.study]
     if not (options.output_dir / study.file).exists():
         raise ConfigError("--output-dir", f"a folder with {study.file}", str(options.output_dir))
     for name, make in study.blocks(study.read(options.output_dir)).items():
@@ -135,12 +137,6 @@ def _pages(options: Any) -> int:
     from benchmarks import render  # reads all committed files
 
     return render.main()
-
-
-def _study(name: str) -> Study:
-    if name not in STUDIES:
-        raise ConfigError("STUDY", f"one of {', '.join(STUDIES)}", name)
-    return STUDIES[name]
 
 
 if __name__ == "__main__":

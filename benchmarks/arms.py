@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -70,10 +70,6 @@ class Arm:
         """Return the steps of the learning-rate schedule on a task of ``steps``."""
         config = self.config(steps)
         return (config and config.total_steps) or self.full_steps(steps)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the arm as plain data, without its rates and the plug-in."""
-        return {"build": _described(self.build), "share": self.share, **_IN_DIGESTS}
 
 
 def _described(function: Callable[..., Any]) -> str:
@@ -165,7 +161,8 @@ def recipe_digest(task: Task, arm: Arm) -> str:
     described = task.to_dict()
     for name in ("learning_rate", "rates"):  # a cell names the rate that it uses
         described["recipe"].pop(name)
-    plain: dict[str, Any] = {"task": described, "arm": arm.describe()}
+    built = {"build": _described(arm.build), "share": arm.share, **_IN_DIGESTS}
+    plain: dict[str, Any] = {"task": described, "arm": built}
     if (config := arm.config(task.steps)) is not None:
         updates = {kind: make_update(u) for kind, u in config.updates.items()}
         predictors = {kind: make_predictor(p) for kind, p in config.chosen_predictors.items()}
@@ -173,16 +170,12 @@ def recipe_digest(task: Task, arm: Arm) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def code_digest(arm: str) -> str:
-    """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch.
+@cache
+def code_digest(*, plugin: bool) -> str:
+    """Return 12 hexadecimal digits over the code that runs execute, and the version of torch.
 
     Comments do not count.
     """
-    return _digest(plugin=ARMS[arm].plugin is not None)
-
-
-@lru_cache
-def _digest(*, plugin: bool) -> str:
     digest = hashlib.sha256(torch.__version__.encode())
     here = Path(__file__).parent
     package = Path(hybrid_predict.__file__).parent

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from time import perf_counter
 
 from benchmarks.arms import ARMS, PLAIN, code_digest, recipe_digest
 from benchmarks.optimizers import Rates
-from benchmarks.plan import (
-    TUNING,
-    TUNING_SEED,
-    Cell,
-    Plan,
-    Row,
-    Selection,
-    as_cell,
-    check_chosen,
-    number,
-)
+from benchmarks.plan import TUNING, TUNING_SEED, Cell, Plan, Row, Selection, check_chosen, number
 from benchmarks.tasks import Task
 from benchmarks.train import train
 
@@ -52,7 +43,6 @@ class CellPlan(Plan[Cell]):
 
     def __init__(self, lines: Iterable[Line], chosen: Selection | None = None) -> None:
         self._all = list(lines)
-        self._digests: dict[tuple[str, str, int], str] = {}
         self.tasks: dict[str, Task] = {line.task.name: line.task for line in self._all}
         self.lines = self._selected(chosen or Selection())
 
@@ -114,24 +104,19 @@ class CellPlan(Plan[Cell]):
     ) -> Cell:
         task = line.task
         steps = steps or task.steps
-        recipe = self._recipe(line, arm, steps)
+        recipe = _recipe(task, arm, steps)
         return Cell(task.name, setting, arm, seed, *rates, line.decay, steps, recipe)
 
-    def _recipe(self, line: Line, arm: str, steps: int) -> str:
-        key = (line.task.name, arm, steps)
-        if key not in self._digests:
-            self._digests[key] = recipe_digest(replace(line.task, steps=steps), ARMS[arm])
-        return self._digests[key]
-
     def key(self, row: Row) -> Cell:
-        return as_cell(row)
+        return Cell(**{name: row[name] for name in Cell.__dataclass_fields__})
 
     def work(self, cell: Cell) -> Row:
         """Train a cell; ``elapsed`` are seconds of the clock, with data and evaluations."""
         started = perf_counter()
         results = train(cell, self.tasks[cell.task])
         elapsed = perf_counter() - started
-        return {**asdict(cell), **results, "elapsed": elapsed, "code": code_digest(cell.arm)}
+        code = code_digest(plugin=ARMS[cell.arm].plugin is not None)
+        return {**asdict(cell), **results, "elapsed": elapsed, "code": code}
 
     def holds(self, row: Row) -> bool:
         """Return whether a run has a recipe of the study, and no plug-in or its present code."""
@@ -139,21 +124,17 @@ class CellPlan(Plan[Cell]):
         if arm is None:
             return False
         recipes = {
-            self._recipe(line, row["arm"], row["steps"])
+            _recipe(line.task, row["arm"], row["steps"])
             for line in self._all
             if line.task.name == row["task"]
         }
-        current = arm.plugin is None or row["code"] == code_digest(arm.name)
+        current = arm.plugin is None or row["code"] == code_digest(plugin=True)
         return current and row["recipe"] in recipes
 
-    def tell(self, row: Row) -> str:
-        loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
-        trial = ", trial" if row["seed"] == TUNING_SEED else ""
-        return (
-            f"{row['task']}, {row['setting']}, {row['arm']}, T = {row['steps']:,}, "
-            f"rate {row['rate']:g} x {row['hidden']:g}, seed {row['seed']}{trial}: "
-            f"{row['full_steps']:,} full steps in {row['seconds']:.1f} s, {loss}"
-        )
+
+@cache
+def _recipe(task: Task, arm: str, steps: int) -> str:
+    return recipe_digest(replace(task, steps=steps), ARMS[arm])
 
 
 def best(cells: list[Cell], done: Mapping[Cell, Row]) -> Rates | None:

@@ -155,16 +155,15 @@ class Figures:
 
     @property
     def full_steps(self) -> float:
-        """Mean number of full steps."""
         return self.mean("full_steps")
 
     @property
     def length(self) -> float | None:
         """Mean length of predicted steps, None where it is not known."""
-        pairs = [(r["predicted_steps"], r.get("mean_length")) for r in self.rows.values()]
-        known = [(count, length) for count, length in pairs if length is not None]
-        total = sum(count for count, _ in known)
-        return sum(count * length for count, length in known) / total if total else None
+        known = [row for row in self.rows.values() if row.get("mean_length") is not None]
+        total = sum(row["predicted_steps"] for row in known)
+        way = sum(row["predicted_steps"] * row["mean_length"] for row in known)
+        return way / total if total else None
 
     @cached_property
     def speedup(self) -> Speedup | None:
@@ -176,7 +175,6 @@ class Figures:
         return statistics.fmean(number(row[field]) for row in self.rows.values())
 
     def median(self, field: str) -> float:
-        """Return the median of a field."""
         return statistics.median(row[field] for row in self.rows.values())
 
     def beside(
@@ -218,7 +216,6 @@ class Summary:
                 place = Place(row["task"], row["setting"], row["arm"], row["steps"])
                 self.found.setdefault(place, Figures(place, {}, self)).rows[row["seed"]] = row
         self.tasks = list(dict.fromkeys(place.task for place in self.found))
-        self.setting = next((place.setting for place in self.found), "")
         self.seeds = max((len(found.rows) for found in self.found.values()), default=0)
 
     def in_order(self) -> list[Figures]:

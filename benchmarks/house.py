@@ -1,6 +1,6 @@
 """Size of the code, and what one full step of it takes.
 
-Run with: python -m benchmarks.house [--against COMMIT] [--output FILE]
+Run with: python -m benchmarks.house [--against COMMIT]
 In an environment with the packages that both states depend on.
 """
 
@@ -72,22 +72,22 @@ def _sources(folder: Path) -> list[Path]:
 def measure(root: Path) -> dict[str, Any]:
     """Measure a checkout."""
     found: dict[str, Any] = sizes(root)
-    loaded = _python(root, "-c", ENGINE).split("\n")
+    loaded = run_python(root, "-c", ENGINE).split("\n")
     found["lines that `import hybrid_predict.engine` loads"] = dense(map(Path, loaded))
     for speedup in SPEEDUPS:
         code = Path(__file__).with_name("traced_step.py").read_text("utf-8")
-        step = json.loads(_python(root, "-c", code, str(speedup)))
+        step = json.loads(run_python(root, "-c", code, str(speedup)))
         found[f"lines loaded after steps, speedup={speedup:g}"] = dense(map(Path, step["loaded"]))
         for what in ("files", "classes", "holders"):
             found[f"{what} in a step, speedup={speedup:g}"] = len(step[what])
         for what in ("calls", "operations"):
             found[f"own {what} in a full step, speedup={speedup:g}"] = step[what]
     names = "import hybrid_predict; print(len(hybrid_predict.__all__))"
-    found["public names"] = int(_python(root, "-c", names))
+    found["public names"] = int(run_python(root, "-c", names))
     return found
 
 
-def _python(root: Path, *arguments: str) -> str:
+def run_python(root: Path, *arguments: str) -> str:
     """Run Python with the package of a checkout; return what it prints."""
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -124,15 +124,12 @@ def main() -> None:
     """Measure the working tree, and a commit if one is named; print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", metavar="COMMIT", help="a state to compare with")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="results file to write")
     options = parser.parse_args()
     results: dict[str, dict[str, Any]] = {}
     if options.against:
         with checkout(ROOT, options.against) as before:
             results[options.against] = measure(before)
     results["now"] = measure(ROOT)
-    if options.output is not None:
-        options.output.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     print(table(results))
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import math
 import multiprocessing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from importlib import import_module
@@ -51,18 +52,12 @@ class Cell:
 
     @property
     def rates(self) -> Rates:
-        """Learning rates of the cell."""
         return Rates(self.rate, self.hidden)
 
     @property
     def budget(self) -> int:
         """Full steps, if all predicted steps stand."""
         return ARMS[self.arm].full_steps(self.steps)
-
-
-def as_cell(row: Row) -> Cell:
-    """Return the cell of a row."""
-    return Cell(**{name: row[name] for name in Cell.__dataclass_fields__})
 
 
 class Selection(NamedTuple):
@@ -101,10 +96,6 @@ class Plan(ABC, Generic[K]):
     def work(self, key: K) -> Row:
         """Make a run, in any process, and return its row."""
 
-    @abstractmethod
-    def tell(self, row: Row) -> str:
-        """Return a line on a finished run."""
-
     def holds(self, row: Row) -> bool:
         """Return whether a finished run would be made in the same way again."""
         return True
@@ -113,36 +104,14 @@ class Plan(ABC, Generic[K]):
         """Return the runs that can be made now; more are ready once these are finished."""
         return [key for key in dict.fromkeys(self.keys(done)) if key not in done]
 
-    def chosen(self, done: Mapping[K, Row]) -> dict[K, Row]:
-        """Return the finished runs of this plan."""
-        return {key: done[key] for key in dict.fromkeys(self.keys(done)) if key in done}
-
 
 def number(loss: float | None) -> float:
     """Return a loss of a results file, with infinity for None, a diverged run."""
     return math.inf if loss is None else loss
 
 
-def stored(folder: Path, name: str = "runs", plan: Plan[Any] | None = None) -> Rows[Any]:
-    """Return the finished runs in a folder, which is created if missing.
-
-    Of a plan they are those that hold: what another state of the code made is made again.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    store: Rows[Any] = Rows(folder / f"{name}.jsonl", plan.key if plan else as_cell)
-    if plan is not None:
-        store.done = {key: row for key, row in store.done.items() if plan.holds(row)}
-    return store
-
-
-OnRow = Callable[[Row], object]
-
-
-def make_runs(plan: Plan[K], store: Rows[K], jobs: int = 1, on_row: OnRow = bool) -> dict[K, Row]:
-    """Make the runs that are missing until none is; return the rows of the plan by key.
-
-    Each row is stored as it is done.
-    """
+def make_runs(plan: Plan[K], store: Rows[K], jobs: int = 1) -> None:
+    """Make the runs that are missing until none is; each row is stored and printed at once."""
     with workers(jobs) as pool:
         running: dict[Future[Row], K] = {}
         try:
@@ -152,14 +121,13 @@ def make_runs(plan: Plan[K], store: Rows[K], jobs: int = 1, on_row: OnRow = bool
                 for key in waiting[: 2 * jobs - len(running)]:
                     running[pool.submit(plan.work, key)] = key
                 if not running:
-                    return plan.chosen(store.done)
+                    return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     del running[future]
                     store.add(row := future.result())
-                    on_row(row)
+                    print(json.dumps(row), flush=True)
         except BaseException:
-            for future in running:
-                future.cancel()
+            pool.shutdown(cancel_futures=True)
             raise
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -40,7 +38,6 @@ class Net(nn.Module):
         self.norm, self.head = nn.LayerNorm(12), nn.Linear(12, 16)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the next tokens."""
         x = self.table(tokens)
         return self.head(self.norm(x + self.second(torch.tanh(self.first(x)))))
 
@@ -97,6 +94,7 @@ def trainer(**config: Any) -> dict[str, Any]:
     """Train in a Lightning Trainer."""
     import lightning as L
 
+    from benchmarks.clients import QUIET
     from hybrid_predict import HybridPredict
 
     class Module(L.LightningModule):
@@ -121,9 +119,8 @@ def trainer(**config: Any) -> dict[str, Any]:
     data: Any = torch.randint(16, (160, 9), generator=torch.Generator().manual_seed(1))
     loader: Any = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
     callback = HybridPredict(max_overhead=1e9, log_dir=None, **config)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False,
-             "enable_model_summary": False, "accelerator": "cpu"}  # fmt: skip
-    L.Trainer(max_epochs=6, callbacks=[callback], **quiet).fit(module, loader)  # type: ignore[arg-type]
+    options: Any = {"callbacks": [callback], "enable_checkpointing": False, **QUIET}
+    L.Trainer(max_epochs=6, **options).fit(module, loader)
     weights = [p.detach().clone() for p in module.parameters()]
     ledger = callback.ledger
     records = [ledger.full_steps, ledger.steps, ledger.undone_steps]
@@ -173,14 +170,6 @@ RUNS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def run(root: Path, folder: Path) -> None:
-    """Make the seeded runs with the package of a checkout."""
-    folder.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    program = (sys.executable, __file__, "--into", str(folder))
-    subprocess.run(program, cwd=root, env=environment, check=True)
-
-
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     """Describe how two runs differ; empty if they have the same bits."""
     pairs = list(zip(before["weights"], now["weights"], strict=True))
@@ -207,12 +196,13 @@ def main() -> int:
         for name, make in RUNS.items():
             torch.save(make(), options.into / f"{name}.pt")
         return 0
-    from benchmarks.house import ROOT, checkout
+    from benchmarks.house import ROOT, checkout, run_python
 
     with TemporaryDirectory() as folder, checkout(ROOT, options.commit) as before:
         places = Path(folder) / "before", Path(folder) / "now"
-        run(before, places[0])
-        run(ROOT, places[1])
+        for root, place in zip((before, ROOT), places, strict=True):
+            place.mkdir()
+            run_python(root, __file__, "--into", str(place))
         found = {
             path.stem: difference(*(torch.load(p / path.name, weights_only=False) for p in places))
             for path in sorted(places[1].glob("*.pt"))

@@ -92,7 +92,6 @@ class Operations(TorchDispatchMode):
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count one, and run it."""
         self.count += 1
         return func(*args, **(kwargs or {}))
 

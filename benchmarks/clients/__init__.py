@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 QUIET: dict[str, Any] = {
@@ -13,7 +12,6 @@ QUIET: dict[str, Any] = {
     "enable_model_summary": False,
     "logger": False,
 }
-
 
 Callbacks = Sequence[Any]
 """Callbacks of Lightning: one HybridPredict, or none."""
@@ -43,7 +41,6 @@ class About:
 
     @property
     def package(self) -> str:
-        """The name of the package."""
         return self.requires.partition("==")[0]
 
 
@@ -229,8 +226,3 @@ def learner(net: Any, optimizer: Any, loss: Any, judge: Any = None) -> Any:
             self.log("judged", value, batch_size=size)
 
     return Learner()
-
-
-def client(name: str) -> Any:
-    """Return the module of a client; see `About`."""
-    return import_module(f"benchmarks.clients.{name}")

@@ -33,26 +33,10 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    adamw = partial(OptimWrapper, opt=torch.optim.AdamW)
-    learner = Learner(data[0], xresnet18(n_out=10, widen=WIDEN), opt_func=adamw)
-    added = [hybrid(callback) for callback in callbacks]
-    with learner.no_bar(), learner.no_logging():
-        learner.fit_one_cycle(length, cbs=added)
-    return learner
-
-
-def quality(trained: Any, data: Any) -> float:
-    with trained.no_bar():
-        return float(trained.validate()[0])
-
-
-def hybrid(settings: Any) -> Any:
-    """Return a callback of fastai that trains with the settings of a HybridPredict."""
-
     class Hybrid(Callback):
         def before_fit(self) -> None:
-            steps = self.learn.n_epoch * len(self.learn.dls.train)
-            self.full = Steps([settings], self.learn.model, self.learn.opt.opt, steps)
+            steps = length * len(self.learn.dls.train)
+            self.full = Steps(callbacks, self.learn.model, self.learn.opt.opt, steps)
             self.engine = self.full.engine
 
         def before_batch(self) -> None:
@@ -68,4 +52,13 @@ def hybrid(settings: Any) -> Any:
         def after_fit(self) -> None:
             self.engine.detach()
 
-    return Hybrid()
+    adamw = partial(OptimWrapper, opt=torch.optim.AdamW)
+    learner = Learner(data[0], xresnet18(n_out=10, widen=WIDEN), opt_func=adamw)
+    with learner.no_bar(), learner.no_logging():
+        learner.fit_one_cycle(length, cbs=[Hybrid() for _ in callbacks])
+    return learner
+
+
+def quality(trained: Any, data: Any) -> float:
+    with trained.no_bar():
+        return float(trained.validate()[0])

@@ -11,7 +11,7 @@ from nequip.data.datamodule import ASEDataModule
 from nequip.train import EMALightningModule
 from nequip.utils.global_state import set_global_state
 
-from benchmarks.clients import Callbacks, fitted
+from benchmarks.clients import Callbacks, fitted, validated
 
 CUTOFF = 4.0
 TRAINED = 100
@@ -77,6 +77,4 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     return fitted(module, [data], length, callbacks, inference_mode=False)
 
 
-def quality(trained: Any, data: Any) -> float:
-    scores = trained.validate(trained.model, datamodule=data, verbose=False)[0]
-    return float(scores["val0_epoch/forces_mae"])
+quality = validated("val0_epoch/forces_mae")

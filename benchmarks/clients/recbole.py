@@ -21,32 +21,23 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    config, train, _ = data
-    with TemporaryDirectory() as folder:
-        config["epochs"] = length
-        config["checkpoint_dir"] = folder
-        model = SASRec(config, train.dataset)
-        found = trainer(config, model, length * len(train), callbacks)
-        found.fit(train, saved=False)
-    return found
-
-
-def quality(trained: Any, data: Any) -> float:
-    return float(trained.evaluate(data[2], load_best_model=False)["mrr@10"])
-
-
-def trainer(config: Any, model: Any, steps: int, callbacks: Callbacks) -> Any:
-    """Return recbole's Trainer, which drops the batches of predicted steps."""
-
     class Hybrid(Trainer):
-        def __init__(self, config: Any, model: Any) -> None:
-            super().__init__(config, model)
-            self.kept = Steps(callbacks, model, self.optimizer, steps)
-
         def _train_epoch(self, train_data: Any, epoch_idx: int, *rest: Any, **options: Any) -> Any:
             def loss(batch: Any) -> Any:
                 return self.kept.see(self.model.calculate_loss(batch))
 
             return super()._train_epoch(self.kept.over(train_data), epoch_idx, loss)
 
-    return Hybrid(config, model)
+    config, train, _ = data
+    with TemporaryDirectory() as folder:
+        config["epochs"] = length
+        config["checkpoint_dir"] = folder
+        model = SASRec(config, train.dataset)
+        trainer = Hybrid(config, model)
+        trainer.kept = Steps(callbacks, model, trainer.optimizer, length * len(train))
+        trainer.fit(train, saved=False)
+    return trainer
+
+
+def quality(trained: Any, data: Any) -> float:
+    return float(trained.evaluate(data[2], load_best_model=False)["mrr@10"])

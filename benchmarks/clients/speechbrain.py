@@ -25,22 +25,11 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    steps = length * (VOICES // 16)
-    found = brain(LinearScheduler(1e-3, 1e-4, length), callbacks, steps)
-    found.fit(range(1, length + 1), *data, progressbar=False,
-              train_loader_kwargs={"batch_size": 16, "shuffle": True},
-              valid_loader_kwargs={"batch_size": 64})  # fmt: skip
-    return found
-
-
-def quality(trained: Any, data: Any) -> float:
-    return float(trained.valid_loss)
-
-
-def brain(scheduler: Any, callbacks: Callbacks, steps: int) -> Any:
-    """Return a Brain as in speechbrain's template, which drops the batches of predicted steps."""
+    scheduler = LinearScheduler(1e-3, 1e-4, length)
 
     class Speakers(sb.Brain):
+        """A Brain as in speechbrain's template."""
+
         def compute_forward(self, batch: Any, stage: Any) -> Any:
             lengths = torch.ones(len(batch[0]))
             features = self.modules.norm(self.modules.fbank(batch[0]), lengths)
@@ -56,6 +45,7 @@ def brain(scheduler: Any, callbacks: Callbacks, steps: int) -> Any:
 
         def on_fit_start(self) -> None:
             super().on_fit_start()
+            steps = length * (VOICES // 16)
             self.steps = Steps(callbacks, self.modules, self.optimizer, steps)
 
         def fit_batch(self, batch: Any) -> Any:
@@ -70,4 +60,12 @@ def brain(scheduler: Any, callbacks: Callbacks, steps: int) -> Any:
     classifier = Classifier((None, None, 64), lin_blocks=1, lin_neurons=64, out_neurons=SPEAKERS)
     modules = {"fbank": Fbank(n_mels=40), "norm": InputNormalization(norm_type="sentence"),
                "vectors": vectors, "classifier": classifier}  # fmt: skip
-    return Speakers(modules, lambda p: torch.optim.Adam(p, lr=1e-3))
+    brain = Speakers(modules, lambda p: torch.optim.Adam(p, lr=1e-3))
+    brain.fit(range(1, length + 1), *data, progressbar=False,
+              train_loader_kwargs={"batch_size": 16, "shuffle": True},
+              valid_loader_kwargs={"batch_size": 64})  # fmt: skip
+    return brain
+
+
+def quality(trained: Any, data: Any) -> float:
+    return float(trained.valid_loss)

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from time import process_time
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from benchmarks.clients import CLIENTS, client
+from benchmarks.clients import CLIENTS
 from hybrid_predict.runs.runtime import write_json
 
 ARMS: dict[str, Any] = {
@@ -43,7 +44,7 @@ def train_seed(
     """
     torch.set_num_threads(1)
     quiet()
-    chosen = client(name)
+    chosen = import_module(f"benchmarks.clients.{name}")
     told = CLIENTS[name]
     length = max(1, round(share * told.length))
     _trained(chosen, "hybrid", seed, max(1, length // 20))
@@ -58,7 +59,7 @@ def train_seed(
     for arm in arms:
         row = {"client": name, "seed": seed, "torch": torch.__version__, "arm": arm, **by_arm[arm]}
         row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]
-        row["code"] = code_digest("hybrid" if ARMS[arm] is not None else "plain")
+        row["code"] = code_digest(plugin=ARMS[arm] is not None)
         rows.append(row)
     about = {"package": told.package, **asdict(told), "version": version(told.package)}
     del about["requires"]

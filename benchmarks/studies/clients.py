@@ -55,11 +55,11 @@ class ClientsPlan(Plan[Key]):
 
     def __init__(self, chosen: Selection) -> None:
         check_chosen("tasks", chosen.tasks, CLIENTS)
-        self._names = chosen.tasks or tuple(CLIENTS)
-        self._seeds = chosen.seeds or SEEDS
+        self._chosen = chosen
 
     def keys(self, done: Mapping[Key, Row]) -> Iterator[Key]:
-        yield from ((name, seed) for seed in range(self._seeds) for name in self._names)
+        for seed in range(self._chosen.seeds or SEEDS):
+            yield from ((name, seed) for name in self._chosen.tasks or CLIENTS)
 
     def key(self, row: Row) -> Key:
         return row["client"], row["seed"]
@@ -78,21 +78,17 @@ class ClientsPlan(Plan[Key]):
     def holds(self, row: Row) -> bool:
         """Return whether the arms with the plug-in come from its present code."""
         codes = {each["code"] for each in row["rows"] if ARMS[each["arm"]] is not None}
-        return codes == {code_digest("hybrid")}
-
-    def tell(self, row: Row) -> str:
-        return "\n".join(map(json.dumps, row["rows"]))
+        return codes == {code_digest(plugin=True)}
 
 
 def seeds(results: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the runs of a results file, as a plan has them."""
-    found: dict[Key, Row] = {}
+    found: dict[Key, list[Row]] = {}
     for row in results["rows"]:
-        name, seed = key = (row["client"], row["seed"])
+        found.setdefault((row["client"], row["seed"]), []).append(row)
+    for (name, seed), rows in found.items():
         told = {"about": results["clients"][name], "environment": results["environment"]}
-        found.setdefault(key, {"client": name, "seed": seed, **told, "rows": []})
-        found[key]["rows"].append(row)
-    yield from found.values()
+        yield {"client": name, "seed": seed, **told, "rows": rows}
 
 
 def compiled(chosen: Selection, runs: Sequence[Row], whole: bool, before: Any) -> dict[str, Any]:

@@ -31,17 +31,6 @@ SPAN = 0.05
 """Share of the run over which the average of its weights reaches."""
 
 
-MEASURED = (
-    "full_steps",
-    "last",
-    "best",
-    "best_step",
-    "best_full",
-    "last_averaged",
-    "best_averaged",
-)
-
-
 class Key(NamedTuple):
     """A run: ``guard`` is the value of ``on_overfit``, empty without the plug-in."""
 
@@ -72,15 +61,10 @@ class EdgesPlan(Plan[Key]):
 
     def work(self, key: Key) -> Row:
         torch.set_num_threads(1)
-        return {**key._asdict(), **_trained(key), "code": code_digest("hybrid")}
-
-    def tell(self, row: Row) -> str:
-        return (
-            f"{' '.join(map(str, self.key(row)))}: best {row['best']:.3f}, last {row['last']:.3f}"
-        )
+        return {**key._asdict(), **_trained(key), "code": code_digest(plugin=True)}
 
     def holds(self, row: Row) -> bool:
-        return not row["guard"] or bool(row["code"] == code_digest("hybrid"))
+        return not row["guard"] or bool(row["code"] == code_digest(plugin=True))
 
 
 def _trained(key: Key) -> dict[str, Any]:
@@ -137,7 +121,8 @@ def _lines(
 
 def _best(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
     for line, runs in _lines(rows, FEW, GUARDS):
-        mean = {field: fmean(run[field] for run in runs) for field in MEASURED}
+        measured = runs[0].keys() - {*Key._fields, "code"}
+        mean = {field: fmean(run[field] for run in runs) for field in measured}
         yield {
             **line,
             "full steps": f"{mean['full_steps']:,.0f}",

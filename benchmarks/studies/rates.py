@@ -36,8 +36,6 @@ LENGTHS = {
 }
 """Full steps of each arm over T; ``auto`` takes fewer, as it decides."""
 
-COMPARED = tuple(LENGTHS)
-
 STEADY_TASKS = ("cnn", "mlp", "pinn", "autoencoder")
 STEADY_SHARES = (1 / 10, 1.0)
 """Tasks and shares of the best rate that are also trained at constant rates."""
@@ -113,7 +111,7 @@ def points(rows: Iterable[Row], setting: str = RATES, length: float = 1.0) -> li
     """Return every arm on every task at every rate; a gain without its curve is nan."""
     summary = at_rates(rows)
     found = []
-    for task, share, arm in product(sorted(summary.tasks), SHARES, COMPARED):
+    for task, share, arm in product(sorted(summary.tasks), SHARES, LENGTHS):
         place = Place(task, _named(setting, share), arm, _steps(task, arm, length))
         if (runs := summary.found.get(place)) is not None:
             curves = (("plain", share), ("corrected", share), ("plain", 1.0))
@@ -153,11 +151,10 @@ def worst(ratios: Mapping[str, Ratio]) -> str:
     return f"{mean([ratios[task]])} ({task})" if known else NONE
 
 
-def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
+def blocks(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     """Return what makes the blocks of the pages, by name."""
-    everything = list(rows)
-    kept = [row for row in everything if row["task"] in DEVELOPMENT]
-    fresh = [row for row in everything if row["task"] not in DEVELOPMENT]
+    kept = [row for row in rows if row["task"] in DEVELOPMENT]
+    fresh = [row for row in rows if row["task"] not in DEVELOPMENT]
     return {
         "rates source": partial(source, kept),
         "rates overall": partial(overall, kept),
@@ -188,7 +185,7 @@ def overall(rows: Iterable[Row], setting: str = RATES, length: float = 1.0) -> s
     everything = points(rows, setting, length)
     groups = [
         (share, arm, [p for p in everything if (p.share, p.arm) == (share, arm)])
-        for share, arm in product(SHARES, COMPARED)
+        for share, arm in product(SHARES, LENGTHS)
     ]
     return view(
         {
@@ -236,8 +233,8 @@ def figure(rows: Iterable[Row]) -> Figure:
     """
     found = points(row for row in rows if row["task"] in DEVELOPMENT)
     figure = new_figure(figsize=(9.6, 3.6))
-    panels = figure.subplots(1, len(COMPARED), sharey=True)
-    for axes, arm in zip(panels, COMPARED, strict=True):
+    panels = figure.subplots(1, len(LENGTHS), sharey=True)
+    for axes, arm in zip(panels, LENGTHS, strict=True):
         at: dict[float, list[Ratio]] = {}
         for task in DEVELOPMENT:
             mine = [p for p in found if (p.task, p.arm) == (task, arm)]

@@ -27,15 +27,13 @@ from hybrid_predict.runs.runtime import environment
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SETTINGS = {"default-decay": "default rate, decay", "tuned": "tuned rate, decay"}
-"""Titles of the ways to choose the learning rate of all arms: `tuned` takes the best of a grid."""
-
 
 @dataclass(frozen=True)
 class Suite:
     """Tasks, each with the plain arms and others, in one setting.
 
-    ``measured`` tasks have their full steps timed; none named are all.
+    The setting `tuned` takes the best rate of a grid, others the task's own. ``measured`` tasks
+    have their full steps timed; none named are all.
     """
 
     tasks: tuple[str, ...]
@@ -46,11 +44,9 @@ class Suite:
     measured: tuple[str, ...] = ()
 
     def task(self, name: str) -> Task:
-        """Return a task, made tiny if the suite is."""
         return TASKS[name].tiny() if self.tiny else TASKS[name]
 
     def lines(self) -> Iterator[Line]:
-        """Yield the runs of all tasks and arms."""
         for name in self.tasks:
             task = self.task(name)
             tuned = self.setting == "tuned"
@@ -135,14 +131,13 @@ def source(results: Mapping[str, Any], summary: Summary) -> str:
     """Describe the source of the numbers: suite, seeds, runs and machine."""
     env = results["environment"]
     seeds = summary.seeds
-    more = " Runs of a few steps show only that everything runs." * (results["suite"] == "smoke")
     hint = "" if seeds >= FEW_SEEDS else " So few seeds make every difference a hint."
     done = "" if results.get("complete", True) else " so far"
     return (
         f"Suite `{results['suite']}`, {count(seeds, 'paired seed')}, {len(results['runs']):,} runs"
         f"{done}; torch {env['torch']}, Python {env['python']}, {env['cpu_count']} CPU cores, one "
         f"thread per run. In brackets: 95 % bootstrap intervals over seeds.{hint}"
-        f"{states_text(results['runs'])}{more}"
+        f"{states_text(results['runs'])}"
     )
 
 
@@ -152,22 +147,17 @@ def headline(summary: Summary) -> str:
     plain = summary.figures(task, "plain")
     hybrid = summary.figures(task, "hybrid")
     corrected = summary.figures(task, "corrected")
-    if hybrid is None or plain is None:
+    if hybrid is None or plain is None or corrected is None:
         return NONE
     saved = 1 - hybrid.full_steps / plain.full_steps
-    alone = ""
-    if corrected is not None:
-        alone = (
-            f" Corrected updates alone reach {loss_text(corrected)} in {corrected.full_steps:,.0f}"
-            f" full steps ({corrected.speedup or NONE} times)."
-        )
     return (
         f"**{hybrid.full_steps:,.0f} full steps and {hybrid.mean('predicted_steps'):,.0f} predicted"
         f" ones instead of {plain.full_steps:,.0f} full steps ({saved:.0%} fewer), final loss "
         f"{loss_text(hybrid)} instead of {loss_text(plain)}** (`{task}`, "
         f"{hybrid.loss['n']} paired seeds). Plain training needs "
         f"{hybrid.speedup or NONE} times as many full steps for that loss, each "
-        f"run with a schedule of its own.{alone}"
+        f"run with a schedule of its own. Corrected updates alone reach {loss_text(corrected)} in "
+        f"{corrected.full_steps:,.0f} full steps ({corrected.speedup or NONE} times)."
     )
 
 
@@ -273,24 +263,20 @@ def across() -> dict[str, Callable[[], str]]:
 
 
 @lru_cache
-def committed(suite: str) -> Summary:
-    """Return the statistics of a committed suite."""
+def _committed(suite: str) -> Summary:
     return Summary(load(f"bench-{suite}.json")["runs"])
 
 
 def gains() -> Iterator[Gain]:
     """Yield the gains on all tasks of the committed suites whose full steps were measured."""
     for suite in ("core", "wide", "fresh"):
-        summary = committed(suite)
+        summary = _committed(suite)
         hybrid = summary.speedups("hybrid")
         corrected = summary.speedups("corrected")
         for task, costs in load(f"bench-{suite}.json")["steps"].items():
-            losses = [
-                {seed: row["loss"] for seed, row in found.rows.items()}
-                for arm in ("plain", "hybrid")
-                if (found := summary.figures(task, arm)) is not None
-            ]
-            fell_back = losses[0] == losses[1]
+            default = summary.figures(task, "hybrid")
+            plain = summary.figures(task, "plain")
+            fell_back = bool(default and plain and default.loss == plain.loss)
             gain = hybrid[task].value
             ratio = 1.0 if fell_back else costs["both"]["ratio"]
             yield Gain(
@@ -341,7 +327,7 @@ def below_corrected() -> str:
 
 def peers() -> str:
     """Compare the default with the best peer."""
-    summaries = [committed(suite) for suite in ("core", "wide")]
+    summaries = [_committed(suite) for suite in ("core", "wide")]
     peer, default = (
         [speedup.value for summary in summaries for speedup in summary.speedups(arm).values()]
         for arm in ("soap-muon", "hybrid")
@@ -380,7 +366,7 @@ def first(results: Mapping[str, Any], task: str = "gpt-0.2m") -> Figure:
     left.set(xlabel="full steps", ylabel="final validation loss")
     right.set(xlabel="seconds on one thread")
     left.legend(frameon=False, fontsize=9, handlelength=1.2)
-    title = f"{task}, {SETTINGS[summary.setting]}, {count(summary.seeds, 'seed')}"
+    title = f"{task}, tuned rate, decay, {count(summary.seeds, 'seed')}"
     figure.suptitle(title, fontsize=10)
     tidy(left)
     tidy(right)

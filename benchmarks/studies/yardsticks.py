@@ -20,7 +20,6 @@ from hybrid_predict.runs.evidence import FEW_SEEDS
 NAMES = ("nanogpt", "lightbench")
 """Settings, in order of importance."""
 
-BASE = "plain"
 COMPARED = ("corrected", "hybrid", "auto")
 
 KINDS = (
@@ -44,11 +43,11 @@ def lines(chosen: Selection) -> Iterator[Line]:
     """
     task = nanogpt(chosen.text)
     rates = Rates(task.recipe.learning_rate)
-    for arm in ("short", BASE, "plain-double", *COMPARED, "muon"):
+    for arm in ("short", "plain", "plain-double", *COMPARED, "muon"):
         yield Line(task, "nanogpt", arm, 5, rates)
     for problem in LIGHTBENCH:
         rates = Rates(problem.recipe.learning_rate)
-        for arm in (BASE, *COMPARED):
+        for arm in ("plain", *COMPARED):
             steps = round(problem.steps / ARMS[arm].share)
             seeds = 1 if problem.fixed else 2
             yield Line(problem, "lightbench", arm, seeds, rates, steps=steps)
@@ -79,18 +78,16 @@ def source(rows: list[Row]) -> str:
 
 def headline(summary: Summary) -> str:
     """Tell what the plug-in is worth with nanoGPT's recipe."""
-    told = []
-    for task in summary.tasks:
-        hybrid = summary.figures(task, "hybrid")
-        corrected = summary.figures(task, "corrected")
-        if hybrid is None or corrected is None:
-            return NONE
-        told.append(
-            f"the default is worth {hybrid.speedup or NONE} times as many full steps, "
-            f"corrected updates alone {corrected.speedup or NONE} times "
-            f"({len(hybrid.rows)} seeds)."
-        )
-    return f"With nanoGPT's published recipe for CPUs {' '.join(told)}"
+    task = next(iter(summary.tasks), "")
+    hybrid = summary.figures(task, "hybrid")
+    corrected = summary.figures(task, "corrected")
+    if hybrid is None or corrected is None:
+        return NONE
+    return (
+        "With nanoGPT's published recipe for CPUs the default is worth "
+        f"{hybrid.speedup or NONE} times as many full steps, corrected updates alone "
+        f"{corrected.speedup or NONE} times ({len(hybrid.rows)} seeds)."
+    )
 
 
 def qualities(summary: Summary) -> str:
@@ -104,7 +101,7 @@ def qualities(summary: Summary) -> str:
             "predicted steps": steps_text(f, "predicted_steps"),
             "final loss, mean ± sd": loss_text(f),
             "speedup at equal quality": str(f.speedup or NONE),
-            "for comparison": PUBLISHED if f.place.arm == BASE else "",
+            "for comparison": PUBLISHED if f.place.arm == "plain" else "",
             "processor seconds": f"{f.median('seconds'):.1f}",
             "seconds": f"{f.median('elapsed'):.1f}",
         }
@@ -117,7 +114,7 @@ def traps(summary: Summary) -> str:
     known = {problem.name: problem for problem in LIGHTBENCH}
     rows = []
     for task in summary.tasks:
-        found = [summary.figures(task, arm) for arm in (BASE, *COMPARED)]
+        found = [summary.figures(task, arm) for arm in ("plain", *COMPARED)]
         arms = [figures for figures in found if figures is not None]
         if len(arms) < len(found):
             continue
@@ -148,7 +145,7 @@ def never_worse(summary: Summary) -> str:
     for arm in COMPARED:
         found = []
         for task in summary.tasks:
-            plain = summary.figures(task, BASE)
+            plain = summary.figures(task, "plain")
             figures = summary.figures(task, arm)
             if plain is not None and figures is not None:
                 found += compared(plain, figures)
@@ -164,12 +161,10 @@ def compared(plain: Figures, arm: Figures) -> list[str]:
         before, after = (number(runs.rows[seed]["hit"]) for runs in (plain, arm))
         if before == after:
             kind = 3 if math.isinf(before) else 2
-        elif math.isinf(before):
-            kind = 0
-        elif math.isinf(after):
-            kind = 5
+        elif after < before:
+            kind = 0 if math.isinf(before) else 1
         else:
-            kind = 1 if after < before else 4
+            kind = 5 if math.isinf(after) else 4
         found.append(KINDS[kind])
     return found
 

@@ -10,7 +10,7 @@ from benchmarks.arms import ARMS, PLAIN, code_digest, recipe_digest
 from benchmarks.cells import CellPlan
 from benchmarks.gains import Summary, geometric
 from benchmarks.optimizers import Rates
-from benchmarks.plan import Selection, as_cell
+from benchmarks.plan import Selection
 from benchmarks.registry import STUDIES
 from benchmarks.studies import rates, suites, yardsticks
 from benchmarks.studies.suites import SUITES
@@ -71,7 +71,8 @@ def test_an_arm_that_trains_otherwise_is_another_cell(change):
 
 def test_arms_with_the_plug_in_have_a_digest_of_its_rules(monkeypatch):
     def digests(name):
-        return recipe_digest(TASKS["inr"], ARMS[name]), code_digest(name)
+        arm = ARMS[name]
+        return recipe_digest(TASKS["inr"], arm), code_digest(plugin=arm.plugin is not None)
 
     before = {name: digests(name) for name in ("hybrid", "corrected", "short", "muon")}
     assert before["hybrid"][1] == before["corrected"][1] != before["short"][1] == before["muon"][1]
@@ -96,7 +97,7 @@ def test_the_plan_has_every_committed_run_once(name, lines):
     plan = CellPlan(lines)
     cells = list(plan.keys({}))
     assert len(cells) == len(set(cells))
-    committed = {place(as_cell(row)) for row in load(f"{name}.jsonl")}
+    committed = {place(plan.key(row)) for row in load(f"{name}.jsonl")}
     settings = {line.setting for line in plan.lines}  # earlier commits had others
     known = {c for c in committed if c.task in plan.tasks and c.setting in settings}
     assert {place(cell) for cell in cells} == known

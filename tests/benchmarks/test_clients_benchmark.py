@@ -40,7 +40,7 @@ SMALL = SimpleNamespace(
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "client", lambda name: SMALL)
+    monkeypatch.setattr(run, "import_module", lambda name: SMALL)
     monkeypatch.setattr(run, "CLIENTS", {"small": TOLD})
     monkeypatch.setattr(run, "quiet", lambda: None)
 

@@ -17,7 +17,7 @@ from benchmarks.gains import (
     speedup,
 )
 from benchmarks.studies import rates
-from benchmarks.studies.rates import COMPARED, points
+from benchmarks.studies.rates import LENGTHS, points
 from benchmarks.tasks import TASKS
 
 STEPS = (300, 400, 600, 1200)
@@ -121,7 +121,7 @@ ROWS = [
 def test_gain_at_a_share_of_the_best_rate_is_read_off_runs_at_that_rate():
     steps = TASKS["mlp"].steps
     found = {(p.arm, p.share): p for p in points(ROWS)}
-    plain, corrected, auto = (found[arm, 0.1] for arm in COMPARED)
+    plain, corrected, auto = (found[arm, 0.1] for arm in LENGTHS)
     assert (plain.gain, plain.beside_tuned.bound) == (Ratio(1.0), "≤")
     assert plain.beside_tuned.value == pytest.approx(0.5)
     assert corrected.gain.value == pytest.approx(2.0)

@@ -7,6 +7,8 @@ import json
 import os
 import pickle
 import warnings
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,11 @@ import torch
 from loops import Bench, make_config, same_bits
 from run_logs import ROWS, written
 
-from benchmarks.plan import Cell, stored
 from faulty import check_consistent, check_goes_on, state
 from hybrid_predict.audit.file import read_audit
 from hybrid_predict.errors import CheckpointError, ConfigError
 from hybrid_predict.runs.log import find_log, read_log
-from hybrid_predict.runs.runtime import writable_folder, write_json
+from hybrid_predict.runs.runtime import Rows, writable_folder, write_json
 
 
 def scheduler_used_up(tmp_path, monkeypatch):
@@ -56,9 +57,9 @@ def no_folder(tmp_path, monkeypatch):
 
 def full_folder(tmp_path, monkeypatch):
     path = write_json({"runs": 1}, tmp_path / "results.json")
-    cells = [Cell("mlp", "tuned", "hybrid", k, 0.1, 1.0, True, 12, "x") for k in range(2)]
-    store = stored(tmp_path)
-    store.add({**vars(cells[0]), "loss": 1.0})
+    runs = partial(Rows, tmp_path / "runs.jsonl", itemgetter("seed"))
+    store = runs()
+    store.add({"seed": 0, "loss": 1.0})
 
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -69,11 +70,11 @@ def full_folder(tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match=r"results\.json.*No space left on device"):
             write_json({"runs": 2}, path)
         with pytest.raises(ConfigError, match="No space left on device"):
-            store.add({**vars(cells[1]), "loss": 1.0})
+            store.add({"seed": 1, "loss": 1.0})
     assert path.read_text() == '{\n  "runs": 1\n}\n'
     with (tmp_path / "runs.jsonl").open("a") as file:
         file.write('{"task": "ml')  # what a full disk leaves of a line
-    assert cells[0] in stored(tmp_path).done
+    assert 0 in runs().done
 
 
 def damaged_log(tmp_path, monkeypatch):
