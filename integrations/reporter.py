@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -35,6 +36,7 @@ KIND_METRICS = ("length", "persistence", "advance")
 """Numbers of ``ledger.skills`` that are logged for every kind of parameters."""
 
 UNVALIDATED = "no validation was seen, so overfitting would go unnoticed"
+UNWATCHED = "no training loss was seen, so overfitting would go unnoticed"
 """Said at the end of a run in which nothing was validated, or not by the monitored metric."""
 
 NOTE = "mlflow.note.content"
@@ -202,14 +204,19 @@ class Reporter:
         if self.log.start:
             self._writer.end(status)
         self._stop()
-        why = remarks(self._ledger)
-        guarded = self._ledger.best is not None or self._engine.config.on_overfit == "ignore"
-        if status == "finished" and not guarded:
-            why = "; ".join(filter(None, (why, UNVALIDATED)))
+        why = "; ".join(filter(None, (remarks(self._ledger), self._blind(status))))
         how = "" if status == "finished" else f" {status} after"
         self._say(f"HybridPredict{how or ':'} {self._ledger}{why and f'; {why}'}.")
         if self.log.start and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.path.parent)
+
+    def _blind(self, status: str) -> str:
+        """Tell why overfitting would have gone unnoticed in a run that has finished, if so."""
+        if status != "finished" or self._engine.config.on_overfit == "ignore":
+            return ""
+        if self._ledger.best is None:
+            return UNVALIDATED
+        return UNWATCHED if math.isnan(self._engine._policy.limits.mean) else ""
 
     def _stop(self) -> None:
         self._closed = True
