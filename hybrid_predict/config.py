@@ -145,6 +145,8 @@ class HybridConfig:
         if len(missing) == 1:
             remedy = "Set both or neither."
             raise ConfigError(missing[0], "an integer, because the other is set", None, remedy)
+        if self.on_overfit == "stop" and not self.watch_loss:
+            raise ConfigError("on_overfit", "'pause' or 'ignore' with watch_loss=False", "stop")
         if not missing and self.speedup != HybridConfig.speedup:
             raise ConfigError("speedup", "none beside full_steps and predict_steps", self.speedup)
 

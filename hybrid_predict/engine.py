@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -284,13 +285,13 @@ class HybridEngine:
     ) -> None:
         """Pass the value of a validation, so that a run that overfits is seen.
 
-        With several ranks all have to call it; the mean of their values counts. One that is not
-        finite does not count. The best value is in the ledger; see ``on_overfit`` of
-        :class:`HybridConfig` for what happens while the run overfits.
+        With several ranks all have to call it; the mean of their finite values counts, with the
+        metric of the first rank that has one. Without any it does not count. The best value is in
+        the ledger; ``on_overfit`` of :class:`HybridConfig` says what happens while a run overfits.
 
         Args:
             value: A number, or a 0-dim tensor, which is read.
-            metric: Its name. Another name than before begins anew.
+            metric: Its name. Another name than before begins anew, which is an event.
             larger_is_better: Whether it is one like accuracy.
 
         Raises:
@@ -299,8 +300,12 @@ class HybridEngine:
         single = isinstance(value, Tensor) and value.numel() == 1
         if not (single or isinstance(value, (int, float))):
             raise ConfigError("value", "a number, or a tensor with one", value)
-        mean = fmean(processes.gather(float(value)))
-        self._state.validate(metric, mean, larger_is_better=larger_is_better)
+        told = processes.gather((metric, larger_is_better, float(value)))
+        known = [each for each in told if math.isfinite(each[2])]
+        if known:
+            metric, larger_is_better, _ = known[0]
+            mean = fmean(value for name, _, value in known if name == metric)
+            self._state.validate(metric, mean, larger_is_better=larger_is_better)
 
     def abandon(self) -> None:
         """Leave the open full step, if any, before its update, and undo its predicted steps.

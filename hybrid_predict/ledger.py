@@ -189,6 +189,10 @@ class SavingsLedger:
         for name, value in vars(cls()).items():
             if isinstance(value, (int, float)):
                 float(getattr(ledger, name))
+        if ledger.best is not None:
+            ledger.best = {
+                name: ledger.best[name] for name in ("metric", "value", "step", "full_steps")
+            }
         return ledger
 
 

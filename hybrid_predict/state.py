@@ -141,6 +141,7 @@ class State:
         if event:
             self.record_event(event, logging.INFO, step.number)
         if not kinds.pending:
+            self._mapper.list_buffers()
             logger.info("Full step %d: %s.", step.number, kinds.describe())
 
     def validate(self, metric: str, value: float, *, larger_is_better: bool) -> None:
@@ -150,8 +151,11 @@ class State:
         policy = self.policy
         overfitted = policy.overfits
         if ledger.best is not None and ledger.best["metric"] != metric:
+            text = f"validations have another metric from now on, {metric}"
+            self.record_event(f"{text} in place of {ledger.best['metric']}", logging.WARNING)
             ledger.best = None
             policy.overfitting = Overfitting()
+            overfitted = False
         ledger.keep_best(metric, value, larger_is_better=larger_is_better)
         policy.validate(-value if larger_is_better else value)
         if policy.overfits and not overfitted:
@@ -331,6 +335,7 @@ class State:
         """Continue at a number of steps counted by the caller; steps since then were full steps."""
         self.policy.forget()
         ledger = self.ledger
+        ledger.best = None
         reason = "the run went on without the plug-in before"
         if steps < ledger.steps:
             ledger.load(SavingsLedger().summary())

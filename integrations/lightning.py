@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
@@ -81,6 +82,7 @@ class _Run:
     clock: TrainerClock
     reporter: Reporter
     loss: Tensor | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)  # when the last validation began
 
 
 @tells_unknown_names
@@ -257,18 +259,30 @@ class HybridPredict(TrainerCallback):
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         run.reporter.step(record, position, due=bool(every) and (position + 1) % every == 0)
-        # The progress bar shows them behind the user's metrics, which replace those of their names.
+        # The progress bar shows them behind the user's metrics.
         trainer.progress_bar_metrics.update(run.reporter.shown)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note the metrics from before, which a validation may leave as they are."""
+        if self._run is not None:
+            self._run.metrics = dict(trainer.callback_metrics)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Pass the metric to the engine; drop batches that waited for a validation in the epoch."""
         run = self._run
         if run is None or trainer.state.fn != "fit":
             return
-        metric, larger = monitored(trainer)
-        if (value := trainer.callback_metrics.get(metric)) is not None:
-            run.engine.observe_validation(value, metric, larger_is_better=larger)
-            trainer.should_stop |= run.engine.overfits and self.config.on_overfit == "stop"
+        best = self.ledger.best
+        metrics = monitored(trainer)
+        if best is not None and best["metric"] in metrics:
+            metrics = {best["metric"]: metrics[best["metric"]]}
+        values = trainer.callback_metrics
+        logged = [name for name in metrics if values.get(name) is not run.metrics.get(name)]
+        # A rank that has logged none takes part: others may have one.
+        name = logged[0] if logged else next(iter(metrics))
+        value = values[name] if logged else math.nan
+        run.engine.observe_validation(value, name, larger_is_better=metrics[name])
+        trainer.should_stop |= run.engine.overfits and self.config.on_overfit == "stop"
         if not run.engine.in_step:
             run.clock.drop(validated=True)
 
@@ -391,19 +405,22 @@ def package_of(trainer: Any) -> Any:
     raise UnsupportedSetupError("Trainer", expected, type(trainer).__name__)
 
 
-def monitored(trainer: pl.Trainer) -> tuple[str, bool]:
-    """Return the metric by which a run is judged, and whether larger values are better.
+def monitored(trainer: pl.Trainer) -> dict[str, bool]:
+    """Return metrics by which a run may be judged, and whether larger values are better.
 
-    It is that of the first ``EarlyStopping`` or else ``ModelCheckpoint`` that has one, or else
-    ``val_loss``.
+    The first that a validation logs counts: those of ``EarlyStopping``, those of
+    ``ModelCheckpoint``, ``val_loss``, and ``val_loss`` of the first of several data loaders.
     """
     known = package_of(trainer).callbacks
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    found: dict[str, bool] = {}
     for kind in (known.EarlyStopping, known.ModelCheckpoint):
         for callback in callbacks:
             if isinstance(callback, kind) and callback.monitor is not None:
-                return callback.monitor, callback.mode == "max"
-    return "val_loss", False
+                found.setdefault(callback.monitor, callback.mode == "max")
+    for name in ("val_loss", "val_loss/dataloader_idx_0"):
+        found.setdefault(name, False)
+    return found
 
 
 def refuse(trainer: pl.Trainer) -> None:

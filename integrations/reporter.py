@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ KIND_METRICS = ("length", "persistence", "advance")
 """Numbers of ``ledger.skills`` that are logged for every kind of parameters."""
 
 UNVALIDATED = "no validation was seen, so overfitting would go unnoticed"
+UNWATCHED = "no training loss was seen, so overfitting would go unnoticed"
 """Said at the end of a run in which nothing was validated, or not by the monitored metric."""
 
 NOTE = "mlflow.note.content"
@@ -188,11 +190,16 @@ class Reporter:
         self._end_in_mlflow(status)
         if self.log.start:
             self._writer.end(status)
-        why = remarks(self._ledger)
-        guarded = self._ledger.best is not None or self._engine.config.on_overfit == "ignore"
-        if status == "finished" and not guarded:
-            why = "; ".join(filter(None, (why, UNVALIDATED)))
+        why = "; ".join(filter(None, (remarks(self._ledger), self._blind(status))))
         how = "" if status == "finished" else f" {status} after"
         self._say(f"HybridPredict{how or ':'} {self._ledger}{why and f'; {why}'}.")
         if self.log.start and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.path.parent)
+
+    def _blind(self, status: str) -> str:
+        """Tell why overfitting would have gone unnoticed in a run that has finished, if so."""
+        if status != "finished" or self._engine.config.on_overfit == "ignore":
+            return ""
+        if self._ledger.best is None:
+            return UNVALIDATED
+        return UNWATCHED if math.isnan(self._engine._policy.limits.mean) else ""

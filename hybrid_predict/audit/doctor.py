@@ -60,7 +60,7 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
         kept = [c for c in trainer.callbacks if not isinstance(c, _SILENT)]
         trainer.callbacks = [plugin, *kept, trial]
         trainer.loggers = [DummyLogger()]
-        metric, _ = monitored(trainer)
+        metric = next(iter(monitored(trainer)))
         trainer.num_sanity_val_steps = trainer.limit_val_batches = 0
         try:
             with suppress(TrialEnd):

@@ -61,7 +61,7 @@ def run_program(parser: ArgumentParser, argv: Sequence[str] | None = None) -> in
     except SystemExit as end:  # --help, --version, bad usage
         return int(end.code or 0)
     places = list(sys.path)
-    sys.path.insert(0, os.getcwd())  # where the user's own modules are
+    sys.path.insert(0, "")  # where the user's own modules are: the current folder
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return int(options.run(options))

@@ -29,6 +29,7 @@ class Plan(NamedTuple):
 
     name: str
     kind: str
+    form: tuple[int, ...]  # its shape
     shape: tuple[int, int]  # rows (outputs) and columns, read as a matrix
     update: SpectralUpdate | None
     predictor: FittedPredictor | MomentumPredictor | None
@@ -97,7 +98,7 @@ def make_plans(
         shape = as_matrix((*form[-1:], *form[:-1]) if outputs_last else form)
         update = updates.get(kind) if len(form) > 1 else None
         if update or kind in predictors:
-            arrays.append(Plan(name, kind, shape, update, predictors.get(kind)))
+            arrays.append(Plan(name, kind, form, shape, update, predictors.get(kind)))
     period = 1
     if step_operations is not None:
         period = _period(arrays, step_operations, config.max_overhead)

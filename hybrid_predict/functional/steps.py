@@ -80,8 +80,7 @@ def init(
     r"""Return the state before the first full step.
 
     Args:
-        weights: All trained arrays by name, floating-point, all of NumPy or all of JAX. They are
-            checked here; all calls assume arrays of these shapes under these names.
+        weights: All trained arrays by name, floating-point, all of NumPy or all of JAX.
         config: What is corrected and predicted, with ``total_steps``, and ``kinds`` of heads and
             embeddings.
         momentum: :math:`\beta_1` of the optimizer, in [0, 1): windows of displacements are longer
@@ -121,8 +120,10 @@ def predict(
         The moved weights, which :func:`verify` has still to accept, and the new state.
 
     Raises:
-        ConfigError: If the learning rate is negative.
+        ConfigError: If an array is missing or has another shape than in :func:`init`, or the
+            learning rate is negative.
     """
+    _check(state, weights=weights)
     rate = _rate(learning_rate)
     state = state._replace(step=OpenStep())
     plans = state.plans
@@ -165,7 +166,11 @@ def verify(
     Returns:
         The verdict, True without predicted steps, and the new state. If it is False, the
         optimizer's update must not happen: keep its old state.
+
+    Raises:
+        ConfigError: As :func:`predict`.
     """
+    _check(state, gradients=gradients)
     norm = float(transitions.total_norm(state.plans, gradients))
     value = None if loss is None else float(loss)
     held = state.policy.cause(0, norm, value, finite=True) if state.predicted else ""
@@ -202,6 +207,7 @@ def correct(
     Raises:
         ConfigError: As :func:`predict`, or if a weight decay is missing.
     """
+    _check(state, before=before, gradients=gradients, after=after)
     rate = _rate(learning_rate)
     numbers = update_numbers(state, rate, weight_decay)
     if state.step.held:
@@ -301,3 +307,17 @@ def _rate(learning_rate: Any) -> float:
     if not rate >= 0.0:
         raise ConfigError("learning_rate", "a number of at least 0", rate)
     return rate
+
+
+def _check(state: Any, **trees: Mapping[str, Any]) -> None:
+    """Check the state, and that the arrays that it knows are given in their shapes."""
+    if not isinstance(state, HybridState):
+        expected = "the state that init or the last call returned"
+        raise ConfigError("state", expected, type(state).__name__, "Call init first.")
+    for argument, arrays in trees.items():
+        for plan in state.plans.arrays:
+            found = getattr(arrays.get(plan.name), "shape", "nothing")
+            if found != plan.form:
+                expected = f"an array of the shape {plan.form}"
+                remedy = "Give all calls the arrays of init, under the same names."
+                raise ConfigError(f"{argument}[{plan.name!r}]", expected, found, remedy)

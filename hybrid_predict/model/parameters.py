@@ -61,15 +61,16 @@ class ParameterMapper:
         for free in self._keepers:
             free()
 
+    def list_buffers(self) -> None:
+        """List the modules whose buffers undone steps restore: a module has to have one by now."""
+        self.buffered = [module for module in self.model.modules() if module._buffers]
+
     def follow(
         self, parameters: Iterable[Tensor], optimizers: Mapping[int, int] | None = None
     ) -> None:
-        """List the parameters, and modules with buffers, again; known parameters keep their kinds.
-
-        Undone steps restore the buffers of ``buffered``: a module has to have one by now.
-        """
+        """List the parameters, and modules with buffers, again; known parameters keep their kinds."""
         self.written()  # else the optimizers' shards may not be the model's parameters
-        self.buffered = [module for module in self.model.modules() if module._buffers]
+        self.list_buffers()
         known = {id(p): name for name, p in fsdp1.named_parameters(self.model)}
         unique = {id(p): p for p in parameters}
         kinds = classify(self.model, optimizers)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import final
 
@@ -39,7 +40,7 @@ class Overfitting:
     overfits until a mean is the smallest one again. Nothing is found before the sixth validation.
     """
 
-    values: list[float] = field(default_factory=list)  # the last ones
+    values: tuple[float, ...] = ()  # the last ones
     first: float = math.nan  # nan before it
     smallest: float = math.inf  # smallest mean; infinite before the first one
     loss: float = math.nan  # mean training loss at the smallest mean; nan if unknown
@@ -48,9 +49,7 @@ class Overfitting:
     @property
     def margin(self) -> float:
         """By how much a mean has to exceed the smallest one."""
-        pairs = zip(self.values, self.values[1:], self.values[2:], strict=False)
-        scatter = median(abs(a - 2.0 * b + c) for a, b, c in pairs) / _NORMAL
-        error = scatter * math.sqrt(2.0 / AVERAGED)
+        error = _scatter(self.values) * math.sqrt(2.0 / AVERAGED)
         return max(MOST_SCATTER * error, LEAST_SHARE * (self.first - self.smallest))
 
     def add(self, value: float, loss: float) -> None:
@@ -64,13 +63,21 @@ class Overfitting:
             return
         if math.isnan(self.first):
             self.first = value
-        self.values = [*self.values, value][-KEPT:]
+        self.values = (*self.values, value)[-KEPT:]
         if len(self.values) < AVERAGED:
             return
         mean = fmean(self.values[-AVERAGED:])
         if mean < self.smallest:
             self.smallest = mean
             self.loss = loss
+        if mean <= self.smallest:
             self.found = False
         elif len(self.values) >= LEAST:
             self.found |= mean - self.smallest > self.margin and loss < self.loss
+
+
+def _scatter(values: Sequence[float]) -> float:
+    """Return the scatter around straight lines; equal values, such as rounded ones, say nothing."""
+    triples = zip(values, values[1:], values[2:], strict=False)
+    sizes = [abs(a - 2.0 * b + c) for a, b, c in triples]
+    return median([size for size in sizes if size] or [0.0]) / _NORMAL

@@ -303,6 +303,8 @@ class Policy:
     def validate(self, value: float) -> None:
         """Take in a validation of the run, of which smaller values are better."""
         before = self.overfitting.found
+        if before and self._config.on_overfit == "stop":
+            return  # the run has ended
         self.overfitting.add(value, self.limits.mean)
         if self.overfits and not before:
             for confidence in self.confidences.values():
@@ -368,6 +370,7 @@ class Policy:
         """Forget what is known of forecasts."""
         self.confidences.clear()
         self.skill = Skill()
+        self.overfitting = Overfitting()
         self._credit = 0.0
         self.decide()
 
@@ -389,7 +392,7 @@ class Policy:
             if kind not in dropped:
                 _load(self.confidences.setdefault((kind, optimizer), Confidence()), numbers)
         _load(self.skill, state["skill"])
-        self.overfitting = Overfitting(**state["overfitting"])
+        _load(self.overfitting, state["overfitting"])
         self._credit = state["credit"]
         self.decide()
         if len(state["limits"]["norms"]) != len(self.limits.norms):

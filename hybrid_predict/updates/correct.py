@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, final
 
 import numpy as np
@@ -143,11 +142,13 @@ def correction(
 
     def directions(own: list[int], matrices: list[Tensor]) -> list[Tensor]:
         wanted = [(each.shape, each.device) for each in matrices]
-        found = update.direction(state, [members[k] for k in own], matrices) or []
-        forms = [(x.shape, x.device) if isinstance(x, Tensor) else x for x in found]
+        found = update.direction(state, [members[k] for k in own], matrices)
+        subject = f"{type(update).__name__}.direction"
+        if not isinstance(found, (list, tuple)) or len(found) != len(own):
+            raise PredictorError(subject, f"a list of {len(own)} directions", type(found).__name__)
+        forms = [(x.shape, x.device) if isinstance(x, Tensor) else type(x).__name__ for x in found]
         if forms != wanted:
-            subject = f"{type(update).__name__}.direction"
-            rows = zip_longest([names[k] for k in own], wanted, forms)
+            rows = zip([names[k] for k in own], wanted, forms, strict=True)
             name, form, got = next(row for row in rows if row[1] != row[2])
             raise PredictorError(subject, f"a direction of shape and device {form} for {name}", got)
         return found

@@ -55,6 +55,14 @@ def test_a_run_may_end_when_it_overfits():
     bench, records = validated(FALLING + 9 * RISING, on_overfit="stop")
     assert bench.engine.done and len(records) < len(FALLING + RISING)
     assert bench.engine.ledger.steps < 60
+    for _ in range(4):  # a Trainer may go on to its min_epochs
+        bench.engine.observe_validation(0.0)
+    assert bench.engine.done
+
+
+def test_a_run_may_not_end_for_overfitting_if_its_loss_is_not_watched():
+    with pytest.raises(ConfigError, match="on_overfit: expected 'pause' or 'ignore'"):
+        make_config(on_overfit="stop", watch_loss=False)
 
 
 def test_it_can_be_ignored():
@@ -90,6 +98,8 @@ def test_larger_values_may_be_better_and_another_metric_begins_anew():
     assert bench.engine.ledger.best["value"] == pytest.approx(0.8)
     bench.engine.observe_validation(3.0)
     assert bench.engine.ledger.best["metric"] == "val_loss"
+    text = "validations have another metric from now on, val_loss in place of accuracy"
+    assert text in bench.reasons
     known = json.loads(json.dumps(bench.engine.ledger.summary()))
     assert SavingsLedger.from_dict(known) == bench.engine.ledger
 

@@ -85,7 +85,14 @@ def test_settings_without_a_meaning_are_refused(settings: dict[str, Any], argume
 
 
 WRONG_CALLS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "no state": (predict, {"state": None}, "state: .*Call init first"),
     "a negative rate": (predict, {"learning_rate": -0.1}, "learning_rate: expected a number of"),
+    "no gradients": (verify, {"gradients": {}}, r"gradients\['0.weight'\].*got 'nothing'"),
+    "turned gradients": (
+        correct,
+        {"gradients": {n: x.T for n, x in weights().items()}},
+        r"gradients\['0.weight'\]: expected an array of the shape \(10, 6\).*\(6, 10\)",
+    ),
     "no decay": (correct, {"weight_decay": {"0.weight": 0.1}}, "weight_decay: .*2.weight"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -12,6 +13,7 @@ from lightning_models import Net, Ungated, fit
 from torch import Tensor
 
 from hybrid_predict.policy.overfitting import OVERFITS
+from hybrid_predict.policy.policy import Policy
 from hybrid_predict.runs.facts import finding
 from hybrid_predict.runs.log import NAME, read_log
 
@@ -66,6 +68,29 @@ def test_a_run_that_overfits_may_end(tmp_path: Path) -> None:
     assert "validation gets worse" in finding(read_log(tmp_path / NAME))
     assert 32 < trainer.global_step < 120
     assert callback.ledger.steps == trainer.global_step
+
+
+class NowAndThen(Overfitted):
+    """Logs in every other validation alone."""
+
+    def on_validation_epoch_end(self) -> None:
+        value = next(self.values)
+        if VALUES.index(value) % 2:
+            self.log(self.name, value)
+
+
+def test_a_metric_that_training_logs_does_not_count_nor_one_of_an_earlier_validation(
+    tmp_path: Path,
+) -> None:
+    seen: list[float] = []
+    callback = Ungated()
+    model = NowAndThen()
+    saving = ModelCheckpoint(tmp_path, monitor="train_loss")
+    with mock.patch.object(Policy, "validate", lambda self, value: seen.append(value)):
+        run(callback, model, saving, num_sanity_val_steps=0)
+    assert callback.ledger.best is not None
+    assert callback.ledger.best["metric"] == "val_loss"
+    assert len(seen) > 3 and seen == pytest.approx(VALUES[1 : 2 * len(seen) : 2])
 
 
 def test_a_run_without_the_metric_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -29,10 +29,21 @@ def test_a_smooth_rise_is_seen_soon_after_the_best():
 
 def test_it_ends_with_a_smaller_mean():
     known = Overfitting()
-    for value in (1.0, 0.6, 0.4, 0.3, 0.5, 0.7, 0.9):
+    for value in (1.0, 0.6, 0.4, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5):
         known.add(value, -len(known.values))
     assert known.found
     for value in (0.2, 0.2, 0.2):
+        known.add(value, -9.0)
+    assert not known.found
+
+
+def test_rounded_values_are_no_overfitting_and_an_equal_mean_ends_it():
+    assert overfits_at([0.9] * 20 + [0.905] + [0.9] * 5) is None
+    known = Overfitting()
+    for value in (1.0, 0.3, 0.3, 0.3, *(0.1 * t for t in range(4, 20))):
+        known.add(value, -len(known.values))
+    assert known.found
+    for value in (0.3, 0.3, 0.3):
         known.add(value, -9.0)
     assert not known.found
 
@@ -56,7 +67,7 @@ def test_values_that_are_not_finite_do_not_count():
     known = Overfitting()
     for value in (math.nan, 1.0, math.inf, 0.9):
         known.add(value, 0.0)
-    assert known.values == [1.0, 0.9]
+    assert known.values == (1.0, 0.9)
 
 
 @pytest.mark.parametrize("count", [10, 30, 100])

@@ -51,6 +51,11 @@ class ShardedNet(Net):
         fully_shard(self.net, mesh=mesh)
 
 
+class FirstLogs(Net):
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.log("val_loss", self.loss(batch), rank_zero_only=True)
+
+
 class HostFSDP(FSDPStrategy):
     """On the CPU, for which Lightning refuses its own class."""
 
@@ -116,6 +121,7 @@ def run(
             for n, p in named_parameters(trainer.model)
         },
         "ledger": {k: v for k, v in ledger.items() if not any(word in k for word in own)},
+        "best": ledger["best"],
         "step": trainer.global_step,
         "rows": spy.rows,
         "summaries": spy.summaries,
@@ -148,6 +154,7 @@ def resumed(name: str, *args: Any, **options: Any) -> Callable[[Path], dict[str,
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
     "ddp, resumed": resumed("ddp", DDPStrategy),
+    "ddp, logged by one": lambda folder: run(DDPStrategy, FirstLogs),
     "fsdp2, sharded, resumed": resumed("sharded", fsdp2, ShardedNet),
     "fsdp1, full, resumed": resumed("fsdp1-full", HostFSDP),
 }
@@ -172,6 +179,11 @@ def test_a_resumed_run_is_the_uninterrupted_one_on_every_rank(results: Results, 
         assert found["left"]["step"] == 36
         assert found["left"]["ledger"]["predicted_steps"] > 10
         assert found["folder"] is name.endswith("sharded")
+
+
+def test_a_validation_that_one_rank_logs_counts_on_all(results: Results) -> None:
+    first, second = (found["best"] for found in results["ddp, logged by one"])
+    assert first is not None and first == second
 
 
 def test_only_the_first_rank_logs(results: Results) -> None:
