@@ -150,14 +150,15 @@ def headline(summary: Summary) -> str:
     if hybrid is None or plain is None or corrected is None:
         return NONE
     saved = 1 - hybrid.full_steps / plain.full_steps
+    factors = [
+        f"{found.speedup.value:.1f}" if found.speedup else NONE for found in (hybrid, corrected)
+    ]
     return (
-        f"**{hybrid.full_steps:,.0f} full steps and {hybrid.mean('predicted_steps'):,.0f} predicted"
-        f" ones instead of {plain.full_steps:,.0f} full steps ({saved:.0%} fewer), final loss "
-        f"{loss_text(hybrid)} instead of {loss_text(plain)}** (`{task}`, "
-        f"{hybrid.loss['n']} paired seeds). Plain training needs "
-        f"{hybrid.speedup or NONE} times as many full steps for that loss, each "
-        f"run with a schedule of its own. Corrected updates alone reach {loss_text(corrected)} in "
-        f"{corrected.full_steps:,.0f} full steps ({corrected.speedup or NONE} times)."
+        f"**{hybrid.full_steps:,.0f} full steps instead of {plain.full_steps:,.0f} ({saved:.0%} "
+        f"fewer), final loss {hybrid.loss['mean']:.3f} instead of {plain.loss['mean']:.3f}** "
+        f"(`{task}`, {hybrid.loss['n']} seeds). Plain training needs {factors[0]} times as "
+        f"many full steps for that loss; for the loss of corrected updates alone, "
+        f"{factors[1]} times."
     )
 
 
@@ -257,9 +258,26 @@ class Gain(NamedTuple):
     corrected: float
 
 
+KINDS = {
+    "transformer": ("gpt-0.2m", "encoder", "lora"),
+    "recurrent net": ("gru",),
+    "convolutional classifier": ("cnn", "resnet"),
+    "function of coordinates, differential equation": ("inr", "coordinates", "pinn"),
+    "convolutional autoencoder": ("autoencoder",),
+    "dense net on images or tables": ("mlp", "tabular"),
+    "reinforcement learning": ("ppo",),
+}
+"""The tasks of the suites by the kind of model that a user has."""
+
+
 def across() -> dict[str, Callable[[], str]]:
     """Return what makes the blocks on the committed suites together, by name."""
-    return {"seconds": seconds, "below corrected": below_corrected, "peers": peers}
+    return {
+        "kinds": kinds,
+        "seconds": seconds,
+        "below corrected": below_corrected,
+        "peers": peers,
+    }
 
 
 @lru_cache
@@ -311,6 +329,20 @@ def seconds() -> str:
     named = f"{', '.join(slower[:-1])} and {slower[-1]}" if len(slower) > 1 else slower[0]
     said = f"On {len(slower)} of {len(found)} tasks it takes longer than plain training: {named}."
     return f"{table}\n\n{said}"
+
+
+def kinds() -> str:
+    """Return the gains by kind of model, as geometric means over its tasks."""
+    by_task = {gain.task: gain for gain in gains()}
+    return view(
+        {
+            "your model": kind,
+            "fewer full steps by a factor of": f"{geometric_mean(g.steps for g in found):.1f}",
+            "less time by a factor of": f"{geometric_mean(g.seconds for g in found):.1f}",
+        }
+        for kind, names in KINDS.items()
+        if (found := [by_task[name] for name in names if name in by_task])
+    )
 
 
 def below_corrected() -> str:

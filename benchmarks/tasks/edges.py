@@ -185,8 +185,7 @@ TUNED = _named(
             name=f"tuned-{steps}-{rate:g}", title=f"pretrained for {steps:,} steps, rate {rate:g}",
             recipe=Recipe(rates=(rate,), learning_rate=rate), steps=300, base_steps=steps,
         )
-        for steps in (600, 3000)
-        for rate in (0.0005, 0.002)
+        for steps, rate in ((600, 0.002), (3000, 0.002), (3000, 0.0005))
     )
 )  # fmt: skip
 """Full fine-tuning."""

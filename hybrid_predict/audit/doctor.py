@@ -74,27 +74,37 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     if trial.plan is None:
         return False, [("works", "no. Training did not start."), *further]
     callback = "HybridPredict(speedup=1.5)" if plugin.config == HybridConfig() else repr(plugin)
+    told = trial.plan.described()
     return True, [
-        ("works", "yes"),
-        *trial.plan.described().items(),
-        ("overhead", trial.cost or "not counted"),
-        ("seconds", _seconds(trial.seconds, trial.plan)),
-        ("overfitting", f"is judged by {metric}, if your model logs it in validation; {REMEDY}"),
-        *further,
+        ("corrects", told.pop("corrects")),
+        *_times(trial.seconds, trial.plan),
         ("paste", f"Trainer(..., callbacks=[{callback}])"),
+        *further,
+        *told.items(),
+        ("overhead", trial.cost or "not counted"),
+        ("overfitting", f"is judged by {metric}, if your model logs it in validation; {REMEDY}"),
     ]
 
 
-def _seconds(seconds: tuple[float, float] | None, plan: Overview) -> str:
-    """Tell the seconds of a full step with the callback, and how long the run would take."""
+def _times(seconds: tuple[float, float] | None, plan: Overview) -> Findings:
+    """Tell the seconds of a full step with the callback, how long the run would take, and more."""
     if seconds is None:
-        return "not measured: the training data has too few batches"
+        return [("full step", "not measured: the training data has too few batches")]
     plain, helped = seconds
     most = helped / plain
     least = most * (plan.steps - plan.predicted) / plan.steps
     times = f"{least:.2f} to {most:.2f} times" if plan.predicted else f"{most:.2f} times"
-    step = f"a full step takes {duration(helped)} in place of {duration(plain)}"
-    return f"about, from a few steps: {step}, so the run takes {times} as long as plain training"
+    found = [
+        ("full step", f"takes {duration(helped)} in place of {duration(plain)} (a few were timed)"),
+        ("run", f"takes {times} as long as plain training of as many steps"),
+    ]
+    if least > 1.0:
+        text = (
+            "full steps are too short here to save time; larger batches make them longer, or "
+            "train fewer steps, if corrected updates reach your quality in them"
+        )
+        found.append(("change", text))
+    return found
 
 
 def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridConfig]:

@@ -38,6 +38,23 @@ def _speedup(text: str) -> float | Literal["auto"]:
 
 
 def _run(options: Namespace) -> int:
+    works = True
+    if options.config is not None:
+        need("The examination", ["lightning", "cli"])
+        from hybrid_predict.audit.doctor import examine
+
+        works, findings = examine(options.config, options.speedup)
+        for title, text in findings:
+            _print(title, text)
+        print()
+    _print_installed()
+    if options.config is None:
+        text = "hybrid-predict doctor CONFIG prints what works with your Trainer and model."
+        _print("next", text)
+    return 0 if works else REFUSED
+
+
+def _print_installed() -> None:
     from hybrid_predict.runs.runtime import environment
 
     found = environment()
@@ -45,23 +62,10 @@ def _run(options: Namespace) -> int:
     cores = f"{found['cpu_count']} CPU cores ({found['cpu']})"
     _print("versions", ", ".join(f"{name} {found[name] or 'missing'}" for name in names))
     _print("device", f"{found['gpu'] or 'no GPU'}, {cores}")
+    _print("extras", ", ".join(extra for extra in EXTRAS if not missing(extra)) or "none")
     for extra in EXTRAS:
-        lacking = ", ".join(missing(extra))
-        remedy = f"missing {lacking}: {install_line(extra)}"
-        _print(f"extra {extra}", remedy if lacking else "installed")
-    if options.config is None:
-        _print(
-            "next", "hybrid-predict doctor CONFIG prints what works with your Trainer and model."
-        )
-        return 0
-    need("The examination", ["lightning", "cli"])
-    from hybrid_predict.audit.doctor import examine
-
-    works, findings = examine(options.config, options.speedup)
-    print()
-    for title, text in findings:
-        _print(title, text)
-    return 0 if works else REFUSED
+        if lacking := ", ".join(missing(extra)):
+            _print(f"extra {extra}", f"missing {lacking}: {install_line(extra)}")
 
 
 def _print(title: str, text: str) -> None:

@@ -68,7 +68,7 @@ class ParameterMapper:
     def follow(
         self, parameters: Iterable[Tensor], optimizers: Mapping[int, int] | None = None
     ) -> None:
-        """List the parameters, and modules with buffers, again; known parameters keep their kinds."""
+        """List parameters, and modules with buffers, again; known parameters keep their kinds."""
         self.written()  # else the optimizers' shards may not be the model's parameters
         self.list_buffers()
         known = {id(p): name for name, p in fsdp1.named_parameters(self.model)}

@@ -52,6 +52,7 @@ class Overview:
         predicted: Number of planned predicted steps; the largest possible one if ``paced``.
         held_bytes: Memory in bytes that the plug-in keeps between full steps now.
         paced: Whether the run decides itself how many predicted steps it takes.
+        flat: Corrected weights in tensors of two dimensions, all that ``torch.optim.Muon`` takes.
     """
 
     parts: tuple[Part, ...]
@@ -60,6 +61,7 @@ class Overview:
     warmup: int
     held_bytes: int
     paced: bool = False
+    flat: int = 0
 
     def __str__(self) -> str:
         """Return the overview in one line."""
@@ -73,8 +75,12 @@ class Overview:
             least = "auto, at least " if self.paced else ""
             full = f"{least}{self.steps - self.predicted:,} full"
             plan = f"{full} + up to {self.predicted:,} predicted = {self.steps:,} steps"
+        corrected = [part for part in self.parts if part.corrected]
+        muon = ""
+        if sum(part.weights for part in corrected) > self.flat:
+            muon = f"; torch.optim.Muon takes {self.flat:,} of these weights"
         return {
-            "corrects": self._listed([part for part in self.parts if part.corrected]),
+            "corrects": f"{self._listed(corrected)}{muon}",
             "predicts": self._listed([part for part in self.parts if part.predicted]),
             "leaves": self._listed(left),
             "plan": f"{plan}, warm-up {self.warmup:,}",
@@ -97,6 +103,7 @@ def overview(engine: HybridEngine) -> Overview:
     treated = {name: group.treatment for group in groups for name in group.names}
     possible = engine.config.shadow or (bool(engine._policy.judged) and not _too_few(engine))
     sizes: dict[tuple[str, bool, bool], list[int]] = {}
+    flat = 0
     columns = zip(mapper.names, mapper.parameters, mapper.shapes, mapper.kinds, strict=True)
     for name, parameter, shape, kind in columns:
         if parameter.requires_grad:
@@ -104,6 +111,7 @@ def overview(engine: HybridEngine) -> Overview:
             corrected = treatment is not None and treatment.update is not None
             predicted = possible and treatment is not None and treatment.predictor is not None
             sizes.setdefault((kind, corrected, predicted), []).append(math.prod(shape))
+            flat += math.prod(shape) if corrected and len(shape) == 2 else 0
     order = sorted(sizes, key=lambda key: (KINDS.index(key[0]), key))
     return Overview(
         parts=tuple(Part(*key, len(sizes[key]), sum(sizes[key])) for key in order),
@@ -112,6 +120,7 @@ def overview(engine: HybridEngine) -> Overview:
         warmup=schedule.warmup,
         held_bytes=groups.held_bytes,
         paced=engine.config.paced,
+        flat=flat,
     )
 
 

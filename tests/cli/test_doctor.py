@@ -90,7 +90,7 @@ def test_versions_and_missing_extras_are_listed(monkeypatch, examine):
     assert status == 0
     for words in (
         f"torch {torch.__version__}",
-        "extra lightning installed",
+        "extras cli, lightning, huggingface",
         'missing no_such_package: pip install "path/to/hybrid_predict[bench]"',
         "hybrid-predict doctor CONFIG",
     ):
@@ -103,11 +103,12 @@ def test_a_function_is_examined_by_a_few_full_steps_that_leave_nothing(work, exa
     assert torch.equal(torch.get_rng_state(), state)
     assert status == 0
     for words in (
-        "works yes corrects 2 hidden matrices",
-        "predicts 2 hidden matrices, 1 head, 3 vectors (100 % of the weights) leaves nothing",
+        "corrects 2 hidden matrices",
+        "full step takes",
+        "as long as plain training of as many steps",
+        "paste Trainer(..., callbacks=[HybridPredict(speedup=1.5)]) predicts 2 hidden matrices",
+        "1 head, 3 vectors (100 % of the weights) leaves nothing",
         "plan 200 full + up to 100 predicted = 300 steps, warm-up 40 memory",
-        "so the run takes",
-        "paste Trainer(..., callbacks=[HybridPredict(speedup=1.5)])",
     ):
         assert words in out
     assert {path.name for path in work.iterdir()} - before <= {"__pycache__"}
@@ -125,7 +126,7 @@ def test_a_file_is_examined_with_its_own_settings(examine):
 @pytest.mark.parametrize(
     ("name", "status", "words"),
     [
-        ("monitored", 0, "works yes"),
+        ("monitored", 0, "corrects 2 hidden"),
         ("refused", doctor.REFUSED, "works no. optimizer: expected"),
     ],
 )
