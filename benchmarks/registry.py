@@ -96,4 +96,12 @@ STUDIES: dict[str, Study] = {
         runs=clients.seeds,
         compiled=clients.compiled,
     ),
+    "averages": Study(
+        "four of these with an average of the weights",
+        "averages.json",
+        clients.AveragesPlan,
+        clients.averages,
+        runs=clients.seeds,
+        compiled=clients.compiled,
+    ),
 }

@@ -1,6 +1,6 @@
 """Trains one seed of a client: every arm after the other in one process.
 
-Run with: python -m benchmarks.clients.train NAME SEED FILE
+Run with: python -m benchmarks.clients.train NAME SEED FILE ARM...
 """
 
 import logging
@@ -29,8 +29,13 @@ ARMS: dict[str, Any] = {
 }
 """Arguments of the callback by arm, in the order of training; None trains without it."""
 
+AVERAGED: dict[str, Any] = {"averaged": None, "corrected, averaged": {"speedup": 1}}
+"""Further arms with Lightning's average of the weights, over a twentieth of the run."""
+
+OPTIONS = {**ARMS, **AVERAGED}
+
 SHORT = 2 / 3
-SHORT_ARMS = ("short", "corrected")
+SHORT_ARMS = ("short", "corrected", "corrected, averaged")
 """Length of these arms as a share of the full one: 1 / 1.5, the default speedup. They take as many
 full steps as the default, if all its predicted steps are made."""
 
@@ -47,11 +52,12 @@ def train_seed(
     chosen = import_module(f"benchmarks.clients.{name}")
     told = CLIENTS[name]
     length = max(1, round(share * told.length))
-    _trained(chosen, "hybrid", seed, max(1, length // 20))
+    first = _trained(chosen, "hybrid", seed, max(1, length // 20), 1)
+    span = first["full_steps"] + first["predicted_steps"]
     by_arm = {}
     for arm in arms[:: -1 if seed % 2 else 1]:
         whole = max(1, round(SHORT * length)) if arm in SHORT_ARMS else length
-        by_arm[arm] = _trained(chosen, arm, seed, whole)
+        by_arm[arm] = _trained(chosen, arm, seed, whole, span)
     # Has a Muon, of which pykeen expects only that of torch.
     from benchmarks.arms import code_digest
 
@@ -59,7 +65,7 @@ def train_seed(
     for arm in arms:
         row = {"client": name, "seed": seed, "torch": torch.__version__, "arm": arm, **by_arm[arm]}
         row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]
-        row["code"] = code_digest(plugin=ARMS[arm] is not None)
+        row["code"] = code_digest(plugin=OPTIONS[arm] is not None)
         rows.append(row)
     about = {"package": told.package, **asdict(told), "version": version(told.package)}
     del about["requires"]
@@ -72,21 +78,23 @@ def quiet() -> None:
     logging.disable(logging.WARNING)
 
 
-def _trained(chosen: Any, arm: str, seed: int, length: int) -> dict[str, Any]:
+def _trained(chosen: Any, arm: str, seed: int, length: int, span: int) -> dict[str, Any]:
     """Train one run; return its quality, steps, and seconds of processor time."""
     from lightning.fabric import seed_everything
+    from lightning.pytorch.callbacks import EMAWeightAveraging
 
     from hybrid_predict import HybridPredict
 
-    options = ARMS[arm]
+    options = OPTIONS[arm]
     data = chosen.data(seed)
     callbacks = [] if options is None else [HybridPredict(log_dir=None, **options)]
+    average = [EMAWeightAveraging(decay=1 - 1 / max(span, 2))] if arm in AVERAGED else []
     updates: list[object] = []
     hook = register_optimizer_step_post_hook(lambda optimizer, *_: updates.append(optimizer))
     seed_everything(seed, verbose=False)
     started = process_time()
     try:
-        trained = chosen.train(data, length, callbacks)
+        trained = chosen.train(data, length, [*callbacks, *average])
     finally:
         hook.remove()
     seconds = process_time() - started
@@ -105,4 +113,5 @@ def _trained(chosen: Any, arm: str, seed: int, length: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    write_json(train_seed(sys.argv[1], int(sys.argv[2])), Path(sys.argv[3]))
+    made = train_seed(sys.argv[1], int(sys.argv[2]), sys.argv[4:])
+    write_json(made, Path(sys.argv[3]))

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.arms import code_digest
 from benchmarks.clients import CLIENTS
-from benchmarks.clients.train import ARMS
+from benchmarks.clients.train import ARMS, AVERAGED, OPTIONS
 from benchmarks.plan import Plan, Row, Selection, check_chosen
 from benchmarks.views import NONE, count, view
 from hybrid_predict.runs.evidence import FEW_SEEDS, bounds
@@ -47,19 +47,25 @@ SHOWN = {
 }
 """Arms by their titles."""
 
+AVERAGES = {arm: arm for arm in ("full", "averaged", "corrected", "corrected, averaged")}
+"""Arms of the study of averages, ``corrected`` in 2/3 of the steps."""
+
 Rows = Sequence[Mapping[str, Any]]
 
 
 class ClientsPlan(Plan[Key]):
     """A run is a seed of a client, with all arms; it has the description of the client."""
 
+    arms: Sequence[str] = tuple(ARMS)
+    names: Sequence[str] = tuple(CLIENTS)
+
     def __init__(self, chosen: Selection) -> None:
-        check_chosen("tasks", chosen.tasks, CLIENTS)
+        check_chosen("tasks", chosen.tasks, self.names)
         self._chosen = chosen
 
     def keys(self, done: Mapping[Key, Row]) -> Iterator[Key]:
         for seed in range(self._chosen.seeds or SEEDS):
-            yield from ((name, seed) for name in self._chosen.tasks or CLIENTS)
+            yield from ((name, seed) for name in self._chosen.tasks or self.names)
 
     def key(self, row: Row) -> Key:
         return row["client"], row["seed"]
@@ -70,15 +76,23 @@ class ClientsPlan(Plan[Key]):
         python = interpreter(name)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "seed.json"
-            command = [str(python), "-m", "benchmarks.clients.train", name, str(seed), str(path)]
+            trained = ("-m", "benchmarks.clients.train", name, str(seed), str(path), *self.arms)
+            command = [str(python), *trained]
             variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
             subprocess.run(command, check=True, cwd=folder, env=variables)
             return {**json.loads(path.read_text("utf-8")), "environment": environment()}
 
     def holds(self, row: Row) -> bool:
         """Return whether the arms with the plug-in come from its present code."""
-        codes = {each["code"] for each in row["rows"] if ARMS[each["arm"]] is not None}
+        codes = {each["code"] for each in row["rows"] if OPTIONS[each["arm"]] is not None}
         return codes == {code_digest(plugin=True)}
+
+
+class AveragesPlan(ClientsPlan):
+    """Packages whose data repeat often, with and without an average of the weights."""
+
+    arms = tuple(AVERAGES)
+    names = ("scvi", "chemprop", "deeptab", "monai")
 
 
 def seeds(results: Mapping[str, Any]) -> Iterator[Row]:
@@ -155,15 +169,15 @@ def headline(results: Mapping[str, Any]) -> str:
     )
 
 
-def qualities(results: Mapping[str, Any]) -> str:
+def qualities(results: Mapping[str, Any], shown: Mapping[str, str], compared: Sequence[str]) -> str:
     """List quality by arm, and paired differences from the full run, a row per client."""
     rows = []
     for name, about in results["clients"].items():
         by_arm = arms(results, name)
         row = {"client": f"`{name}`", "better is": "lower" if about["lower"] else "higher"}
-        for arm, title in SHOWN.items():
+        for arm, title in shown.items():
             row[title] = _spread(known(by_arm[arm], "quality"))
-        for arm in ("hybrid", "auto"):
+        for arm in compared:
             row[f"{arm} - full, lower is better"] = difference(known(by_arm[arm], "worse"))
         rows.append(row)
     return view(rows)
@@ -218,10 +232,15 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
     return {
         "clients source": partial(source, results),
         "clients headline": partial(headline, results),
-        "clients quality": partial(qualities, results),
+        "clients quality": partial(qualities, results, SHOWN, ("hybrid", "auto")),
         "clients cost": partial(costs, results),
         "clients subjects": partial(subjects, results),
     }
+
+
+def averages(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
+    """Return what makes the block on averages of the weights."""
+    return {"averages": partial(qualities, results, AVERAGES, tuple(AVERAGED))}
 
 
 def arms(results: Mapping[str, Any], name: str) -> dict[str, Rows]:
