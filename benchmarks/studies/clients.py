@@ -169,7 +169,11 @@ def headline(results: Mapping[str, Any]) -> str:
     )
 
 
-def qualities(results: Mapping[str, Any], shown: Mapping[str, str], compared: Sequence[str]) -> str:
+def qualities(
+    results: Mapping[str, Any],
+    shown: Mapping[str, str] = SHOWN,
+    compared: Sequence[str] = ("hybrid", "auto"),
+) -> str:
     """List quality by arm, and paired differences from the full run, a row per client."""
     rows = []
     for name, about in results["clients"].items():
@@ -232,7 +236,7 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
     return {
         "clients source": partial(source, results),
         "clients headline": partial(headline, results),
-        "clients quality": partial(qualities, results, SHOWN, ("hybrid", "auto")),
+        "clients quality": partial(qualities, results),
         "clients cost": partial(costs, results),
         "clients subjects": partial(subjects, results),
     }
