@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hybrid_predict.trainer import TrainableModel as TrainableModel
     from hybrid_predict.updates import SpectralUpdate as SpectralUpdate
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.3.0.dev0"
 
 _PUBLIC = {
     "config": "HybridConfig",
