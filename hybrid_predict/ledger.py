@@ -39,8 +39,9 @@ class SavingsLedger:
     full_seconds: float = 0.0  #: Seconds in the user's part of full steps.
     #: Those of the first full step, which may compile the model: predicted steps do not save them.
     startup_seconds: float = 0.0
-    correct_seconds: float = 0.0  #: Seconds for measuring gradients and correcting updates.
-    predict_seconds: float = 0.0  #: Seconds for predicted steps and their verdicts.
+    #: Seconds for measuring gradients, correcting updates, and verdicts on predicted steps.
+    correct_seconds: float = 0.0
+    predict_seconds: float = 0.0  #: Seconds for making predicted steps, and learning from steps.
     flops_per_step: int | None = None  #: Operations of one plain full step.
     #: Operations that correcting adds to a full step, as many per rank as that with most has.
     flops_per_correction: int | None = None

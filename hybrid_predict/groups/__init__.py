@@ -1,1 +1,1 @@
-"""The tensors that are corrected or predicted: their memory, corrections, forecasts and skill."""
+"""The tensors that are corrected or predicted: their memory, corrections and forecasts."""

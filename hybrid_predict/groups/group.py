@@ -269,7 +269,7 @@ class Group:
         """Correct the update that was just made, and learn its displacement.
 
         Return the slopes of the predicted ``movement`` that it verifies, if any; and kind and
-        optimizer, steps and numbers of a window that has closed, see `Window.close`.
+        optimizer, steps and numbers of a window that has closed, see `Forecaster.learn`.
         """
         values = self._values()
         own = [options[key] for key in self._keys]
