@@ -225,8 +225,8 @@ def _moved(
     length = norm(update)
     slope = dot(mean, direction)
     usable = (length > 0) & xp.isfinite(length) & xp.isfinite(slope)
-    usual = length / usual_length(plan.shape[0]) * fall
-    size = lengths(xp, length, usual, dot(mean, update), slope, rule.bound, plans.period)
+    relative = length / usual_length(plan.shape[0]) * fall
+    size = lengths(xp, length, relative, dot(mean, update), slope, rule.bound, plans.period)
     mixed = rule.share * (size * direction + rest)
     mixed = mixed + (1.0 - rule.share) * after if rule.share < 1.0 else mixed
     return xp.where(usable, mixed.astype(after.dtype), after)

@@ -31,7 +31,7 @@ class Correction:
     update: AbstractUpdate
     period: int  # full steps from one correction of a tensor to the next
     members: list[int]  # positions of the K tensors that are corrected
-    usual: list[float]  # inverse lengths up to which they are longer
+    per_usual: list[float]  # inverse lengths up to which they are longer
     averages: list[Tensor]  # of their gradients, as local shards
     directions: list[Tensor]  # of their corrected updates, as local shards
 
@@ -102,7 +102,8 @@ class Correction:
         # An optimizer that goes along its gradients as a whole is left to itself.
         usable = xp.isfinite(own) & xp.isfinite(slopes) & ~(along.sum() > 0)
         own = xp.where(usable, own, 0.0)
-        relative = own * xp.asarray(self.usual) if on_host else lists.scaled(own, self.usual)
+        known = self.per_usual
+        relative = own * xp.asarray(known) if on_host else lists.scaled(own, known)
         with np.errstate(all="ignore"):  # what is not finite counts as no ratio
             found = length.lengths(xp, own, relative, along, slopes, self.update.bound, self.period)
         found = self.update.share * found
@@ -119,7 +120,7 @@ def correction(
     gradients: Sequence[Tensor],
     cosines: Tensor,
     parameters: Mapping[str, Tensor],
-    usual: list[float],
+    per_usual: list[float],
     owned_by: Sequence[int] | None = None,
 ) -> Correction:
     """Find the directions of corrected updates, right before the optimizer updates.
@@ -127,8 +128,8 @@ def correction(
     Averages, gradients and parameters are those of ``members``, the K tensors that are corrected;
     of sharded ones, they are local shards. Each direction is found by the rank in ``owned_by``,
     which gets the whole matrix if it is sharded; None if this rank is the only one. ``cosines`` are
-    those of each gradient with its average before, shape (K,), and ``usual`` the inverse lengths up
-    to which corrected updates are longer.
+    those of each gradient with its average before, shape (K,), and ``per_usual`` the inverse
+    lengths up to which corrected updates are longer.
 
     Raises:
         PredictorError: If the update returns directions of the wrong form.
@@ -163,4 +164,4 @@ def correction(
             own = directions(each.own, matrices) if each.own else []
             parts.update(zip(each.positions, each.parts(own), strict=True))
         found = [parts[k] for k in range(len(members))]
-    return Correction(update, state.period, members, usual, list(average), found)
+    return Correction(update, state.period, members, per_usual, list(average), found)

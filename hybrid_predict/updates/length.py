@@ -21,7 +21,7 @@ def usual_length(rows: int) -> float:
 
 
 def lengths(
-    xp: Any, own: Any, usual: Any, along: Any, slopes: Any, bound: float, period: int
+    xp: Any, own: Any, relative: Any, along: Any, slopes: Any, bound: float, period: int
 ) -> Any:
     r"""Return the lengths of corrected updates, shape (K,): :math:`\ell` of `AbstractUpdate`.
 
@@ -34,7 +34,7 @@ def lengths(
     Args:
         xp: The library of the arrays: torch, NumPy or ``jax.numpy``.
         own: Lengths of the optimizer's updates, shape (K,).
-        usual: The same in units of :math:`\ell_0`, shape (K,).
+        relative: The same in units of :math:`\ell_0`, shape (K,).
         along: Products of these updates with the averaged gradients, shape (K,).
         slopes: Products of the directions with these, shape (K,).
         bound: B, at least 1.
@@ -43,5 +43,5 @@ def lengths(
     downhill = slopes < 0
     ratio = along / xp.where(downhill, own * slopes, 1.0)
     factors = xp.where(downhill & xp.isfinite(ratio), ratio, 1.0)
-    room = 1.0 / xp.where(usual > 0, usual, 1.0)
+    room = 1.0 / xp.where(relative > 0, relative, 1.0)
     return own * xp.clip(xp.minimum(factors, room), 1.0, bound) * period**LONGER
