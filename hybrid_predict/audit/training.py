@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +24,7 @@ from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.policy.policy import NOTHING
 from hybrid_predict.runs.overview import Overview, added_cost, overview
+from hybrid_predict.updates.spectral import EARLY, SEEN_EVERY
 
 DIVERGED = "diverged"
 NOT_FINITE = "metric not finite"
@@ -33,10 +35,11 @@ _VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 
 
 _FIRST = 3
-"""Full steps that are not timed: they count operations, allocate and fill caches."""
+"""Full steps that are not timed: they count operations, allocate and fill caches. If the epoch is
+long enough, more are left out."""
 
 _LEAST = 2
-_MOST = 5
+_MOST = SEEN_EVERY
 """Numbers of full steps that are timed with the callback, and as many without it."""
 
 
@@ -194,27 +197,31 @@ class Trial(pl.Callback):
         self.cost = ""
         self.shortfall = ""
         self._plugin = plugin
+        self._first = _FIRST
         self._most = _MOST
         self._times: list[float] = []
         self._last = 0.0
 
     @property
     def seconds(self) -> tuple[float, float] | None:
-        """Least seconds of a full step without and with the callback; None if too few fit."""
-        helped = self._times[_FIRST : _FIRST + self._most]
-        plain = self._times[_FIRST + self._most :]
-        return (min(plain), min(helped)) if len(plain) >= _LEAST else None
+        """Mean seconds of a full step without and with the callback; None if too few fit."""
+        helped = self._times[self._first : self._first + self._most]
+        plain = self._times[self._first + self._most :]
+        return (fmean(plain), fmean(helped)) if len(plain) >= _LEAST else None
 
     @property
     def seconds_per_step(self) -> float:
         """Seconds of a full step of plain training, as near as the trial came to one."""
-        timed = self._times[_FIRST + self._most :] or self._times[_FIRST:] or self._times
+        first = self._first
+        timed = self._times[first + self._most :] or self._times[first:] or self._times
         return min(timed, default=0.0)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Limit the steps of a kind, so that both fit into one epoch."""
         steps = trainer.num_training_batches / trainer.accumulate_grad_batches
-        self._most = int(max(_LEAST, min(_MOST, (steps - _FIRST) // 2)))
+        if steps > EARLY + 1 + 2 * _MOST:  # the first corrections take longer than others
+            self._first = EARLY + 1
+        self._most = int(max(_LEAST, min(_MOST, (steps - self._first) // 2)))
         self._last = now(trainer)
 
     def on_train_batch_end(
@@ -231,10 +238,10 @@ class Trial(pl.Callback):
                 self.shortfall = engine.schedule.shortfall
                 idle = NOTHING if engine._state.groups.dormant else ""
                 self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK) or idle
-            if engine is not None and len(self._times) == _FIRST + self._most:
+            if engine is not None and len(self._times) == self._first + self._most:
                 engine.detach()
         idle_callback = self.plan is None and trainer.global_step > 0
-        timed = len(self._times) >= _FIRST + 2 * self._most
+        timed = len(self._times) >= self._first + 2 * self._most
         if timed or trainer.is_last_batch or self.plain or idle_callback:
             raise TrialEnd
 
