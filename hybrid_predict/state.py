@@ -78,8 +78,8 @@ class State:
         # Later, weights may have thawed that the first full step did not count.
         if not self.policy.locked or self.ledger.full_steps:
             return ""
-        why = self.policy.reason.removeprefix(UNPREDICTED), self.remedy
-        return "; set ".join(filter(None, why))
+        why = self.policy.reason.removeprefix(UNPREDICTED)
+        return f"{budget.NONE_FIT} {self.remedy}" if self.remedy else why
 
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
         """Record what happened in a full step, by default the next one, and log it if it is new."""

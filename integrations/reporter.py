@@ -175,7 +175,8 @@ class Reporter:
                 run = each.run_id
                 client.set_tag(run, "hybrid_predict.status", status)
                 if _HEADING in client.get_run(run).data.tags.get(NOTE, _HEADING):
-                    client.set_tag(run, NOTE, f"{_HEADING} {self._ledger}.\n\n{ONE_RUN}")
+                    told = "; ".join(filter(None, (str(self._ledger), remarks(self._ledger))))
+                    client.set_tag(run, NOTE, f"{_HEADING} {told}.\n\n{ONE_RUN}")
                 client.log_dict(run, self._ledger.summary(), "hybrid_predict/ledger.json")
 
     def close(self, status: str) -> None:

@@ -118,10 +118,14 @@ def _built(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any], HybridCon
     except (ImportError, AttributeError, ValueError) as error:
         remedy = f"Python says: {error}. Start the command in the folder of the module."
         raise ConfigError("CONFIG", "module:function", name, remedy) from error
+    if not callable(function):
+        raise ConfigError("CONFIG", "module:function", f"{name}, no function")
     built = function()
     valid = isinstance(built, tuple) and len(built) in (2, 3)
     if not (valid and hasattr(built[0], "fit") and hasattr(built[1], "training_step")):
-        expected = "a function that returns trainer, model and, if need be, training data"
+        expected = (
+            "a function that returns a Lightning Trainer, its model and, if need be, the data"
+        )
         got = list(map(type, built)) if isinstance(built, tuple) else type(built)
         raise ConfigError("CONFIG", expected, got)
     trainer, model, data = (*built, None)[:3]

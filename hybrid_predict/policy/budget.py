@@ -14,7 +14,7 @@ LONGEST_PERIOD = 6
 """Most full steps from one correction of a matrix to the next. Rarer ones are worth less than the
 1.5 full steps that the default saves (decision 12)."""
 
-NONE_FIT = "max_overhead allows no corrected updates; for these set"
+NONE_FIT = "max_overhead allows no corrected updates; use larger batches, or for slower steps set"
 """Beginning of advice where a budget is too small; :func:`fitting` follows."""
 
 
