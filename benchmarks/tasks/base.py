@@ -217,6 +217,15 @@ class RegressionTask(Task):
         return float(self.loss(model, self.judged()).log10())
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClassificationTask(Task):
+    """A task on pairs of inputs and classes, both tensors."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        inputs, classes = batch
+        return F.cross_entropy(model(inputs), classes)
+
+
 def drawn(batch: Batch, count: int, seed: int) -> Iterator[Batch]:
     """Yield ``count`` random rows of both tensors, without end."""
     generator = torch.Generator().manual_seed(seed)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Batch, Recipe, Task, grid, perceptron, trained_state
+from benchmarks.tasks.base import Batch, ClassificationTask, Recipe, grid, perceptron, trained_state
 
 _SIDE = 8
 _CLASSES = 10
@@ -54,7 +54,7 @@ def augment(images: Tensor, shift: int, noise: float, generator: torch.Generator
 
 
 @dataclass(frozen=True, kw_only=True)
-class DigitsTask(Task):
+class DigitsTask(ClassificationTask):
     """Classify augmented digits; fresh noise in every batch keeps the net from overfitting."""
 
     metric = "validation loss (nats per image)"
@@ -71,10 +71,6 @@ class DigitsTask(Task):
         while True:
             chosen = torch.randint(len(images), (self.batch_size,), generator=generator)
             yield augment(images[chosen], self.shift, self.noise, generator), labels[chosen]
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        images, labels = batch
-        return F.cross_entropy(model(images), labels)
 
     def evaluate(self, model: nn.Module) -> float:
         images, labels = load_digits()[1]

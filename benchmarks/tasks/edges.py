@@ -8,16 +8,15 @@ from functools import lru_cache
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Batch, Recipe, Task, drawn, perceptron
+from benchmarks.tasks.base import Batch, ClassificationTask, Recipe, Task, drawn, perceptron
 from benchmarks.tasks.language import ByteGPTTask, LowRankTask
 from benchmarks.tasks.texts import Text
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManyClasses(Task):
+class ManyClasses(ClassificationTask):
     """Classify new normal inputs; most weights are in the head.
 
     The class is the largest of random sums of the tanh of mixed inputs.
@@ -42,20 +41,20 @@ class ManyClasses(Task):
             yield self._labelled(torch.randn(self.batch_size, self.inputs, generator=generator))
 
     def _labelled(self, inputs: Tensor) -> Batch:
-        generator = torch.Generator().manual_seed(0)
-        mix = torch.randn(self.inputs, self.inputs, generator=generator)
-        directions = torch.randn(self.inputs, self.classes, generator=generator)
+        mix, directions = _rule(self.inputs, self.classes)
         return inputs, ((inputs @ mix).tanh() @ directions).argmax(1)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        inputs, labels = batch
-        return F.cross_entropy(model(inputs), labels)
-
-    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
         generator = torch.Generator().manual_seed(0)
         held = torch.randn(self.held_out, self.inputs, generator=generator)
         return float(self.loss(model, self._labelled(held)))
+
+
+@lru_cache(maxsize=1)
+def _rule(inputs: int, classes: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    mix = torch.randn(inputs, inputs, generator=generator)
+    return mix, torch.randn(inputs, classes, generator=generator)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +71,7 @@ _RECIPE = Recipe(rates=(3e-3,), learning_rate=3e-3, schedule="cosine")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewRows(Task):
+class FewRows(ClassificationTask):
     """Classify the rows of a small table with a net that can learn all of them by heart."""
 
     metric = "validation loss (nats per row)"
@@ -94,10 +93,6 @@ class FewRows(Task):
 
     def batches(self, seed: int) -> Iterator[Batch]:
         return drawn(self.data()[0], self.batch_size, seed)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        inputs, labels = batch
-        return F.cross_entropy(model(inputs), labels)
 
     def evaluate(self, model: nn.Module) -> float:
         return float(self.loss(model, self.data()[1]))
@@ -137,14 +132,6 @@ class FewBytes(ByteGPTTask):
     def data(self) -> Text:
         text = super().data()
         return replace(text, train=text.train[: self.size])
-
-
-_TASKS = (
-    FewRows("few-digits", "300 digits"),
-    FewRows("wrong-digits", "600 digits, a fifth with any label", rows=600, wrong=0.2),
-    FewRows("cancer", "280 rows of breast cancer", table="breast_cancer", rows=280, batch_size=32),
-    FewBytes("few-bytes", "12 kB of text, GPT"),
-)
 
 
 def _named(*tasks: Task) -> dict[str, Task]:

@@ -193,8 +193,8 @@ def _arms(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
         f"In seconds, without validation, the hybrid arm took {times[HYBRID]:.2f} times as long as "
         f"the full arm, the corrected arm {times[CORRECTED]:.2f} times."
     )
-    steps = {name: arm["full_steps"] / summary[FULL]["full_steps"] for name, arm in summary.items()}
-    if times[CORRECTED] < steps[CORRECTED]:  # although correcting takes time
+    per_step = {name: arm["seconds"] / arm["full_steps"] for name, arm in summary.items()}
+    if per_step[CORRECTED] < per_step[FULL]:  # although correcting takes time
         yield "Other work on the machine has disturbed these seconds: do not compare them."
     for name in config.controls:
         gap = results["paired"][f"{name} - {FULL}"]["mean"]
