@@ -20,13 +20,15 @@ from hybrid_predict.errors import (
     HybridPredictError,
     UsageError,
     raise_interrupt,
+    summary,
 )
 from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord
 from hybrid_predict.model.cost import OperationCounter
 from hybrid_predict.model.parameters import ParameterMapper
+from hybrid_predict.model.wrappers import unwrapped
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.policy.schedule import Schedule, cooling, phase
-from hybrid_predict.ranks import processes, shards
+from hybrid_predict.ranks import processes
 from hybrid_predict.state import State
 from hybrid_predict.step import UNCOUNTED, Step
 
@@ -75,7 +77,7 @@ class HybridEngine:
     ) -> None:
         if not isinstance(config, HybridConfig):
             raise ConfigError("config", "a HybridConfig", type(config).__name__)
-        model = shards.unwrapped(model)
+        model = unwrapped(model)
         if not isinstance(optimizer, OptimizerWrapper):
             optimizer = OptimizerWrapper(optimizer)
         self.optimizer = optimizer
@@ -364,7 +366,7 @@ class HybridEngine:
             if own or processes.size() > 1:
                 raise
             raise_interrupt(error)
-            self._fall_back(f"the plug-in failed with {processes.summary(error)}", error)
+            self._fall_back(f"the plug-in failed with {summary(error)}", error)
 
     def _fall_back(self, reason: str, error: BaseException | None = None) -> None:
         if self._step is not None:

@@ -104,6 +104,12 @@ def registered(argument: str, choice: Any, known: Mapping[str, type[T]], base: t
     raise ConfigError(argument, expected, choice, did_you_mean(choice, known))
 
 
+def summary(error: BaseException) -> str:
+    """Return the type of an error and the first line of its message."""
+    text = str(error).strip().splitlines()
+    return type(error).__name__ + (f": {text[0]}" if text else "")
+
+
 _CALLED = {"hybrid_predict", "torch", "numpy"}
 """Packages whose own code raises only errors of these packages, and of Python's library."""
 

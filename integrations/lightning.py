@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.errors import ConfigError, MissingExtraError, UnsupportedSetupError
+from hybrid_predict.errors import ConfigError, MissingExtraError, UnsupportedSetupError, summary
 from hybrid_predict.integrations.lightning_clock import SkipData, TrainerClock
 from hybrid_predict.integrations.options import checked_folder, configuration
 from hybrid_predict.integrations.reporter import Reporter
@@ -302,7 +302,7 @@ class HybridPredict(TrainerCallback):
     ) -> None:
         """Undo predicted steps that are not verified, and say how the run ended."""
         failed = isinstance(exception, Exception) and not trainer.received_sigterm
-        self._end(trainer, f"failed: {processes.summary(exception)}" if failed else "stopped")
+        self._end(trainer, f"failed: {summary(exception)}" if failed else "stopped")
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Detach from the model, however the run ended."""

@@ -12,7 +12,7 @@ from hybrid_predict.config import check_history
 from hybrid_predict.forecast.predictors import Predictor
 from hybrid_predict.policy.confidence import SAMPLE, window_bounds
 from hybrid_predict.ranks import processes, shards
-from hybrid_predict.ranks.sums import Counts
+from hybrid_predict.ranks.shards import Counts
 from hybrid_predict.tensors import lists
 from hybrid_predict.tensors.deltas import WeightDelta
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.confidence import window_length
 from hybrid_predict.policy.policy import Key, Part
-from hybrid_predict.ranks import owners, processes, shards, sums
-from hybrid_predict.ranks.sums import Counts
+from hybrid_predict.ranks import processes, shards
+from hybrid_predict.ranks.shards import Counts, whole
 from hybrid_predict.tensors import lists
 from hybrid_predict.tensors.deltas import WeightDelta
 from hybrid_predict.tensors.lists import upcast
@@ -33,6 +33,7 @@ from hybrid_predict.updates.masks import (
 if TYPE_CHECKING:
     from hybrid_predict.forecast.forecaster import Forecaster
     from hybrid_predict.forecast.predictors import Predictor
+    from hybrid_predict.ranks.owners import Owners
 
 REST_STEPS = 64
 """Number of full steps for which a group that a full step did not update is not predicted."""
@@ -88,7 +89,7 @@ class Group:
         self._rest = 1  # full steps that have to update the group before it is predicted
         self.average: list[Tensor] = []  # of gradients
         self.carries: list[Tensor] = []  # rounding errors of 16-bit weights
-        self.owners: list[int] | None = None  # ranks with the arrays of the update, by tensor
+        self.owners: Owners | None = None  # ranks with the arrays of the update
         self._update: UpdateState | None = None
         self._forecaster: Forecaster | None = None
         self._local: list[Tensor] = []
@@ -137,14 +138,17 @@ class Group:
             )
 
     @property
-    def _owners(self) -> list[int] | None:
+    def _owners(self) -> Owners | None:
         """The rank that owns each tensor; None for a single rank, and without an update."""
         update = self.treatment.update
         if update is None or processes.size() == 1:
             return None
+        # A process that trains alone imports nothing about owners.
+        from hybrid_predict.ranks.owners import Owners
+
         forms = [shards.form(p) for p in self.parameters]
         work = [update.operations([x], 1) + x.numel() for x in forms]
-        return owners.owners(self.parameters, work, self.treatment.optimizer)
+        return Owners.by_work(self.parameters, work, self.treatment.optimizer)
 
     def _arrays(self) -> dict[str, list[Tensor]]:
         """Return lists of local shards by name, as in a saved state."""
@@ -160,7 +164,7 @@ class Group:
 
     def _fetch(self, value: Tensor, k: int, tensor: Tensor) -> Tensor:
         """Return a tensor of :meth:`owned` on every rank; all of them have to call it."""
-        return value if self.owners is None else owners.fetch(value, self.owners[k], tensor)
+        return value if self.owners is None else self.owners.fetch(value, k, tensor)
 
     @property
     def held_bytes(self) -> int:
@@ -197,7 +201,7 @@ class Group:
             return None
         self._allocate()
         if self.owners is not None and not self._checked:
-            owners.check_equal(self.parameters)
+            self.owners.check_equal(self.parameters)
         self._checked = True
         values = self._values()
         chosen = [self.parameters[k] for k in members]
@@ -220,9 +224,11 @@ class Group:
             if rate > self._peaks[k]:
                 self._peaks[k] = rate
         if turn:
-            norms, cosines = sums.angles(gradients, average, counts)
+            lengths = lists.norms([*gradients, *average])
+            norms, cosines = lists.cosines(*whole(lengths, lists.dots(gradients, average), counts))
         else:
-            norms = sums.norms(gradients, counts)
+            lengths = lists.norms(gradients)
+            norms, _ = whole(lengths, lengths[:0], counts)
         gradients, usable = usable_gradients(gradients, average, norms)
         lists.average(average, gradients, AVERAGE if update is None else update.decay)
         corrected = None
@@ -240,16 +246,21 @@ class Group:
     ) -> Correction:
         assert self.treatment.update is not None and self._update is not None
         self._update.period = self._period or 1
+        averages = [self.average[k] for k in due]
+        parameters = {self.names[k]: self.parameters[k] for k in due}
+        exchanges = None
+        if self.owners is not None:
+            exchanges = self.owners.exchanges(due, list(parameters.values()), averages)
         return correction(
             self.treatment.update,
             self._update,
             due,
-            [self.average[k] for k in due],
+            averages,
             gradients,
             cosines,
-            {self.names[k]: self.parameters[k] for k in due},
+            parameters,
             [fall / self._usual[k] for fall, k in zip(falls, due, strict=True)],
-            None if self.owners is None else [self.owners[k] for k in due],
+            exchanges,
         )
 
     def _turn(self, members: Sequence[int]) -> list[int]:
@@ -336,7 +347,8 @@ class Group:
         """Return for each tensor the rank that finds its direction, and the operations of that."""
         update = self.treatment.update
         forms = map(shards.form, self.parameters)
-        ranks_of = self._owners or [0] * len(self.names)
+        owners = self._owners
+        ranks_of = [0] * len(self.names) if owners is None else owners.ranks
         operations = [update.operations([x], period) if update else 0 for x in forms]
         return list(zip(ranks_of, operations, strict=True))
 
@@ -445,14 +457,14 @@ class Group:
 
 
 def _update_state(
-    update: AbstractUpdate, tensors: Sequence[Tensor], history: str, owned_by: list[int] | None
+    update: AbstractUpdate, tensors: Sequence[Tensor], history: str, owners: Owners | None
 ) -> UpdateState:
     like = [shards.form(p).detach() for p in tensors]
-    if owned_by is None:
+    if owners is None:
         return update.init(like, history)
     # One by one, so that a rank does not hold what others own, not even for a moment.
     together: dict[str, list[Tensor]] = {}
-    for x, owner in zip(like, owned_by, strict=True):
+    for x, owner in zip(like, owners.ranks, strict=True):
         for name, (array,) in update.init([x], history).arrays.items():
             elsewhere = owner != processes.rank()
             together.setdefault(name, []).append(array.to("meta") if elsewhere else array)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from torch import Tensor, nn
 
 from hybrid_predict.model.uses import Findings
-from hybrid_predict.ranks.fsdp1 import named_modules, named_parameters
+from hybrid_predict.model.wrappers import clean, named_parameters
 from hybrid_predict.ranks.shards import form
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -112,12 +112,12 @@ def resolve(
 def _listed(model: nn.Module) -> tuple[dict[int, str], list[Tensor]]:
     kinds: dict[int, str] = {}
     matrices: list[Tensor] = []
-    for module_name, module in named_modules(model):
+    for module_name, module in model.named_modules():
         for name, p in module.named_parameters(recurse=False):
             if id(p) in kinds:
                 continue
             shape = tuple(form(p).shape)
-            leaf = ".".join(f"{module_name}.{name}".rsplit(".", 2)[-2:])
+            leaf = ".".join(clean(f"{module_name}.{name}").rsplit(".", 2)[-2:])
             if isinstance(module, _EMBEDDINGS):
                 kinds[id(p)] = "embedding"
             elif _is_vector(shape):

@@ -13,7 +13,8 @@ from torch.nn.parameter import is_lazy
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.model.kinds import classify, resolve
 from hybrid_predict.model.uses import Findings
-from hybrid_predict.ranks import fsdp1, shards
+from hybrid_predict.model.wrappers import named_parameters
+from hybrid_predict.ranks import shards
 from hybrid_predict.ranks.shards import form
 from hybrid_predict.tensors.deltas import Movement, WeightDelta
 
@@ -47,11 +48,10 @@ class ParameterMapper:
         optimizers: Mapping[int, int] | None = None,
     ) -> None:
         _check_initialised(model)
-        shards.check_supported(model)
+        shards.note(model)
         self.model = model
         self._overrides = dict(overrides or {})
         self._keepers = shards.keepers(model)
-        fsdp1.note_ranges(model)
         self._kinds: dict[int, str] = {}
         self.follow(model.parameters() if parameters is None else parameters, optimizers)
         self._check()
@@ -71,7 +71,7 @@ class ParameterMapper:
         """List parameters, and modules with buffers, again; known parameters keep their kinds."""
         self.written()  # else the optimizers' shards may not be the model's parameters
         self.list_buffers()
-        known = {id(p): name for name, p in fsdp1.named_parameters(self.model)}
+        known = {id(p): name for name, p in named_parameters(self.model)}
         unique = {id(p): p for p in parameters}
         kinds = classify(self.model, optimizers)
         self._kinds = {

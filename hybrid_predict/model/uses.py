@@ -71,7 +71,7 @@ class MatrixUses:
         self._flows: Any = WeakTensorKeyDictionary()
         self._held: Any = WeakTensorKeyDictionary()  # of parameters, also while updates write them
         self._uses: list[frozenset[int]] = []
-        self._sharded = shards.gathers(model)
+        self._sharded = bool(shards.keepers(model))
         self._places = [
             (module, name, frozenset([id(p)]) if shards.form(p).dim() > 1 else NONE)
             for module in model.modules()

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict.errors import raise_interrupt
+from hybrid_predict.errors import raise_interrupt, summary
 from hybrid_predict.optimizers.rules import UpdateRule, number, refusal
-from hybrid_predict.ranks import processes
 from hybrid_predict.tensors.random_states import random_states, set_random_states
 
 _PLACE = ((1.0, -2.0), (3.0, 0.5))
@@ -56,7 +55,7 @@ def found_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
             returns = _returns(optimizer, group)
     except Exception as error:  # the optimizer may require other parameters than the trial's
         raise_interrupt(error)
-        return UpdateRule(unknown=f"{DECAY} with a copy of it ({processes.summary(error)})")
+        return UpdateRule(unknown=f"{DECAY} with a copy of it ({summary(error)})")
     finally:
         set_random_states(states)
     if returns:

@@ -37,26 +37,19 @@ def fitting(needed: float, step_operations: float) -> str:
     return f"max_overhead={enough:g}"
 
 
-def deal(work: Sequence[int], ranks: int, first: int = 0) -> list[int]:
-    """Deal pieces of work, the largest first, each to the rank with the least so far.
+def deal(work: Sequence[int], places: int) -> list[int]:
+    """Deal pieces of counted work to places, such as ranks, or the full steps of a period.
 
-    Every rank finds the same. Full steps of a period take the place of ranks in :func:`turns`.
-
-    Args:
-        work: Counted work of each piece.
-        ranks: Number of ranks.
-        first: Rank that comes first among ranks with equal work.
-
-    Returns:
-        The rank of each piece, from 0.
+    The largest comes first, each to the place with the least so far. Return the place of each, from
+    0; every rank finds the same.
     """
-    owners = [0] * len(work)
-    loads = [(0, place) for place in range(ranks)]  # a heap
+    dealt = [0] * len(work)
+    loads = [(0, place) for place in range(places)]  # a heap
     for k in sorted(range(len(work)), key=lambda k: -work[k]):
         load, place = loads[0]
         heapq.heapreplace(loads, (load + work[k], place))
-        owners[k] = (place + first) % ranks
-    return owners
+        dealt[k] = place
+    return dealt
 
 
 def turns(work: Sequence[tuple[int, int]], period: int) -> list[int]:

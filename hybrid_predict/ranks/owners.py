@@ -11,44 +11,81 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.policy.budget import deal
-from hybrid_predict.ranks import processes, shards
+from hybrid_predict.ranks import messages, processes, shards
+from hybrid_predict.ranks.placements import Placement
 from hybrid_predict.tensors import lists
 
 MOST_TOGETHER = 2**26
 """Elements of sharded matrices that are whole on one rank at a time; a larger one comes alone."""
 
 
-def owners(tensors: Sequence[Tensor], work: Sequence[int], first: int) -> list[int]:
-    """Return the rank that owns each tensor, by counted work; see `policy.budget.deal`."""
-    found = [0] * len(tensors)
-    teams: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for k, tensor in enumerate(tensors):
-        teams[shards.team(tensor)].append(k)
-    for team, members in teams.items():
-        dealt = deal([work[k] for k in members], len(team), first)
-        for k, position in zip(members, dealt, strict=True):
-            found[k] = team[position]
-    return found
+@final
+@dataclass(frozen=True)
+class Owners:
+    """The ranks that own some tensors; the tensors themselves may be replaced by others like them.
 
-
-def check_equal(tensors: Sequence[Tensor]) -> None:
-    """Raise `UnsupportedSetupError` on all ranks unless unsharded tensors are equal on them."""
-    plain = [t.detach().contiguous() for t in tensors if not shards.is_sharded(t)]
-    if plain:  # sums of bytes are exact in any order
-        processes.check_same([int(x.view(torch.uint8).sum(dtype=torch.int64)) for x in plain])
-
-
-def fetch(array: Tensor, owner: int, tensor: Tensor) -> Tensor:
-    """Return what the owner of a parameter keeps about it; every rank of its team has to call it.
-
-    Elsewhere ``array`` is on the meta device.
+    Every rank of a tensor's team has to call each method.
     """
-    team = shards.team(tensor)
-    if len(team) == 1:
-        return array
-    device = shards.local(tensor).device
-    value = torch.empty_like(array, device=device) if array.is_meta else array.to(device)
-    return processes.broadcast(value, owner, processes.group_of(team))
+
+    ranks: list[int]
+
+    @classmethod
+    def by_work(cls, tensors: Sequence[Tensor], work: Sequence[int], first: int) -> Owners:
+        """Choose owners by counted work; ``first`` comes first among ranks with equal work."""
+        found = [0] * len(tensors)
+        teams: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for k, tensor in enumerate(tensors):
+            teams[_team(shards.placement(tensor))].append(k)
+        for team, members in teams.items():
+            dealt = deal([work[k] for k in members], len(team))
+            for k, place in zip(members, dealt, strict=True):
+                found[k] = team[(place + first) % len(team)]
+        return cls(found)
+
+    def check_equal(self, tensors: Sequence[Tensor]) -> None:
+        """Raise `UnsupportedSetupError` on all ranks unless unsharded tensors are equal on them."""
+        plain = [t.detach().contiguous() for t in tensors if shards.placement(t) is None]
+        if plain:  # sums of bytes are exact in any order
+            processes.check_same([int(x.view(torch.uint8).sum(dtype=torch.int64)) for x in plain])
+
+    def fetch(self, array: Tensor, k: int, tensor: Tensor) -> Tensor:
+        """Return what the owner of tensor k keeps about it; elsewhere it is on the meta device."""
+        team = _team(shards.placement(tensor))
+        if len(team) == 1:
+            return array
+        device = shards.local(tensor).device
+        value = torch.empty_like(array, device=device) if array.is_meta else array.to(device)
+        return messages.broadcast(value, self.ranks[k], team)
+
+    def exchanges(
+        self, members: Sequence[int], tensors: Sequence[Tensor], like: Sequence[Tensor]
+    ) -> list[Exchange]:
+        """Divide the tensors of these numbers into those that are exchanged together.
+
+        Sharded ones come in rounds, so that a rank holds few whole tensors at a time. What is
+        exchanged has the devices of ``like``, averaged gradients, and at least 32 bits.
+        """
+        owners = [self.ranks[k] for k in members]
+        together: dict[Any, list[int]] = defaultdict(list)
+        held = [shards.placement(tensor) for tensor in tensors]
+        for k, (at, x) in enumerate(zip(held, like, strict=True)):
+            together[_team(at), at is not None, lists.widest([x]), x.device].append(k)
+        found = []
+        for (team, sharded, dtype, device), positions in together.items():
+            sizes = [shards.form(tensors[k]).numel() for k in positions]
+            most = MOST_TOGETHER if sharded else sum(sizes)
+            for part in rounds(sizes, [owners[k] for k in positions], most):
+                chosen = [positions[k] for k in part]
+                each = [tensors[k] for k in chosen]
+                own = [owners[k] for k in chosen]
+                known = [at for at in (held[k] for k in chosen) if at is not None]
+                empty = torch.empty(0, dtype=dtype, device=device)
+                found.append(Exchange(chosen, each, own, team, known, empty))
+        return found
+
+
+def _team(at: Placement | None) -> tuple[int, ...]:
+    return tuple(range(processes.size())) if at is None else at.team
 
 
 @final
@@ -59,6 +96,8 @@ class Exchange:
     positions: list[int]  # among all tensors
     tensors: list[Tensor]  # the parameters
     owners: list[int]  # the rank that owns each
+    team: tuple[int, ...]  # the ranks that hold parts or copies of them
+    placements: list[Placement]  # of each tensor; empty if they are not sharded
     like: Tensor  # of the type and device in which they are exchanged
 
     @property
@@ -69,46 +108,44 @@ class Exchange:
 
     def whole(self, part: Callable[[int], Tensor]) -> list[Tensor]:
         """Return the tensors that this rank owns from the parts of all ranks, by position."""
-        if not shards.is_sharded(self.tensors[0]):
+        if not self.placements:
             return [part(k) for k in self.own]
-        team = shards.team(self.tensors[0])
+        team = self.team
         me = team.index(processes.rank())
         sent: list[list[Tensor]] = [[] for _ in team]
         targets: list[list[Tensor]] = [[] for _ in team]
         wholes = []
-        for k, tensor, owner in zip(self.positions, self.tensors, self.owners, strict=True):
-            sends = shards.sends(tensor, team.index(owner))
+        for k, at, owner in zip(self.positions, self.placements, self.owners, strict=True):
+            sends = at.sends(team.index(owner))
             if sends[me]:
                 sent[team.index(owner)].append(lists.cast(part(k), self.like.dtype))
             if owner == processes.rank():
-                wholes.append(self.like.new_empty(shards.form(tensor).shape))
-                for j, target in enumerate(shards.parts(wholes[-1], tensor)):
+                wholes.append(self.like.new_empty(at.shape))
+                for j, target in enumerate(at.parts(wholes[-1])):
                     targets[j] += [target] if sends[j] else []
-        processes.exchange(sent, targets, self.like, processes.group_of(team))
+        messages.exchange(sent, targets, self.like, team)
         return wholes
 
     def parts(self, wholes: Sequence[Tensor]) -> list[Tensor]:
         """Return this rank's parts of all tensors, from the whole ones of their owners."""
-        if not shards.is_sharded(self.tensors[0]):
+        if not self.placements:
             return self._broadcast(wholes)
-        team = shards.team(self.tensors[0])
+        team = self.team
         own = iter(wholes)
         sent: list[list[Tensor]] = [[] for _ in team]
         targets: list[list[Tensor]] = [[] for _ in team]
-        for tensor, owner in zip(self.tensors, self.owners, strict=True):
+        for tensor, at, owner in zip(self.tensors, self.placements, self.owners, strict=True):
             targets[team.index(owner)].append(self.like.new_empty(shards.local(tensor).shape))
             if owner == processes.rank():
-                whole = lists.cast(next(own), self.like.dtype)
-                for j, part in enumerate(shards.parts(whole, tensor)):
+                for j, part in enumerate(at.parts(lists.cast(next(own), self.like.dtype))):
                     sent[j].append(part)
-        processes.exchange(sent, targets, self.like, processes.group_of(team))
+        messages.exchange(sent, targets, self.like, team)
         found = [iter(each) for each in targets]
         return [next(found[team.index(owner)]) for owner in self.owners]
 
     def _broadcast(self, wholes: Sequence[Tensor]) -> list[Tensor]:
         """Return all whole tensors, from those that this rank owns, by one broadcast per owner."""
         found = list(self.tensors)
-        group = processes.group_of(shards.team(self.tensors[0]))
         for owner in sorted({*self.owners}):
             members = [at for at, each in enumerate(self.owners) if each == owner]
             sizes = [self.tensors[at].numel() for at in members]
@@ -116,34 +153,10 @@ class Exchange:
                 packed = torch.cat([lists.cast(x, self.like.dtype).reshape(-1) for x in wholes])
             else:
                 packed = self.like.new_empty(sum(sizes))
-            packed = processes.broadcast(packed, owner, group)
+            packed = messages.broadcast(packed, owner, self.team)
             for at, value in zip(members, packed.split(sizes), strict=True):
                 found[at] = value.view(self.tensors[at].shape)
         return found
-
-
-def exchanges(
-    tensors: Sequence[Tensor], owners: Sequence[int], like: Sequence[Tensor]
-) -> list[Exchange]:
-    """Divide tensors into those that are exchanged together.
-
-    Sharded ones come in rounds, so that a rank holds few whole tensors at a time. What is exchanged
-    has the devices of ``like``, their averaged gradients, and at least 32 bits.
-    """
-    together: dict[Any, list[int]] = defaultdict(list)
-    for k, (tensor, x) in enumerate(zip(tensors, like, strict=True)):
-        key = shards.team(tensor), shards.is_sharded(tensor), lists.widest([x]), x.device
-        together[key].append(k)
-    found = []
-    for (_, sharded, dtype, device), members in together.items():
-        sizes = [shards.form(tensors[k]).numel() for k in members]
-        most = MOST_TOGETHER if sharded else sum(sizes)
-        for part in rounds(sizes, [owners[k] for k in members], most):
-            chosen = [members[k] for k in part]
-            each = [tensors[k] for k in chosen]
-            own = [owners[k] for k in chosen]
-            found.append(Exchange(chosen, each, own, torch.empty(0, dtype=dtype, device=device)))
-    return found
 
 
 def rounds(sizes: Sequence[int], owners: Sequence[int], most: int) -> list[list[int]]:

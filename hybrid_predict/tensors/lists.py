@@ -10,6 +10,8 @@ from torch import Tensor
 HALF = {torch.float16, torch.bfloat16}
 """Types of 16 bits."""
 
+_TINY = torch.finfo(torch.float32).tiny
+
 
 def upcast(tensor: Tensor) -> Tensor:
     """Convert a 16-bit tensor to 32 bits; other tensors are returned as is."""
@@ -129,6 +131,33 @@ def dots(left: Sequence[Tensor], right: Sequence[Tensor], *, overwrite: bool = F
     else:
         products = torch._foreach_mul(list(left), list(right))
     return torch.stack(list(map(torch.sum, products)))
+
+
+def slopes(
+    updates: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[float]],
+    averages: Sequence[Tensor],
+    directions: Sequence[Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return lengths of updates, and products of them, then of directions, with averages.
+
+    They have shapes (K,) and (2 K,) and at least 32 bits. ``updates`` are lists of x, y and f, of
+    which the updates are x[k] - f[k] * y[k].
+    """
+    moved = differences(*updates)
+    lengths = norms(moved)
+    # One buffer at a time: each is as large as all tensors together.
+    along = dots(moved, averages, overwrite=True)
+    del moved
+    return lengths, torch.cat([along, dots(directions, averages)])
+
+
+def cosines(lengths: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
+    """Return lengths of the first K tensors, and cosines of their angles with K others.
+
+    ``lengths`` has shape (2 K,). A cosine is 0 if either tensor is zero.
+    """
+    first, second = lengths.chunk(2)
+    return first, (products / (first * second).clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
 
 
 def clear(tensors: Sequence[Tensor], masks: Sequence[Tensor | None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -12,15 +12,16 @@ from torch import Tensor
 
 from hybrid_predict.errors import PredictorError
 from hybrid_predict.optimizers.wrapper import Options
-from hybrid_predict.ranks import sums
-from hybrid_predict.ranks.owners import exchanges
-from hybrid_predict.ranks.sums import Counts
+from hybrid_predict.ranks.shards import Counts, whole
 from hybrid_predict.tensors import lists
 from hybrid_predict.tensors.deltas import write
 from hybrid_predict.tensors.lists import upcast
 from hybrid_predict.updates import length
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.masks import either
+
+if TYPE_CHECKING:
+    from hybrid_predict.ranks.owners import Exchange
 
 
 @final
@@ -57,7 +58,7 @@ class Correction:
             own: How the optimizer updates each.
             masked: Entries that stay as the optimizer has left them, or None.
             rounded: Rounding errors of 16-bit weights; empty if there are none.
-            counts: See `ranks.sums.Counts`; of the K tensors that are corrected.
+            counts: See `ranks.shards.Counts`; of the K tensors that are corrected.
         """
         update = self.update
         values = [tensors[k] for k in self.members]
@@ -91,9 +92,9 @@ class Correction:
         Whether there are any is only tested on the CPU, where NumPy is faster for so few numbers.
         """
         xp: Any = torch
-        numbers: Sequence[Any] = sums.slopes(
-            (values, before, kept), self.averages, self.directions, counts
-        )
+        slopes = lists.slopes((values, before, kept), self.averages, self.directions)
+        norms, products = whole(*slopes, counts)
+        numbers: Sequence[Any] = [norms, *products.chunk(2)]
         on_host = numbers[0].device.type == "cpu"
         if on_host:
             xp = np
@@ -121,13 +122,13 @@ def correction(
     cosines: Tensor,
     parameters: Mapping[str, Tensor],
     per_usual: list[float],
-    owned_by: Sequence[int] | None = None,
+    exchanges: Sequence[Exchange] | None = None,
 ) -> Correction:
     """Find the directions of corrected updates, right before the optimizer updates.
 
     Averages, gradients and parameters are those of ``members``, the K tensors that are corrected;
-    of sharded ones, they are local shards. Each direction is found by the rank in ``owned_by``,
-    which gets the whole matrix if it is sharded; None if this rank is the only one. ``cosines`` are
+    of sharded ones, they are local shards. Each direction is found by the owner that has the whole
+    matrix in one of ``exchanges``; None if this rank is the only one. ``cosines`` are
     those of each gradient with its average before, shape (K,), and ``per_usual`` the inverse
     lengths up to which corrected updates are longer.
 
@@ -154,12 +155,12 @@ def correction(
             raise PredictorError(subject, f"a direction of shape and device {form} for {name}", got)
         return found
 
-    if owned_by is None:
+    if exchanges is None:
         mixed = lists.lerps(average, gradients, shares)
         found = directions(list(range(len(members))), mixed)
     else:
         parts: dict[int, Tensor] = {}
-        for each in exchanges(list(parameters.values()), owned_by, average):
+        for each in exchanges:
             matrices = each.whole(blend)
             own = directions(each.own, matrices) if each.own else []
             parts.update(zip(each.positions, each.parts(own), strict=True))

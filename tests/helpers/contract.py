@@ -11,7 +11,6 @@ from torch import Tensor
 
 from hybrid_predict.forecast.forecaster import Forecaster
 from hybrid_predict.forecast.predictors import Predictor
-from hybrid_predict.ranks import sums
 from hybrid_predict.saved import cloned
 from hybrid_predict.tensors import lists
 from hybrid_predict.updates import AbstractUpdate
@@ -126,7 +125,8 @@ class Corrected:
         new = [gradients[k].clone() for k in members]
         average = [self.average[k] for k in members]
         named = {f"tensor {k}": self._like[k] for k in members}
-        _, cosines = sums.angles(new, average, None)
+        lengths = lists.norms([*new, *average])
+        _, cosines = lists.cosines(lengths, lists.dots(new, average))
         lists.average(average, new, self.update.decay)
         falls = [1.0] * len(named)
         members = list(members)

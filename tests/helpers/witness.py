@@ -10,12 +10,12 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict.ranks import shards
+from hybrid_predict.ranks import fsdp, shards
 
 
 def parameters(module: nn.Module) -> dict[str, Tensor]:
     """The parameters by name; FSDP2 shows whole copies after a validation, and here its shards."""
-    for part in shards.fsdp2_modules(module):
+    for part in fsdp.modules(module):
         part.reshard()
     return dict(module.named_parameters())
 

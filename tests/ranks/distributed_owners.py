@@ -63,7 +63,7 @@ def corrected(
         owned = kept.owned()
         return {
             "seen": seen.shapes,
-            "owners": kept.owners,
+            "owners": kept.owners.ranks,
             "shapes": [tuple(shards.form(p).shape) for p in kept.parameters],
             "arrays": {name: [not x.is_meta for x in each] for name, each in owned.items()},
         }

@@ -75,7 +75,7 @@ def counted(wrap: Callable[[nn.Module], Any]) -> Callable[[Path], dict[str, Any]
                 optimizer.zero_grad()
                 engine.after_step(loss)
             (kept,) = engine._state.groups
-            owned = Counter(kept.owners or [])[dist.get_rank()]
+            owned = Counter(kept.owners.ranks if kept.owners else [])[dist.get_rank()]
         return {
             "owned": owned,
             "operations": operations.get_total_flops(),
