@@ -25,10 +25,9 @@ from hybrid_predict.errors import (
 from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord
 from hybrid_predict.model.cost import OperationCounter
 from hybrid_predict.model.parameters import ParameterMapper
-from hybrid_predict.model.wrappers import unwrapped
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.policy.schedule import Schedule, cooling, phase
-from hybrid_predict.ranks import processes
+from hybrid_predict.ranks import processes, shards
 from hybrid_predict.state import State
 from hybrid_predict.step import UNCOUNTED, Step
 
@@ -77,7 +76,7 @@ class HybridEngine:
     ) -> None:
         if not isinstance(config, HybridConfig):
             raise ConfigError("config", "a HybridConfig", type(config).__name__)
-        model = unwrapped(model)
+        model = shards.unwrapped(model)
         if not isinstance(optimizer, OptimizerWrapper):
             optimizer = OptimizerWrapper(optimizer)
         self.optimizer = optimizer

@@ -109,7 +109,7 @@ class Group:
         self._keys = [*map(id, parameters)]
         self._usual = [usual_length(as_matrix(shards.form(p).shape)[0]) for p in parameters]
         self.release()
-        self._sharded = shards.any_sharded(self.parameters)
+        self._sharded = any(shards.placement(p) is not None for p in parameters)
         self._counts = shards.norm_factors(self.parameters)
 
     def _allocate(self) -> None:
@@ -246,21 +246,16 @@ class Group:
     ) -> Correction:
         assert self.treatment.update is not None and self._update is not None
         self._update.period = self._period or 1
-        averages = [self.average[k] for k in due]
-        parameters = {self.names[k]: self.parameters[k] for k in due}
-        exchanges = None
-        if self.owners is not None:
-            exchanges = self.owners.exchanges(due, list(parameters.values()), averages)
         return correction(
             self.treatment.update,
             self._update,
             due,
-            averages,
+            [self.average[k] for k in due],
             gradients,
             cosines,
-            parameters,
+            {self.names[k]: self.parameters[k] for k in due},
             [fall / self._usual[k] for fall, k in zip(falls, due, strict=True)],
-            exchanges,
+            self.owners,
         )
 
     def _turn(self, members: Sequence[int]) -> list[int]:

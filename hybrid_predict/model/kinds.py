@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from torch import Tensor, nn
 
 from hybrid_predict.model.uses import Findings
-from hybrid_predict.model.wrappers import clean, named_parameters
-from hybrid_predict.ranks.shards import form
+from hybrid_predict.ranks.shards import clean, form, named_parameters
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _LAYERS = (nn.Linear, nn.Bilinear, nn.MultiheadAttention, nn.modules.conv._ConvNd, nn.RNNBase)

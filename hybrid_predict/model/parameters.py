@@ -13,9 +13,8 @@ from torch.nn.parameter import is_lazy
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.model.kinds import classify, resolve
 from hybrid_predict.model.uses import Findings
-from hybrid_predict.model.wrappers import named_parameters
 from hybrid_predict.ranks import shards
-from hybrid_predict.ranks.shards import form
+from hybrid_predict.ranks.shards import form, named_parameters
 from hybrid_predict.tensors.deltas import Movement, WeightDelta
 
 

@@ -17,7 +17,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.model.wrappers import DEEPSPEED, of_deepspeed
 from hybrid_predict.optimizers.rules import (
     UpdateRule,
     check_supported,
@@ -25,7 +24,7 @@ from hybrid_predict.optimizers.rules import (
     stated_rule,
 )
 from hybrid_predict.ranks import shards
-from hybrid_predict.ranks.shards import dense_gradients
+from hybrid_predict.ranks.shards import DEEPSPEED, dense_gradients, of_deepspeed
 from hybrid_predict.tensors.lists import upcast
 
 

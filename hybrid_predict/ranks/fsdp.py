@@ -11,42 +11,29 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, final
+from typing import Any
 
-from torch import Tensor, nn
 from torch import distributed as dist
+from torch import nn
 
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.ranks import processes, shards
-from hybrid_predict.ranks.placements import Placement
+from hybrid_predict.ranks.placements import Box, Placement
 
-
-@final
-@dataclass(frozen=True)
-class Range:
-    """What is known of a parameter of which each rank holds a range of the flat entries."""
-
-    form: Tensor  # of the whole parameter's shape, type and device, without memory
-    placement: Placement
-    has_gradient: Callable[[], bool]  # the same on all ranks, also on one with an empty range
+_FSDP1 = "FullyShardedDataParallel"
 
 
 def modules(model: nn.Module, kind: str = "FSDPModule") -> list[Any]:
-    """Return the modules of a class by its name: those that ``fully_shard`` was applied to."""
+    """Return the modules of a class by its name; by default, those under ``fully_shard``."""
     return [m for m in model.modules() if kind in [cls.__name__ for cls in type(m).__mro__]]
 
 
 def keepers(model: nn.Module) -> list[Callable[[], None]]:
     """Return functions that free what forward passes alone have gathered and FSDP keeps."""
-    wrappers = [partial(_reshard, module) for module in _wrappers(model)]
+    wrappers = [partial(_reshard, module) for module in modules(model, _FSDP1)]
     return [*(module.reshard for module in modules(model)), *wrappers]
-
-
-def _wrappers(model: nn.Module) -> list[Any]:
-    return modules(model, "FullyShardedDataParallel")
 
 
 def _reshard(module: Any) -> None:
@@ -64,7 +51,7 @@ def note(model: nn.Module) -> None:
         UnsupportedSetupError: Unless parameters are full, or shards along a dimension, and they and
             their ranges stay where they are.
     """
-    held = [(m, m._handle.flat_param) for m in _wrappers(model) if m._handle is not None]
+    held = [(m, m._handle.flat_param) for m in modules(model, _FSDP1) if m._handle is not None]
     _check_supported(model, held)
     divided = [(m, flat) for m, flat in held if m._handle.uses_sharded_strategy]
     numbers = processes.gather([dist.get_rank(m.process_group) for m, _ in divided])
@@ -76,18 +63,12 @@ def note(model: nn.Module) -> None:
         for k, (p, shape) in enumerate(zip(flat._params, flat._shapes, strict=True)):
             size = math.prod(shape)
             ranges = list(pairwise(min(max(cut - ends[k] + size, 0), size) for cut in cuts))
+            boxes: dict[int, Box] = {rank: (ranges[place],) for rank, place in enumerate(places)}
+            layout = f"{tuple(end - begin for begin, end in ranges)} on {places}"
             form = p.detach().new_empty(()).expand(tuple(shape))
-            has_gradient = partial(_has_gradient, weakref.ref(module._handle), k)
-            shards.RANGES[p] = Range(form, _placement(tuple(shape), ranges, places), has_gradient)
-
-
-def _placement(
-    shape: tuple[int, ...], ranges: list[tuple[int, int]], places: tuple[int, ...]
-) -> Placement:
-    team = tuple(range(processes.size()))
-    boxes = tuple((ranges[place],) for place in places)
-    layout = f"{tuple(b - a for a, b in ranges)} on {places}"
-    return Placement(shape, team, boxes, len(ranges), layout, flat=True)
+            reached = partial(_has_gradient, weakref.ref(module._handle), k)
+            known = tuple(shape), boxes, len(ranges), layout, form, reached
+            shards.RANGES[p] = Placement(*known)
 
 
 def _check_supported(model: nn.Module, held: list[tuple[Any, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.policy.budget import deal
-from hybrid_predict.ranks import messages, processes, shards
-from hybrid_predict.ranks.placements import Placement
+from hybrid_predict.ranks import shards
+from hybrid_predict.ranks.placements import Placement, broadcast, exchange
+from hybrid_predict.ranks.processes import check_same, rank, size
 from hybrid_predict.tensors import lists
 
 MOST_TOGETHER = 2**26
@@ -46,7 +48,7 @@ class Owners:
         """Raise `UnsupportedSetupError` on all ranks unless unsharded tensors are equal on them."""
         plain = [t.detach().contiguous() for t in tensors if shards.placement(t) is None]
         if plain:  # sums of bytes are exact in any order
-            processes.check_same([int(x.view(torch.uint8).sum(dtype=torch.int64)) for x in plain])
+            check_same([int(x.view(torch.uint8).sum(dtype=torch.int64)) for x in plain])
 
     def fetch(self, array: Tensor, k: int, tensor: Tensor) -> Tensor:
         """Return what the owner of tensor k keeps about it; elsewhere it is on the meta device."""
@@ -55,7 +57,7 @@ class Owners:
             return array
         device = shards.local(tensor).device
         value = torch.empty_like(array, device=device) if array.is_meta else array.to(device)
-        return messages.broadcast(value, self.ranks[k], team)
+        return broadcast(value, self.ranks[k], team)
 
     def exchanges(
         self, members: Sequence[int], tensors: Sequence[Tensor], like: Sequence[Tensor]
@@ -66,26 +68,30 @@ class Owners:
         exchanged has the devices of ``like``, averaged gradients, and at least 32 bits.
         """
         owners = [self.ranks[k] for k in members]
+        placements = [shards.placement(tensor) for tensor in tensors]
         together: dict[Any, list[int]] = defaultdict(list)
-        held = [shards.placement(tensor) for tensor in tensors]
-        for k, (at, x) in enumerate(zip(held, like, strict=True)):
-            together[_team(at), at is not None, lists.widest([x]), x.device].append(k)
+        rounds = Counter[Any]()
+        filled = Counter[Any]()
+        for k, (held, owner, x) in enumerate(zip(placements, owners, like, strict=True)):
+            kind = _team(held), held is not None, lists.widest([x]), x.device
+            elements = 0 if held is None else math.prod(held.shape)
+            if filled[kind, owner] and filled[kind, owner] + elements > MOST_TOGETHER:
+                rounds[kind, owner] += 1
+                filled[kind, owner] = 0
+            filled[kind, owner] += elements
+            together[kind, rounds[kind, owner]].append(k)
         found = []
-        for (team, sharded, dtype, device), positions in together.items():
-            sizes = [shards.form(tensors[k]).numel() for k in positions]
-            most = MOST_TOGETHER if sharded else sum(sizes)
-            for part in rounds(sizes, [owners[k] for k in positions], most):
-                chosen = [positions[k] for k in part]
-                each = [tensors[k] for k in chosen]
-                own = [owners[k] for k in chosen]
-                known = [at for at in (held[k] for k in chosen) if at is not None]
-                empty = torch.empty(0, dtype=dtype, device=device)
-                found.append(Exchange(chosen, each, own, team, known, empty))
+        for ((team, _, dtype, device), _), chosen in together.items():
+            each = [tensors[k] for k in chosen]
+            own = [owners[k] for k in chosen]
+            known = [held for held in (placements[k] for k in chosen) if held is not None]
+            empty = torch.empty(0, dtype=dtype, device=device)
+            found.append(Exchange(chosen, each, own, team, known, empty))
         return found
 
 
 def _team(at: Placement | None) -> tuple[int, ...]:
-    return tuple(range(processes.size())) if at is None else at.team
+    return tuple(range(size())) if at is None else at.team
 
 
 @final
@@ -103,72 +109,50 @@ class Exchange:
     @property
     def own(self) -> list[int]:
         """Positions of the tensors that this rank owns."""
-        me = processes.rank()
+        me = rank()
         return [k for k, owner in zip(self.positions, self.owners, strict=True) if owner == me]
 
     def whole(self, part: Callable[[int], Tensor]) -> list[Tensor]:
         """Return the tensors that this rank owns from the parts of all ranks, by position."""
         if not self.placements:
             return [part(k) for k in self.own]
-        team = self.team
-        me = team.index(processes.rank())
-        sent: list[list[Tensor]] = [[] for _ in team]
-        targets: list[list[Tensor]] = [[] for _ in team]
+        sent: list[tuple[int, Tensor]] = []
+        targets: list[tuple[int, Tensor]] = []
         wholes = []
-        for k, at, owner in zip(self.positions, self.placements, self.owners, strict=True):
-            sends = at.sends(team.index(owner))
-            if sends[me]:
-                sent[team.index(owner)].append(lists.cast(part(k), self.like.dtype))
-            if owner == processes.rank():
-                wholes.append(self.like.new_empty(at.shape))
-                for j, target in enumerate(at.parts(wholes[-1])):
-                    targets[j] += [target] if sends[j] else []
-        messages.exchange(sent, targets, self.like, team)
+        for k, held, owner in zip(self.positions, self.placements, self.owners, strict=True):
+            senders = held.senders(owner)
+            if rank() in senders:
+                sent.append((owner, lists.cast(part(k), self.like.dtype)))
+            if rank() == owner:
+                whole = self.like.new_empty(held.shape)
+                targets += [(at, x) for at, x in held.parts(whole).items() if at in senders]
+                wholes.append(whole)
+        exchange(sent, targets, self.like, self.team)
         return wholes
 
     def parts(self, wholes: Sequence[Tensor]) -> list[Tensor]:
         """Return this rank's parts of all tensors, from the whole ones of their owners."""
         if not self.placements:
             return self._broadcast(wholes)
-        team = self.team
-        own = iter(wholes)
-        sent: list[list[Tensor]] = [[] for _ in team]
-        targets: list[list[Tensor]] = [[] for _ in team]
-        for tensor, at, owner in zip(self.tensors, self.placements, self.owners, strict=True):
-            targets[team.index(owner)].append(self.like.new_empty(shards.local(tensor).shape))
-            if owner == processes.rank():
-                for j, part in enumerate(at.parts(lists.cast(next(own), self.like.dtype))):
-                    sent[j].append(part)
-        messages.exchange(sent, targets, self.like, team)
-        found = [iter(each) for each in targets]
-        return [next(found[team.index(owner)]) for owner in self.owners]
+        pairs = zip(self.owners, self.tensors, strict=True)
+        targets = [(at, self.like.new_empty(shards.local(x).shape)) for at, x in pairs]
+        own = [held for held, at in zip(self.placements, self.owners, strict=True) if at == rank()]
+        sent: list[tuple[int, Tensor]] = []
+        for held, whole in zip(own, wholes, strict=True):
+            sent += held.parts(lists.cast(whole, self.like.dtype)).items()
+        exchange(sent, targets, self.like, self.team)
+        return [target for _, target in targets]
 
     def _broadcast(self, wholes: Sequence[Tensor]) -> list[Tensor]:
         """Return all whole tensors, from those that this rank owns, by one broadcast per owner."""
-        found = list(self.tensors)
+        found: dict[int, Tensor] = {}
         for owner in sorted({*self.owners}):
-            members = [at for at, each in enumerate(self.owners) if each == owner]
-            sizes = [self.tensors[at].numel() for at in members]
-            if owner == processes.rank():
+            members = [k for k, each in enumerate(self.owners) if each == owner]
+            sizes = [self.tensors[k].numel() for k in members]
+            if owner == rank():
                 packed = torch.cat([lists.cast(x, self.like.dtype).reshape(-1) for x in wholes])
             else:
                 packed = self.like.new_empty(sum(sizes))
-            packed = messages.broadcast(packed, owner, self.team)
-            for at, value in zip(members, packed.split(sizes), strict=True):
-                found[at] = value.view(self.tensors[at].shape)
-        return found
-
-
-def rounds(sizes: Sequence[int], owners: Sequence[int], most: int) -> list[list[int]]:
-    """Divide tensors into rounds in which no owner has over ``most`` elements, or one tensor."""
-    parts: list[list[int]] = []
-    number = Counter[int]()
-    filled = Counter[int]()
-    for k, (size, owner) in enumerate(zip(sizes, owners, strict=True)):
-        if filled[owner] and filled[owner] + size > most:
-            number[owner] += 1
-            filled[owner] = 0
-        filled[owner] += size
-        parts += [[] for _ in range(number[owner] + 1 - len(parts))]
-        parts[number[owner]].append(k)
-    return parts
+            packed = broadcast(packed, owner, self.team)
+            found.update(zip(members, packed.split(sizes), strict=True))
+        return [found[k].view(x.shape) for k, x in enumerate(self.tensors)]

@@ -1,32 +1,67 @@
-"""Tensors of which ranks may hold parts: this rank's part, and its gradient.
+"""Models and tensors of which ranks may hold parts: this rank's part, its gradient, and names.
 
-A process whose tensors are all whole needs no other module to know that. For others, `placements`
-tells which part each rank holds, and `fsdp` what models under FSDP do.
+Of what is whole on every rank, this module knows all. Of other tensors, `placements` knows which
+part each rank holds, and `fsdp` what models do that FSDP divides; they are imported then.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.ranks import processes
 from hybrid_predict.tensors import lists
 
 if TYPE_CHECKING:
-    from hybrid_predict.ranks.fsdp import Range
     from hybrid_predict.ranks.placements import Placement
 
 _PLAIN = {Tensor, nn.Parameter}
 
 RANGES: Any = WeakTensorKeyDictionary()
-"""The `fsdp.Range` of each parameter that holds one; nothing in the parameter tells so."""
+"""How ranks hold each parameter of FSDP1 that is a range; nothing in the parameter tells so."""
+
+DEEPSPEED = (
+    "DeepSpeed divides weights among ranks or updates copies of them. Use DistributedDataParallel, "
+    "or shard the model with torch.distributed.fsdp.fully_shard (in a Lightning Trainer, with "
+    "ModelParallelStrategy)."
+)
+"""Remedy for models and optimizers of DeepSpeed."""
 
 Counts = Sequence[float] | None
 """One factor per tensor, with which every element counts once over the ranks; None for one rank."""
+
+
+def of_deepspeed(given: Any) -> bool:
+    """Return whether a model or optimizer belongs to DeepSpeed."""
+    names = [f"{cls.__module__}.{cls.__name__}" for cls in type(given).__mro__]
+    return any(name.startswith("deepspeed.") or "DeepSpeedEngine" in name for name in names)
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the module that ``DistributedDataParallel`` wraps, or the model as is.
+
+    Raises:
+        UnsupportedSetupError: If the model is an engine of DeepSpeed.
+    """
+    if of_deepspeed(model):
+        raise UnsupportedSetupError("model", "a torch module", type(model).__name__, DEEPSPEED)
+    wrapped = type(model).__name__ == "DistributedDataParallel"
+    return model.module if wrapped else model
+
+
+def clean(name: str) -> str:
+    """Return a name without the parts that FSDP1 adds."""
+    return name.replace("_fsdp_wrapped_module.", "")
+
+
+def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of a model as if nothing was wrapped."""
+    return ((clean(name), p) for name, p in model.named_parameters())
 
 
 def note(model: nn.Module) -> None:
@@ -56,16 +91,10 @@ def is_dtensor(tensor: Any) -> bool:
     return type(tensor) not in _PLAIN and hasattr(tensor, "to_local")
 
 
-def _range(tensor: Any) -> Range | None:
-    known = RANGES.data and isinstance(tensor, nn.Parameter)
-    return RANGES.get(tensor) if known else None
-
-
 def placement(tensor: Any) -> Placement | None:
-    """Return how ranks hold a DTensor, or a flattened parameter; None if each has all of it."""
+    """Return how ranks hold a DTensor, or a parameter of FSDP1; None if each has all of it."""
     if not is_dtensor(tensor):
-        known = _range(tensor)
-        return None if known is None else known.placement
+        return RANGES.get(tensor)
     from hybrid_predict.ranks import placements
 
     return placements.of_dtensor(tensor)
@@ -73,7 +102,7 @@ def placement(tensor: Any) -> Placement | None:
 
 def form(parameter: Tensor) -> Tensor:
     """Return a tensor of the whole parameter's shape, type and device, to be read for these."""
-    known = _range(parameter)
+    known = RANGES.get(parameter)
     return parameter if known is None else known.form
 
 
@@ -110,21 +139,11 @@ def on_host(parts: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
     return [x.cpu() for x in full if processes.rank() == 0]
 
 
-def all_plain(tensors: Sequence[Any]) -> bool:
-    """Return whether no tensor is known to be a part of another, in less time than one by one."""
-    return not RANGES.data and {*map(type, tensors)} <= _PLAIN
-
-
-def any_sharded(tensors: Sequence[Tensor]) -> bool:
-    """Return whether a rank holds a part of any of these tensors."""
-    return not all_plain(tensors) and any(placement(x) is not None for x in tensors)
-
-
 def having_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return the parameters that have a gradient, alike on all ranks that hold parts of them."""
-    if all_plain(parameters):
+    if not RANGES.data:
         return [p for p in parameters if p.grad is not None]
-    known = [(p, _range(p)) for p in parameters]
+    known = [(p, RANGES.get(p)) for p in parameters]
     return [p for p, at in known if (p.grad is not None if at is None else at.has_gradient())]
 
 
@@ -132,7 +151,7 @@ def dense_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return the local shards of the gradients that parameters have, dense and detached."""
     known = [p.grad for p in parameters]
     usual = [type(g) is Tensor and not (g.is_sparse or g.requires_grad) for g in known]
-    if all(usual) and all_plain(parameters):
+    if all(usual):
         return known  # type: ignore[return-value]
     return [dense_gradient(p) for p in parameters]
 

@@ -133,24 +133,6 @@ def dots(left: Sequence[Tensor], right: Sequence[Tensor], *, overwrite: bool = F
     return torch.stack(list(map(torch.sum, products)))
 
 
-def slopes(
-    updates: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[float]],
-    averages: Sequence[Tensor],
-    directions: Sequence[Tensor],
-) -> tuple[Tensor, Tensor]:
-    """Return lengths of updates, and products of them, then of directions, with averages.
-
-    They have shapes (K,) and (2 K,) and at least 32 bits. ``updates`` are lists of x, y and f, of
-    which the updates are x[k] - f[k] * y[k].
-    """
-    moved = differences(*updates)
-    lengths = norms(moved)
-    # One buffer at a time: each is as large as all tensors together.
-    along = dots(moved, averages, overwrite=True)
-    del moved
-    return lengths, torch.cat([along, dots(directions, averages)])
-
-
 def cosines(lengths: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
     """Return lengths of the first K tensors, and cosines of their angles with K others.
 

@@ -21,7 +21,7 @@ from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.masks import either
 
 if TYPE_CHECKING:
-    from hybrid_predict.ranks.owners import Exchange
+    from hybrid_predict.ranks.owners import Owners
 
 
 @final
@@ -92,9 +92,14 @@ class Correction:
         Whether there are any is only tested on the CPU, where NumPy is faster for so few numbers.
         """
         xp: Any = torch
-        slopes = lists.slopes((values, before, kept), self.averages, self.directions)
-        norms, products = whole(*slopes, counts)
-        numbers: Sequence[Any] = [norms, *products.chunk(2)]
+        moved = lists.differences(values, before, kept)
+        norms = lists.norms(moved)
+        # One buffer at a time: each is as large as all tensors together.
+        along = lists.dots(moved, self.averages, overwrite=True)
+        del moved
+        products = torch.cat([along, lists.dots(self.directions, self.averages)])
+        norms, products = whole(norms, products, counts)
+        numbers: list[Any] = [norms, *products.chunk(2)]
         on_host = numbers[0].device.type == "cpu"
         if on_host:
             xp = np
@@ -122,13 +127,13 @@ def correction(
     cosines: Tensor,
     parameters: Mapping[str, Tensor],
     per_usual: list[float],
-    exchanges: Sequence[Exchange] | None = None,
+    owners: Owners | None = None,
 ) -> Correction:
     """Find the directions of corrected updates, right before the optimizer updates.
 
     Averages, gradients and parameters are those of ``members``, the K tensors that are corrected;
-    of sharded ones, they are local shards. Each direction is found by the owner that has the whole
-    matrix in one of ``exchanges``; None if this rank is the only one. ``cosines`` are
+    of sharded ones, they are local shards. Each direction is found by one of ``owners``, which gets
+    the whole matrix if it is sharded; None if this rank is the only one. ``cosines`` are
     those of each gradient with its average before, shape (K,), and ``per_usual`` the inverse
     lengths up to which corrected updates are longer.
 
@@ -155,12 +160,12 @@ def correction(
             raise PredictorError(subject, f"a direction of shape and device {form} for {name}", got)
         return found
 
-    if exchanges is None:
+    if owners is None:
         mixed = lists.lerps(average, gradients, shares)
         found = directions(list(range(len(members))), mixed)
     else:
         parts: dict[int, Tensor] = {}
-        for each in exchanges:
+        for each in owners.exchanges(members, list(parameters.values()), average):
             matrices = each.whole(blend)
             own = directions(each.own, matrices) if each.own else []
             parts.update(zip(each.positions, each.parts(own), strict=True))

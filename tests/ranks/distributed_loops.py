@@ -26,8 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate, StepRecord
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.model.wrappers import named_parameters, unwrapped
 from hybrid_predict.ranks import processes, shards
+from hybrid_predict.ranks.shards import named_parameters
 from hybrid_predict.updates import AbstractUpdate, UpdateState
 
 STEPS, SPOILED = 24, 12
@@ -154,7 +154,7 @@ class Loop:
     def step(self, spoil: Spoil | None = None, stop: bool | None = None) -> StepRecord:
         bad = spoil if spoil and processes.rank() == processes.size() - 1 else Spoil()
         if self.taken == self.frozen:
-            unwrapped(self.model).middle.weight.requires_grad_(False)
+            shards.unwrapped(self.model).middle.weight.requires_grad_(False)
         if self.period is not None:  # turns depend on the number of ranks
             for group in self.engine._state.groups:
                 group.set_period(self.period, [k % self.period for k in range(len(group.names))])
@@ -175,7 +175,7 @@ class Loop:
 
     def weights(self) -> dict[str, Tensor]:
         """The live parameters, whole."""
-        named = named_parameters(unwrapped(self.model))
+        named = named_parameters(shards.unwrapped(self.model))
         return {n: shards.full_tensor(shards.local(p), p).clone() for n, p in named}
 
     def state(self) -> dict[str, Tensor]:

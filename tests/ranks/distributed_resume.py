@@ -26,8 +26,8 @@ from distributed_loops import (
 )
 from faulty import Log
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.model.wrappers import named_parameters, unwrapped
 from hybrid_predict.ranks import processes, shards
+from hybrid_predict.ranks.shards import named_parameters
 
 
 def halved(net: Net) -> Net:
@@ -75,7 +75,7 @@ def read_inside(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, Any]]:
         loop.engine.before_step()
         loop.loss().backward()
         moved = loop.weights()
-        model = unwrapped(loop.model)
+        model = shards.unwrapped(loop.model)
         entries = {n: (shards.local(x), x) for n, x in model.state_dict().items()}
         gathered = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
         found = {
@@ -100,7 +100,7 @@ def read_on_one_rank(folder: Path) -> dict[str, Any]:
     loss = loop.loss()
     loss.backward()
     if processes.rank() == 0:
-        unwrapped(loop.model).state_dict()
+        shards.unwrapped(loop.model).state_dict()
     loop.optimizer.step()
     loop.optimizer.zero_grad()
     record = loop.engine.after_step(loss)
@@ -144,7 +144,7 @@ def other(saved: dict[str, Any], wrap: Callable[[Net], Any] = sharded) -> dict[s
     """A run that another number of ranks has saved."""
     loop = Loop(wrap)
     with torch.no_grad():
-        for name, p in named_parameters(unwrapped(loop.model)):
+        for name, p in named_parameters(shards.unwrapped(loop.model)):
             shards.local(p).copy_(shards.local_shard(saved["whole"][name], p))
     with Log() as log:
         loop.engine.load_state_dict(saved["engine"])

@@ -25,8 +25,8 @@ from torch.distributed.fsdp import (
 )
 
 from hybrid_predict import HybridConfig, MomentumPredictor
-from hybrid_predict.model.wrappers import named_parameters
 from hybrid_predict.ranks import processes, shards
+from hybrid_predict.ranks.shards import named_parameters
 from launcher import launch, same
 
 pytestmark = [
