@@ -67,8 +67,7 @@ def note(model: nn.Module) -> None:
             layout = f"{tuple(end - begin for begin, end in ranges)} on {places}"
             form = p.detach().new_empty(()).expand(tuple(shape))
             reached = partial(_has_gradient, weakref.ref(module._handle), k)
-            known = tuple(shape), boxes, len(ranges), layout, form, reached
-            shards.RANGES[p] = Placement(*known)
+            shards.RANGES[p] = Placement(tuple(shape), boxes, len(ranges), layout, form, reached)
 
 
 def _check_supported(model: nn.Module, held: list[tuple[Any, Any]]) -> None:

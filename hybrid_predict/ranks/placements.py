@@ -68,7 +68,8 @@ class Placement:
 
     def cut(self, whole: Tensor, device: torch.device) -> Tensor:
         """Return a copy of this rank's part, without communication."""
-        return self.parts(whole)[rank()].to(device, copy=True).contiguous()
+        part = self.parts(whole.reshape(self.shape))[rank()]
+        return part.to(device, copy=True).contiguous()
 
 
 def of_dtensor(tensor: Any) -> Placement:

@@ -133,9 +133,9 @@ def correction(
 
     Averages, gradients and parameters are those of ``members``, the K tensors that are corrected;
     of sharded ones, they are local shards. Each direction is found by one of ``owners``, which gets
-    the whole matrix if it is sharded; None if this rank is the only one. ``cosines`` are
-    those of each gradient with its average before, shape (K,), and ``per_usual`` the inverse
-    lengths up to which corrected updates are longer.
+    the whole matrix if it is sharded; None if this rank is the only one. ``cosines`` are those of
+    each gradient with its average before, shape (K,), and ``per_usual`` the inverse lengths up to
+    which corrected updates are longer.
 
     Raises:
         PredictorError: If the update returns directions of the wrong form.
