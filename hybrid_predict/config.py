@@ -103,7 +103,7 @@ class HybridConfig:
             the plug-in until validation is best again, ``"stop"`` ends the run, and ``"ignore"``
             does nothing. Without validations there is no guard.
         max_overhead: Largest number of operations that corrected updates may add, as a share of
-            those of a full step, which count as at least 1e8; at least 0. On several ranks it is
+            those of a full step, which count as at least 100 million; at least 0. On several ranks it is
             the share of the rank that has most to correct. If it is too little to correct every
             matrix in every full step, each is corrected in one of several, and moves further; if
             one in six is too much, nothing is corrected, and predicted steps that need skill are

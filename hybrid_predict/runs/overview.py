@@ -136,7 +136,7 @@ def added_cost(engine: HybridEngine) -> str:
         return ""
     text = f"; correcting adds {percent(share)} to a full step's operations"
     if share > engine.config.max_overhead:
-        text += " (max_overhead counts one this small as 1e8)"
+        text += ", and one this small is counted as if it had 100 million"
     change = engine._state.remedy
     return f"{text}; {NONE_FIT} {change}" if change else text
 
