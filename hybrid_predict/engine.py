@@ -75,7 +75,7 @@ class HybridEngine:
         config: HybridConfig | None = None,
     ) -> None:
         if not isinstance(config, HybridConfig):
-            remedy = "Pass config=HybridConfig(total_steps=...), with the length of the run in steps."
+            remedy = "Pass config=HybridConfig(total_steps=...), the run's length in steps."
             raise ConfigError("config", "a HybridConfig", type(config).__name__, remedy)
         model = shards.unwrapped(model)
         if not isinstance(optimizer, OptimizerWrapper):
