@@ -12,7 +12,6 @@ from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.options import as_call
 from hybrid_predict.ledger import duration
 from hybrid_predict.policy.overfitting import REMEDY
-from hybrid_predict.runs.overview import Overview
 from hybrid_predict.runs.runtime import collected, preserved, quiet
 from hybrid_predict.runs.trial import Trial
 
@@ -57,17 +56,15 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     with tempfile.TemporaryDirectory() as folder, preserved(), quiet(), collected(messages):
         found = _examined(name, Path(folder), speedup)
     trial = found.trial
-    # What made the run fall back is said before.
+    idle = found.refusal or trial.plain
+    if not idle and trial.plan is None:
+        idle = "training did not start: give data, and parameters to train"
+    # What made the run fall back is said in the line on what to change.
     warned = [text for text in messages if not trial.plain or trial.plain not in text]
     further = [("warning", text) for text in warned]
-    idle = found.refusal or trial.plain
-    if trial.plan is None:
-        why = found.refusal or "training did not start: give data, and parameters to train"
-        rows = [("full step", "not timed"), ("run", "not timed"), ("change", why)]
-        return False, [("corrects", "nothing: the callback cannot train this"), *rows, *further]
-    rows = [("corrects", trial.plan.reach(nothing=bool(idle))), *_times(trial, trial.plan)]
-    if idle:
-        return False, [*rows, ("change", f"{idle}. As it is, training would be plain"), *further]
+    rows = _three_lines(trial, idle)
+    if idle or trial.plan is None:
+        return False, [*rows, ("change", idle), *further]
     default = found.config == HybridConfig()
     written = f"{found.callback}(speedup=1.5)"
     paste = written if default else as_call(found.callback, found.config)
@@ -107,30 +104,32 @@ def _examined(name: str, folder: Path, speedup: Speedup | None) -> Examined:
     raise ConfigError("CONFIG", expected, ", ".join(got), remedy)
 
 
-def _times(trial: Trial, plan: Overview) -> Findings:
-    """Tell the seconds of a full step and of the run, with the callback and without it."""
-    if trial.seconds is None:
-        why = "not timed: the run has too few full steps"
-        return [("full step", why), ("run", why)]
+def _three_lines(trial: Trial, idle: str) -> Findings:
+    """Tell what is corrected, the seconds of a full step and of the run; and what loses time.
+
+    ``idle`` is why the callback would do nothing, if so.
+    """
+    plan = trial.plan
+    if plan is None or trial.seconds is None:
+        why = "not timed: too few full steps were trained"
+        corrects = "nothing" if plan is None else plan.reach(nothing=bool(idle))
+        return [("corrects", corrects), ("full step", why), ("run", why)]
     plain, helped = trial.seconds
-    if trial.plain:
-        step = f"takes {duration(helped)}, as without the callback (a few were timed)"
-        return [("full step", step), ("run", f"takes {duration(plan.steps * plain)}, as without")]
-    most = helped * plan.steps
     least = helped * (plan.steps - plan.predicted)
-    times = f"{duration(most)}"
-    if plan.predicted:
+    times = duration(helped * plan.steps)
+    if plan.predicted and not idle:
         times = f"{duration(least)} (all planned predicted steps made) to {times} (none made)"
-    told = f"{times} in place of {duration(plan.steps * plain)}; validation is not counted"
-    found = [
+    told = f"{times} in place of {duration(plain * plan.steps)}; validation is not counted"
+    rows = [
+        ("corrects", plan.reach(nothing=bool(idle))),
         ("full step", f"takes {duration(helped)} in place of {duration(plain)} (a few were timed)"),
         ("run", f"takes {told}"),
     ]
-    if helped * (plan.steps - plan.predicted) > plan.steps * plain:
+    if least > plain * plan.steps and not idle:
         text = (
             "full steps are too short here to save time. Larger batches make them longer; or train "
             f"fewer: below {int(plan.steps * plain / helped):,} of the {plan.steps:,} steps time "
             "is saved, if corrected updates reach your quality in them"
         )
-        found.append(("change", text))
-    return found
+        rows.append(("change", text))
+    return rows
