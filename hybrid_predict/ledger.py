@@ -66,8 +66,10 @@ class SavingsLedger:
         if self.predicted_steps or self.undone_steps:
             parts.append(f"{self.undone_steps:,} predicted steps undone")
         if self.full_seconds and self.predicted_steps:
-            lost = self.estimated_seconds_saved < 0
-            parts.insert(0 if lost else len(parts), f"about {self.host_time}")
+            if self.estimated_seconds_saved < 0:
+                parts.insert(0, f"took longer, about {self.host_time}")
+            else:
+                parts.append(f"about {self.host_time}")
         if self.full_seconds:
             share = percent(self.overhead_fraction)
             parts.append(f"overhead {share} of the host seconds of full steps")
