@@ -103,10 +103,10 @@ class HybridConfig:
             the plug-in until validation is best again, ``"stop"`` ends the run, and ``"ignore"``
             does nothing. Without validations there is no guard.
         max_overhead: Largest number of operations that corrected updates may add, as a share of
-            those of a full step, which count as at least 1e8; at least 0. On several ranks it is
-            the share of the rank that has most to correct. If it is too little to correct every
-            matrix in every full step, each is corrected in one of several, and moves further; if
-            one in six is too much, nothing is corrected, and predicted steps that need skill are
+            those of a full step, which count as at least 100 million; at least 0. On several ranks
+            it is the share of the rank that has most to correct. If it is too little to correct
+            every matrix in every full step, each is corrected in one of several, and moves further;
+            if one in six is too much, nothing is corrected, and predicted steps that need skill are
             not taken. 1e9 means no limit.
         history_dtype: Dtype in which averages are stored: ``float32``, or ``bfloat16`` in half the
             memory, for averages with a decay of at most 0.95. Arithmetic is in 32 bits.

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, final
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict.config import HybridConfig
+from hybrid_predict.config import HybridConfig, tells_unknown_names
 from hybrid_predict.errors import (
     ConfigError,
     HybridPredictError,
@@ -35,6 +35,7 @@ logger = processes.rank_zero_logger(__name__)
 
 
 @final
+@tells_unknown_names
 class HybridEngine:
     """Corrects the updates of any torch training loop, and takes predicted steps between them.
 
@@ -72,10 +73,11 @@ class HybridEngine:
         self,
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer] | OptimizerWrapper,
-        config: HybridConfig,
+        config: HybridConfig | None = None,
     ) -> None:
         if not isinstance(config, HybridConfig):
-            raise ConfigError("config", "a HybridConfig", type(config).__name__)
+            remedy = "Pass config=HybridConfig(total_steps=...), the run's length in steps."
+            raise ConfigError("config", "a HybridConfig", type(config).__name__, remedy)
         model = shards.unwrapped(model)
         if not isinstance(optimizer, OptimizerWrapper):
             optimizer = OptimizerWrapper(optimizer)

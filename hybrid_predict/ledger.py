@@ -55,7 +55,7 @@ class SavingsLedger:
         return f"SavingsLedger({self})"
 
     def __str__(self) -> str:
-        """Return one line with steps, measured saving, skill and undone steps."""
+        """Return one line with steps, saving, skill and undone steps; lost seconds come first."""
         parts = [
             f"{self.full_steps:,} full + {self.predicted_steps:,} predicted = {self.steps:,} steps"
         ]
@@ -66,7 +66,10 @@ class SavingsLedger:
         if self.predicted_steps or self.undone_steps:
             parts.append(f"{self.undone_steps:,} predicted steps undone")
         if self.full_seconds and self.predicted_steps:
-            parts.append(f"about {self.host_time}")
+            if self.estimated_seconds_saved < 0:
+                parts.insert(0, f"took longer, about {self.host_time}")
+            else:
+                parts.append(f"about {self.host_time}")
         if self.full_seconds:
             share = percent(self.overhead_fraction)
             parts.append(f"overhead {share} of the host seconds of full steps")

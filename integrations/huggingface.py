@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from hybrid_predict.config import HybridConfig
+from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import (
     CheckpointError,
@@ -42,6 +42,8 @@ except ImportError as error:
 
 FILE = "hybrid_predict.pt"
 """Name of the file with the plug-in's state in each checkpoint folder."""
+
+_IN_EVERY_LOG = tuple(f"hybrid_predict/{name}" for name in ("steps", "predicted_steps", "skill"))
 
 _UNSEEN = (
     "HybridPredict does not see the loss in the model's output: gradients alone decide whether "
@@ -82,6 +84,11 @@ class HybridPredictCallback(TrainerCallback):
         log_dir: str | None = "auto",
         **fields: Any,
     ) -> None:
+        known = HybridConfig.__dataclass_fields__
+        for name in TrainingArguments.__dataclass_fields__.keys() & fields.keys() - known.keys():
+            expected = "no such argument, because the Trainer has it"
+            raise ConfigError(name, expected, fields[name], f"Set TrainingArguments({name}=...).")
+        check_names(type(self).__name__, fields, {"speedup", "config", "log_dir", *known})
         self.config = configuration(config, speedup=speedup, **fields)
         if self.config.total_steps is not None:
             remedy = "Set TrainingArguments(max_steps=...) or num_train_epochs."
@@ -172,10 +179,12 @@ class HybridPredictCallback(TrainerCallback):
             DefaultFlowCallback().on_step_end(args, last, control)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Add the savings to the metrics that are logged, and to ``state.log_history``."""
+        """Add a few numbers behind the metrics that are logged, and all to those at the end."""
         if self.engine is None or logs is None or not logs.keys() & {"loss", "train_loss"}:
             return
         known = numbers(self.ledger, kinds=False)
+        if "train_loss" not in logs:
+            known = {name: known[name] for name in _IN_EVERY_LOG if name in known}
         logs.update(known)
         state.log_history[-1].update(known)
 

@@ -17,7 +17,7 @@ from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, MissingExtraError, UnsupportedSetupError, summary
 from hybrid_predict.integrations.lightning_clock import SkipData, TrainerClock
-from hybrid_predict.integrations.options import checked_folder, configuration
+from hybrid_predict.integrations.options import as_call, checked_folder, configuration
 from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.ranks import processes
@@ -154,9 +154,7 @@ class HybridPredict(TrainerCallback):
         self._epochs: int | None = None
 
     def __repr__(self) -> str:
-        default = vars(HybridConfig())
-        chosen = [f"{k}={v!r}" for k, v in vars(self.config).items() if v != default[k]]
-        return f"{type(self).__name__}({', '.join(chosen)})"
+        return as_call(type(self).__name__, self.config)
 
     @property
     def state_key(self) -> str:

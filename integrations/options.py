@@ -35,6 +35,13 @@ def configuration(config: HybridConfig | Mapping[str, Any] | None, **given: Any)
     return checked(HybridConfig(**{**kept, **given}))
 
 
+def as_call(name: str, config: HybridConfig) -> str:
+    """Return the call of a callback's class that gives it a configuration."""
+    default = vars(HybridConfig())
+    chosen = [f"{k}={v!r}" for k, v in vars(config).items() if v != default[k]]
+    return f"{name}({', '.join(chosen)})"
+
+
 def checked(config: HybridConfig) -> HybridConfig:
     """Return a configuration whose updates and predictors exist; an engine would check them late.
 

@@ -191,9 +191,11 @@ class Reporter:
         self._end_in_mlflow(status)
         if self.log.start:
             self._writer.end(status)
-        why = "; ".join(filter(None, (remarks(self._ledger), self._blind(status))))
+        told = [str(self._ledger), remarks(self._ledger), self._blind(status)]
+        if self._ledger.best is None and self.log.losses:
+            told.insert(1, f"training loss {self.log.losses}")
         how = "" if status == "finished" else f" {status} after"
-        self._say(f"HybridPredict{how or ':'} {self._ledger}{why and f'; {why}'}.")
+        self._say(f"HybridPredict{how or ':'} {'; '.join(filter(None, told))}.")
         if self.log.start and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.path.parent)
 

@@ -19,7 +19,9 @@ SOURCES = sorted(
     p for folder in ("hybrid_predict", "integrations") for p in (ROOT / folder).rglob("*.py")
 )
 TREES = {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
-OPTIONAL = tuple(f"hybrid_predict.{name}" for name in ("integrations", "audit", "demo", "cli"))
+OPTIONAL = tuple(
+    f"hybrid_predict.{name}" for name in ("integrations", "audit", "doctor", "demo", "cli")
+)
 
 
 def core_modules():
@@ -150,6 +152,7 @@ LAYERS = (
     ("runs",),
     ("integrations",),
     ("audit",),
+    ("doctor",),
     ("demo",),
     ("cli",),
     ("__init__",),

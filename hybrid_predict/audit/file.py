@@ -17,11 +17,11 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun, check_length
 from hybrid_predict.audit.config import SET_BY_THE_AUDIT, AuditConfig
-from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import Predictor
 from hybrid_predict.runs.files import given_path
+from hybrid_predict.runs.runtime import preserved
 from hybrid_predict.updates import AbstractUpdate
 
 _TRAINED = ("model", "data", "trainer", "optimizer", "lr_scheduler")

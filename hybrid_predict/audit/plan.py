@@ -12,12 +12,13 @@ from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import SHORTENED, AuditConfig, short_steps, speedup_text
 from hybrid_predict.audit.search import most_runs, number_of_tests
 from hybrid_predict.audit.store import Cell, RunStore, cells
-from hybrid_predict.audit.training import Meter, Trial, TrialEnd, fit_arm, preserved
+from hybrid_predict.audit.training import LightningTrial, Meter, fit_arm
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.ledger import duration
 from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID
 from hybrid_predict.runs.files import given_path
-from hybrid_predict.runs.runtime import collected, quiet
+from hybrid_predict.runs.runtime import collected, preserved, quiet
+from hybrid_predict.runs.trial import Trial, TrialEnd
 
 
 def plan_audit(
@@ -79,7 +80,7 @@ def _tried(make_run: MakeRun, config: AuditConfig) -> tuple[AuditArm, Trial, int
         arm = AuditArm(HYBRID, 0, Path(folder), config)
         assert arm.hybrid is not None  # this arm has it
         meter = Meter(arm, config.metric)
-        trial = Trial(arm.hybrid)
+        trying = LightningTrial(arm.hybrid)
         with suppress(TrialEnd):
-            fit_arm(arm, make_run, meter, trial)
-    return arm, trial, meter.total_steps
+            fit_arm(arm, make_run, meter, trying)
+    return arm, trying.trial, meter.total_steps

@@ -17,12 +17,12 @@ from hybrid_predict.audit.page import audit_page
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.audit.store import RESULTS, Cell, FinishedRun, RunStore, cell, cells
 from hybrid_predict.audit.tracking import log_run, log_verdict, mlflow_logger
-from hybrid_predict.audit.training import Meter, Observer, fit_arm, preserved
+from hybrid_predict.audit.training import Meter, Observer, fit_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.config import Speedup
 from hybrid_predict.runs.evidence import FULL, HYBRID
 from hybrid_predict.runs.files import replace_text
-from hybrid_predict.runs.runtime import locked, quiet, writable_folder, write_json
+from hybrid_predict.runs.runtime import locked, preserved, quiet, writable_folder, write_json
 
 COUNTED = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
 """Steps that a ledger counts and the run's entry has too; 0 without the plug-in."""

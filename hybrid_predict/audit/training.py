@@ -1,46 +1,26 @@
-"""Trains one arm or a trial, measures it in the Trainer, and restores what training changes."""
+"""Trains one arm or a trial, and measures it in the Trainer."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from statistics import fmean
-from time import perf_counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
-from lightning.pytorch.utilities.seed import isolate_rng
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning import HybridPredict
-from hybrid_predict.ledger import FELL_BACK
-from hybrid_predict.policy.policy import NOTHING
-from hybrid_predict.runs.overview import Overview, added_cost, overview
-from hybrid_predict.updates.spectral import EARLY, SEEN_EVERY
+from hybrid_predict.runs.trial import Trial, TrialEnd, now
 
 DIVERGED = "diverged"
 NOT_FINITE = "metric not finite"
 """Why a run has no metric: its weights are not finite, or only the metric is not."""
-
-_VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
-"""What ``seed_everything`` sets in the environment."""
-
-
-_FIRST = 3
-"""Full steps that are not timed: they count operations, allocate and fill caches. If the epoch is
-long enough, more are left out."""
-
-_LEAST = 2
-_MOST = SEEN_EVERY
-"""Numbers of full steps that are timed with the callback, and as many without it."""
 
 
 class Observer:
@@ -115,7 +95,7 @@ class Meter(pl.Callback):
         self.entry |= {"total_steps": total, **_digests(pl_module), "curve": []}
         self._peaks = _rates(trainer)
         self._on_start(self.entry)
-        self._resumed = now(trainer)
+        self._resumed = now(trainer.strategy.root_device)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -135,7 +115,7 @@ class Meter(pl.Callback):
         """Record the metric of a validation in training."""
         if self.total_steps and "steps" not in self.entry:
             self._add_point(self._logged(trainer))
-            self._resumed = now(trainer)
+            self._resumed = now(trainer.strategy.root_device)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Measure the final weights."""
@@ -175,82 +155,30 @@ class Meter(pl.Callback):
 
     def _pause(self, trainer: pl.Trainer) -> None:
         if self._resumed is not None:
-            self.seconds += now(trainer) - self._resumed
+            self.seconds += now(trainer.strategy.root_device) - self._resumed
             self._resumed = None
 
 
-class TrialEnd(Exception):
-    """Ends a trial; never leaves the package."""
-
-
-class Trial(pl.Callback):
-    """Times a few full steps of the first epoch, and ends training before its validation.
-
-    It also ends where the run would be plain training: ``plain`` says why. Time in the data loader
-    counts. ``plan`` is the callback's plan after one full step, ``cost`` what correcting costs, and
-    ``shortfall`` why fewer predicted steps are planned than asked for.
-    """
+class LightningTrial(pl.Callback):
+    """Makes a trial of a Lightning Trainer's run; ``plugin`` is the callback that it tries."""
 
     def __init__(self, plugin: HybridPredict) -> None:
-        self.plan: Overview | None = None
-        self.plain = ""
-        self.cost = ""
-        self.shortfall = ""
+        self.trial = Trial()
         self._plugin = plugin
-        self._first = _FIRST
-        self._most = _MOST
-        self._times: list[float] = []
-        self._last = 0.0
 
-    @property
-    def seconds(self) -> tuple[float, float] | None:
-        """Mean seconds of a full step without and with the callback; None if too few fit."""
-        helped = self._times[self._first : self._first + self._most]
-        plain = self._times[self._first + self._most :]
-        return (fmean(plain), fmean(helped)) if len(plain) >= _LEAST else None
-
-    @property
-    def seconds_per_step(self) -> float:
-        """Seconds of a full step of plain training, as near as the trial came to one."""
-        first = self._first
-        timed = self._times[first + self._most :] or self._times[first:] or self._times
-        return min(timed, default=0.0)
-
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Limit the steps of a kind, so that both fit into one epoch."""
-        steps = trainer.num_training_batches / trainer.accumulate_grad_batches
-        if steps > EARLY + 1 + 2 * _MOST:  # the first corrections take longer than others
-            self._first = EARLY + 1
-        self._most = int(max(_LEAST, min(_MOST, (steps - self._first) // 2)))
-        self._last = now(trainer)
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Start the clock, after a validation of the epoch before."""
+        self.trial.resume(trainer.strategy.root_device)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Take the plan and the time of a full step that ends with this batch."""
         engine = self._plugin.engine
-        if self._plugin.ledger.full_steps > len(self._times):
-            self._times.append(now(trainer) - self._last)
-            self._last = now(trainer)
-            if engine is not None and len(self._times) == 1:
-                self.plan = overview(engine)
-                self.cost = added_cost(engine).removeprefix("; ")
-                self.shortfall = engine.schedule.shortfall
-                idle = NOTHING if engine._state.groups.dormant else ""
-                self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK) or idle
-            if engine is not None and len(self._times) == self._first + self._most:
-                engine.detach()
-        idle_callback = self.plan is None and trainer.global_step > 0
-        timed = len(self._times) >= self._first + 2 * self._most
-        if timed or trainer.is_last_batch or self.plain or idle_callback:
+        if engine is not None:
+            self.trial.step(engine, trainer.strategy.root_device)
+        elif trainer.global_step:  # the callback has nothing to do
             raise TrialEnd
-
-
-def now(trainer: pl.Trainer) -> float:
-    """Return seconds of a clock, after the device has done what it was given."""
-    if trainer.strategy.root_device.type == "cuda":
-        torch.cuda.synchronize(trainer.strategy.root_device)
-    return perf_counter()
 
 
 def _rates(trainer: pl.Trainer) -> list[float]:
@@ -296,17 +224,3 @@ def fit(trainer: pl.Trainer, model: pl.LightningModule, data: Mapping[str, Any])
             raise
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from None
-
-
-@contextmanager
-def preserved() -> Iterator[None]:
-    """Restore random states, and Lightning's variables of seeds, after the block."""
-    variables = {name: os.environ.pop(name, None) for name in _VARIABLES}
-    try:
-        with isolate_rng():
-            yield
-    finally:
-        for name, text in variables.items():
-            os.environ.pop(name, None)
-            if text is not None:
-                os.environ[name] = text

@@ -18,15 +18,16 @@ def add_doctor(commands: Any) -> None:
     """Add ``doctor`` to the commands of a parser."""
     text = (
         "Print what is installed, and what works with your Trainer and model. With CONFIG it "
-        "trains a few full steps of your model and prints what would be corrected, predicted and "
-        "left alone, how many predicted steps fit, how long the run would take, and the line to "
-        "paste. Exit status: 0 if it works, 4 if the callback refuses the set-up or would leave "
-        "the training as it is, 2 for bad usage."
+        "trains a few full steps of your model and prints how many weights would be corrected, "
+        "how long a full step and the run would take, what to change, and the line to paste. "
+        "Exit status: 0 if it works, 4 if the callback refuses the set-up or would leave the "
+        "training as it is, 2 for bad usage."
     )
     parser = add_command(commands, "doctor", _run, text)
     text = (
-        "YAML file as for the audit, or module:function. The function returns trainer, model and "
-        "training data; data can be left out if the model has its own."
+        "FILE:FUNCTION, such as train.py:build, or a YAML file as for the audit. The function "
+        "takes no arguments and returns trainer, model and training data of Lightning (without "
+        "data if the model has its own), or the Trainer of Hugging Face."
     )
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=text)
     text = 'Speedup to plan for, a number or "auto" (that of the file or its callback, or 1.5).'
@@ -40,8 +41,9 @@ def _speedup(text: str) -> float | Literal["auto"]:
 def _run(options: Namespace) -> int:
     works = True
     if options.config is not None:
-        need("The examination", ["lightning", "cli"])
-        from hybrid_predict.audit.doctor import examine
+        file = options.config.endswith((".yaml", ".yml"))
+        need("The examination", ["lightning", "cli"] if file else [])
+        from hybrid_predict.doctor.examination import examine
 
         works, findings = examine(options.config, options.speedup)
         for title, text in findings:

@@ -54,8 +54,8 @@ def facts(log: RunLog) -> dict[str, str]:
     )
     if ledger.best is not None:
         shown["validation"] = ledger.best_validation
-    if losses := [row.loss for row in log.rows if row.loss is not None]:
-        shown["loss"] = f"{losses[0]:.4g} to {losses[-1]:.4g}"
+    if log.losses:
+        shown["loss"] = log.losses
     for kind, skill in ledger.skills.items():
         bound = f"at least {skill['lower']:.2f}, " if skill["windows"] > 1 else ""
         shown[f"skill, {kind}"] = f"{skill['mean']:.2f} ({bound}{skill['windows']:g} windows)"

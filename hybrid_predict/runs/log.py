@@ -83,6 +83,12 @@ class RunLog:
         return "running" if self.end is None else str(self.end["status"])
 
     @property
+    def losses(self) -> str:
+        """The first and the last training loss that are known, in words; empty if none is."""
+        known = [row.loss for row in self.rows if row.loss is not None]
+        return f"{known[0]:.4g} to {known[-1]:.4g}" if known else ""
+
+    @property
     def seen(self) -> float:
         """Time of the last line, in seconds since 1970."""
         last = self.rows[-1].time if self.rows else self.start["time"]

@@ -87,6 +87,22 @@ class Overview:
             "memory": f"{self.held_bytes / 1e6:,.2f} MB",
         }
 
+    def reach(self, *, nothing: bool = False) -> str:
+        """Return how many weights are corrected, and ``torch.optim.Muon`` would be, in words.
+
+        ``nothing`` is whether the run is plain training.
+        """
+        corrected = [part for part in self.parts if part.corrected and not nothing]
+        number = sum(part.weights for part in corrected)
+        total = sum(part.weights for part in self.parts)
+        if not number:
+            return f"nothing of {total:,} weights"
+        muon = "as many" if self.flat == number else f"{self.flat:,}"
+        return (
+            f"{number:,} of {total:,} weights ({percent(number / total)}), in "
+            f"{', '.join(map(str, corrected))}; torch.optim.Muon would reach {muon}"
+        )
+
     def _listed(self, chosen: list[Part]) -> str:
         if not chosen:
             return "nothing"
@@ -136,7 +152,7 @@ def added_cost(engine: HybridEngine) -> str:
         return ""
     text = f"; correcting adds {percent(share)} to a full step's operations"
     if share > engine.config.max_overhead:
-        text += " (max_overhead counts one this small as 1e8)"
+        text += ", and one this small is counted as if it had 100 million"
     change = engine._state.remedy
     return f"{text}; {NONE_FIT} {change}" if change else text
 

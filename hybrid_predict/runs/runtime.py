@@ -40,6 +40,9 @@ _CHATTY_LOGGERS = (
 )
 """Loggers of which commands that train show warnings only."""
 
+_VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
+"""What ``seed_everything`` sets in the environment."""
+
 _ADVICE = (
     ".*(does not have many workers|GPU available but not used|isinstance\\(treespec|"
     "smaller than the logging interval)"
@@ -60,6 +63,27 @@ def quiet() -> Iterator[None]:
     finally:
         for each, level in zip(chatty, levels, strict=True):
             each.setLevel(level)
+
+
+@contextmanager
+def preserved() -> Iterator[None]:
+    """Restore random states, and Lightning's variables of seeds, after the block."""
+    import torch
+
+    from hybrid_predict.tensors.random_states import random_states, set_random_states
+
+    if torch.cuda.is_available():
+        torch.cuda.init()  # the block may, and then its random states count too
+    states = random_states()
+    variables = {name: os.environ.pop(name, None) for name in _VARIABLES}
+    try:
+        yield
+    finally:
+        set_random_states(states)
+        for name, text in variables.items():
+            os.environ.pop(name, None)
+            if text is not None:
+                os.environ[name] = text
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """``hybrid-predict doctor``: what is installed, and what works with a Trainer and a model."""
 
+import re
+import subprocess
 import sys
 
 import pytest
@@ -52,7 +54,84 @@ def monitored():
 
 def refused():
     return build(Twice, logger=False)
+
+class Head(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(512, 1)
+
+class Wide(Line):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 512), torch.nn.Linear(512, 512), Head())
+
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=1)
+
+def wide():
+    return build(Wide, logger=False)
+
+def swapped():
+    return tuple(reversed(build(logger=False)))
+
+def needs(width):
+    return build(logger=False)
+
+constant = 3
 """
+
+OF_TRANSFORMERS = """
+import copy
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)
+        )
+
+    def forward(self, x):
+        return {"loss": self.net(x).square().mean()}
+
+class Logger(TrainerCallback):
+    called = []
+
+    def on_train_begin(self, *args, **kwargs):
+        self.called.append("begin")
+
+def build():
+    torch.manual_seed(0)
+    model = Net()
+    args = TrainingArguments(
+        "out", max_steps=60, per_device_train_batch_size=8, use_cpu=True, report_to=[],
+        logging_steps=1, save_steps=1, disable_tqdm=True, dataloader_pin_memory=False,
+        remove_unused_columns=False, metric_for_best_model="accuracy",
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 60)
+    rows = [{"x": torch.randn(4)} for _ in range(64)]
+    return Trainer(
+        model=model, args=args, train_dataset=rows, callbacks=[Logger()],
+        optimizers=(optimizer, schedule),
+    )
+
+made = build()
+
+def trainer():
+    return made
+
+def refused():
+    made = build()
+    made.optimizer = torch.optim.LBFGS(made.model.parameters())
+    made.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(made.optimizer)
+    return made
+"""
+
+THREE_LINES = (
+    r"^corrects .+ weights \(\d+ %\).+; torch.optim.Muon would reach .+ full step takes .+s in "
+    r"place of .+s \(a few were timed\) run takes .+s .+ to .+s .+ in place of .+s; "
+)
 
 FILE = """
 model: {class_path: threads_of_mine.Line}
@@ -66,9 +145,12 @@ def work(tmp_path, monkeypatch):
     """A folder with the user's module in it, as current directory."""
     (tmp_path / "threads_of_mine.py").write_text(MODULE)
     (tmp_path / "file.yaml").write_text(FILE)
+    (tmp_path / "of_transformers.py").write_text(OF_TRANSFORMERS)
+    (tmp_path / "broken.py").write_text("import no_such_package")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    sys.modules.pop("threads_of_mine", None)
+    for name in ("threads_of_mine", "of_transformers", "broken"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -102,10 +184,11 @@ def test_a_function_is_examined_by_a_few_full_steps_that_leave_nothing(work, exa
     status, out = examine("threads_of_mine:quiet")
     assert torch.equal(torch.get_rng_state(), state)
     assert status == 0
+    lines = re.search(THREE_LINES, out)
+    assert lines is not None and not re.search(r"\de[+-]?\d", lines[0])
     for words in (
-        "corrects 2 hidden matrices",
-        "full step takes",
-        "as long as plain training of as many steps",
+        "corrects 96 of 121 weights (79 %), in 2 hidden matrices",
+        "would reach as many full step takes",
         "paste Trainer(..., callbacks=[HybridPredict(speedup=1.5)]) predicts 2 hidden matrices",
         "1 head, 3 vectors (100 % of the weights) leaves nothing",
         "plan 200 full + up to 100 predicted = 300 steps, warm-up 40 memory",
@@ -126,11 +209,73 @@ def test_a_file_is_examined_with_its_own_settings(examine):
 @pytest.mark.parametrize(
     ("name", "status", "words"),
     [
-        ("monitored", 0, "corrects 2 hidden"),
-        ("refused", doctor.REFUSED, "works no. optimizer: expected"),
+        ("monitored", 0, "corrects 96 of"),
+        ("refused", doctor.REFUSED, "^corrects nothing .+ change optimizer: expected"),
+        ("wide", doctor.REFUSED, "^corrects nothing of .+ change max_overhead allows no corr"),
     ],
 )
 def test_what_works_and_what_does_not_is_shown_with_its_reason(work, examine, name, status, words):
-    ended, out = examine(f"threads_of_mine:{name}")
-    assert ended == status and words in out
+    ended, out = examine(f"threads_of_mine.py:{name}")
+    assert ended == status and re.search(words, out)
+    assert re.search("^corrects .+ full step .+ run .+ (paste|change) ", out)
     assert not (work / "kept").exists()  # the checkpoint of a callback
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("threads_of_mine.py", "doctor threads_of_mine.py:build"),
+        ("threads_of_mine", "got 'threads_of_mine'. Type: hybrid-predict doctor threads_of_mine:b"),
+        ("build:threads_of_mine", "Type: hybrid-predict doctor threads_of_mine:build"),
+        ("threads_of_mine:biuld", "got 'biuld'. Did you mean build?"),
+        ("threads_of_mine:constant", "got 3. Type: hybrid-predict doctor threads_of_mine:build"),
+        ("threads_of_mine:needs", "got 'needs(width)'. Python says: missing a required argument"),
+        ("threads_of_mine:swapped", "got 'Line, Trainer'. Let it end with: return trainer, model"),
+        ("threads_of_mine:Line", "in this order, or the Trainer of Hugging Face alone, got 'Line'"),
+        (
+            "nowhere.py:build",
+            "got 'nowhere.py:build'. Type: hybrid-predict doctor FILE.py:FUNCTION",
+        ),
+        ("broken:build", "Python says: ModuleNotFoundError: No module named 'no_such_package'. To"),
+    ],
+)
+def test_what_cannot_be_examined_is_told_with_the_line_to_type(refused, name, told):
+    line = refused("doctor", name)
+    assert line.startswith("hybrid-predict: error: CONFIG: expected ") and told in line
+
+
+def test_a_trainer_of_transformers_is_examined_and_left_as_it_was(work, examine):
+    pytest.importorskip("transformers")
+    status, out = examine("of_transformers.py:trainer")
+    assert status == 0
+    for words in (
+        "corrects 96 of 121 weights (79 %), in 2 hidden matrices",
+        "paste Trainer(..., callbacks=[HybridPredictCallback(speedup=1.5)])",
+        "is judged by eval_accuracy, if",
+    ):
+        assert words in out
+    assert re.search(THREE_LINES, out)
+    user = sys.modules["of_transformers"]
+    assert user.Logger.called == [] and not list(work.glob("out/*"))
+    weights = []
+    for trainer in (user.made, user.build()):
+        torch.manual_seed(1)
+        trainer.args.save_strategy = "no"
+        trainer.train()
+        weights.append(torch.cat([p.flatten() for p in trainer.model.parameters()]))
+        assert not trainer.model._forward_hooks
+    assert torch.equal(*weights) and len(user.Logger.called) == 2
+
+
+def test_a_trainer_of_transformers_needs_no_lightning():
+    pytest.importorskip("transformers")
+    code = "import sys, hybrid_predict.doctor.huggingface; print('lightning' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "False")
+
+
+def test_a_trainer_of_transformers_that_is_refused_is_told_so(examine):
+    pytest.importorskip("transformers")
+    status, out = examine("of_transformers:refused")
+    assert status == doctor.REFUSED
+    assert re.search("^corrects nothing full step not timed: .+ run .+ change optimizer: ", out)

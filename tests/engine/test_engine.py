@@ -95,6 +95,19 @@ def test_an_engine_refuses_wrong_arguments(argument, value):
         HybridEngine(**{**own, argument: value})
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, r"^config: .+, got 'NoneType'. Pass config=HybridConfig\(total_steps=...\)"),
+        ({"speedup": 2}, "^HybridEngine: .+, got 'speedup'. It has config, model, optimizer."),
+    ],
+)
+def test_an_engine_without_a_configuration_is_told_how_to_get_one(given, told):
+    bench = Bench(None)
+    with pytest.raises(ConfigError, match=told):
+        HybridEngine(bench.model, bench.optimizer, **given)
+
+
 def test_a_model_without_hidden_matrices_trains_plainly_and_says_so(caplog):
     traces = []
     for plugged in (False, True):

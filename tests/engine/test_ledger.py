@@ -59,6 +59,17 @@ def test_predicted_steps_do_not_save_what_the_first_full_step_compiles():
     assert bench.engine.ledger.startup_seconds == known < bench.engine.ledger.full_seconds
 
 
+@pytest.mark.parametrize(
+    ("overhead", "first"),
+    [
+        (2.0, "60 full + 30 predicted"),
+        (20.0, "took longer, about 51 s on the host instead of 45 s; 60 full"),
+    ],
+)
+def test_the_line_begins_with_seconds_where_they_are_lost(overhead, first):
+    assert str(replace(BY_HAND, correct_seconds=overhead)).startswith(first)
+
+
 def test_event_is_new_once_per_reason():
     ledger = SavingsLedger()
     assert [ledger.record(k, reason) for k, reason in enumerate("aba")] == [True, True, False]

@@ -112,13 +112,19 @@ def test_lines_log_and_reporters_tell_of_the_run(
     trainer = trained(tmp_path, callback, also=[reports])
     ledger = callback.ledger
     *training, summary = reports.logs
-    assert all("hybrid_predict/steps" in logs for logs in training)
+    for logs in training:
+        own = [name for name in logs if name.startswith("hybrid_predict/")]
+        assert "hybrid_predict/steps" in own and len(own) <= 3
+        assert list(logs)[-len(own) :] == own  # behind the user's
     assert summary["hybrid_predict/predicted_steps"] == ledger.predicted_steps > 5
+    assert summary["hybrid_predict/full_steps"] == ledger.full_steps
     kept = [row.get("hybrid_predict/steps") for row in trainer.state.log_history]
     assert kept == [logs["hybrid_predict/steps"] for logs in reports.logs]
     shown = " ".join("".join(capsys.readouterr()).split())
     assert shown.count("HybridPredict corrects ") == 1
-    assert shown.count(f"HybridPredict: {ledger.full_steps} full + ") == 1
+    assert shown.count(f"{ledger.full_steps} full + {ledger.predicted_steps} predicted = ") == 1
+    assert f"; training loss {callback.history.losses}; " in shown
+    assert shown.endswith("no validation was seen, so overfitting would go unnoticed.")
     log = read_log(find_log(tmp_path))
     assert (log.status, log.path.parent) == ("finished", tmp_path)
     assert log.rows == callback.history.rows and len(log.rows) == ledger.full_steps
@@ -257,10 +263,20 @@ def test_a_scheduler_that_follows_a_metric_is_left_to_the_trainer(tmp_path: Path
     assert callback.ledger.predicted_steps > 5
 
 
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        ("max_steps", r"^max_steps: .+, got 10. Set TrainingArguments\(max_steps=...\)."),
+        ("total_steps", r"^total_steps: .+, got 10. Set TrainingArguments\(max_steps=...\)"),
+        ("speed_up", "^HybridPredictCallback: .+, got 'speed_up'. Did you mean speedup?"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_the_place_to_set_it(argument: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        HybridPredictCallback(**{argument: 10})
+
+
 def test_what_cannot_be_is_refused() -> None:
-    for argument in ("total_steps", "speed_up"):
-        with pytest.raises(ConfigError, match=argument):
-            HybridPredictCallback(**{argument: 10})
     one = {"deepspeed": None, "fsdp": [], "parallel_mode": ParallelMode.NOT_PARALLEL}
     refuse(SimpleNamespace(**one))
     asked: dict[str, Any] = {

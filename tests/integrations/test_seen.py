@@ -69,7 +69,7 @@ def test_one_line_at_the_start_and_one_at_the_end(lines: Any) -> None:
     first, last = lines()
     for words in ("corrects 2 hidden matrices (", "predicts 2 hidden matrices (",
                   "leaves 1 head, 5 vectors (", "plan 40 full + up to 20 predicted = 60 steps",
-                  "correcting adds 117 %", "max_overhead counts one this small"):  # fmt: skip
+                  "correcting adds 117 %", "counted as if it had 100 million"):  # fmt: skip
         assert words in first
     assert last == f"HybridPredict: {plugin.ledger}."
 

@@ -1,0 +1,101 @@
+"""Tries the callback in a Trainer of Hugging Face transformers, which is left as it was."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+from transformers.trainer_callback import DefaultFlowCallback
+
+from hybrid_predict.config import HybridConfig, Speedup
+from hybrid_predict.doctor.examination import Examined
+from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.integrations.huggingface import HybridPredictCallback
+from hybrid_predict.runs.trial import Trial, TrialEnd
+
+_WRITES_NOTHING = {
+    "eval_strategy": "no",
+    "eval_on_start": False,
+    "logging_strategy": "no",
+    "logging_first_step": False,
+    "save_strategy": "no",
+    "load_best_model_at_end": False,
+    "push_to_hub": False,
+    "disable_tqdm": True,
+}
+"""Arguments of training in a trial."""
+
+
+class HuggingFaceTrial(TrainerCallback):
+    """Makes a trial of a Trainer's run; ``plugin`` is the callback that it tries."""
+
+    def __init__(self, plugin: HybridPredictCallback) -> None:
+        self.trial = Trial()
+        self._plugin = plugin
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Keep the callback from reporting, and start the clock."""
+        self._plugin._reporter = None
+        self.trial.resume(args.device)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take the plan and the time of a full step."""
+        if self._plugin.engine is not None:
+            self.trial.step(self._plugin.engine, args.device)
+
+
+def examine_trainer(trainer: Any, folder: Path, speedup: Speedup | None) -> Examined:
+    """Examine a Trainer without its own callbacks, which may write and log."""
+    handler = trainer.callback_handler
+    configs = [c.config for c in handler.callbacks if isinstance(c, HybridPredictCallback)]
+    config = (*configs, HybridConfig())[0]
+    config = config if speedup is None else config.with_speedup(speedup)
+    plugin = HybridPredictCallback(config=replace(config, enabled=True), log_dir=None)
+    trying = HuggingFaceTrial(plugin)
+    name = trainer.args.metric_for_best_model or "loss"
+    judged = f"eval_{name.removeprefix('eval_')}, if the Trainer evaluates (eval_strategy)"
+    found = Examined(trying.trial, HybridPredictCallback.__name__, plugin.config, judged)
+    with _untouched(trainer):
+        trainer.args = copy.copy(trainer.args)
+        vars(trainer.args).update(_WRITES_NOTHING, output_dir=str(folder))
+        handler.callbacks = [DefaultFlowCallback(), plugin, trying]
+        try:
+            with suppress(TrialEnd):
+                trainer.train()
+        except UnsupportedSetupError as error:
+            found.refusal = str(error)
+        finally:
+            plugin.on_train_end(trainer.args, trainer.state, trainer.control)
+    return found
+
+
+@contextmanager
+def _untouched(trainer: Any) -> Iterator[None]:
+    """Restore a Trainer, its model, optimizer and scheduler after the block."""
+    model = trainer.model
+    parts = [trainer, trainer.callback_handler, trainer.control]
+    parts += [] if trainer.lr_scheduler is None else [trainer.lr_scheduler]
+    parts += [] if model is None else model.modules()
+    before = [(part, dict(vars(part))) for part in parts]
+    tensors = [] if model is None else [*model.parameters(), *model.buffers()]
+    values = [tensor.detach().clone() for tensor in tensors]
+    optimizer = trainer.optimizer
+    state = None if optimizer is None else copy.deepcopy(optimizer.state_dict())
+    try:
+        yield
+    finally:
+        for part, attributes in before:
+            vars(part).clear()
+            vars(part).update(attributes)
+        with torch.no_grad():
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.copy_(value)
+                tensor.grad = None
+        if state is not None:
+            optimizer.load_state_dict(state)

@@ -1,0 +1,81 @@
+"""Tries the callback in a Trainer of Lightning, which is given away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hybrid_predict.errors import ConfigError, MissingExtraError, UnsupportedSetupError
+
+try:
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from lightning.pytorch import callbacks as known
+    from lightning.pytorch.loggers.logger import DummyLogger
+except ImportError as error:
+    raise MissingExtraError("The examination of a Lightning Trainer", "lightning") from error
+
+from hybrid_predict.audit.arm import AuditArm
+from hybrid_predict.audit.file import read_audit
+from hybrid_predict.audit.training import LightningTrial, fit
+from hybrid_predict.config import HybridConfig, Speedup
+from hybrid_predict.doctor.examination import Examined
+from hybrid_predict.integrations.lightning import HybridPredict, monitored
+from hybrid_predict.runs.evidence import FULL
+from hybrid_predict.runs.trial import TrialEnd
+
+_LEFT_OUT = (
+    known.ProgressBar,
+    known.ModelSummary,
+    known.Checkpoint,
+    known.OnExceptionCheckpoint,
+    known.EarlyStopping,
+    HybridPredict,
+)
+"""Callbacks that the trial leaves out; its checkpoint could replace one that counts."""
+
+
+def examine_file(name: str, folder: Path, speedup: Speedup | None) -> Examined:
+    """Examine what an audit's YAML file describes."""
+    make_run, config, _ = read_audit(name)
+    arm = AuditArm(FULL, 0, folder, config)
+    return _examined(name, *arm.unpack(make_run(arm)), config.hybrid_config(), speedup)
+
+
+def examine_built(name: str, built: tuple[Any, ...], speedup: Speedup | None) -> Examined:
+    """Examine a Trainer, its model and, if there are more, its data."""
+    trainer, model, *data = built
+    configs = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
+    # Lightning accepts a LightningDataModule in the place of the first loader too.
+    arguments = dict(zip(("train_dataloaders", "val_dataloaders"), data, strict=False))
+    return _examined(name, trainer, model, arguments, (*configs, HybridConfig())[0], speedup)
+
+
+def _examined(
+    name: str,
+    trainer: Any,
+    model: Any,
+    data: Mapping[str, Any],
+    config: HybridConfig,
+    speedup: Speedup | None,
+) -> Examined:
+    config = config if speedup is None else config.with_speedup(speedup)
+    plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
+    trying = LightningTrial(plugin)
+    kept = [c for c in trainer.callbacks if not isinstance(c, _LEFT_OUT)]
+    trainer.callbacks = [plugin, *kept, trying]
+    trainer.loggers = [DummyLogger()]
+    judged = f"{next(iter(monitored(trainer)))}, if your model logs it in validation"
+    trainer.num_sanity_val_steps = trainer.limit_val_batches = 0
+    found = Examined(trying.trial, HybridPredict.__name__, plugin.config, judged)
+    try:
+        with suppress(TrialEnd):
+            fit(trainer, model, data)
+    except UnsupportedSetupError as error:
+        found.refusal = str(error)
+    except MisconfigurationException as error:
+        remedy = f"Lightning says: {error}."
+        raise ConfigError("CONFIG", "what Lightning can train", name, remedy) from error
+    return found
