@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
 from contextlib import suppress
@@ -10,7 +9,7 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from hybrid_predict.errors import ConfigError, did_you_mean
 
@@ -76,19 +75,6 @@ def _found(module: str) -> ModuleSpec | None:
 
 def _suggestion(place: str, module: str) -> str:
     """Return the line to type for a module, which the user has written as ``place``."""
-    spec = _found(module)
-    if spec is None or spec.origin is None:
+    if _found(module) is None:
         return f"{_LINE} FILE.py:FUNCTION, with the path of a file that exists"
-    names = ["FUNCTION"]
-    with suppress(OSError, ValueError, SyntaxError):
-        body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
-        names = [each.name for each in body if _builds(each)] or names
-    also = f" (or another of its functions: {', '.join(names[1:])})" if names[1:] else ""
-    return f"{_LINE} {place}:{names[0]}{also}"
-
-
-def _builds(node: ast.stmt) -> TypeGuard[ast.FunctionDef]:
-    """Whether a statement defines a function that needs no arguments and names a Trainer."""
-    if not isinstance(node, ast.FunctionDef) or len(node.args.args) > len(node.args.defaults):
-        return False
-    return any("Trainer" in (getattr(n, "id", ""), getattr(n, "attr", "")) for n in ast.walk(node))
+    return f"{_LINE} {place}:FUNCTION"

@@ -1,15 +1,12 @@
-"""Tries the callback in a Trainer of Hugging Face transformers, which is left as it was."""
+"""Tries the callback in a Trainer of Hugging Face transformers, which is given away."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import TrainerCallback
 from transformers.trainer_callback import DefaultFlowCallback
 
@@ -61,41 +58,13 @@ def examine_trainer(trainer: Any, folder: Path, speedup: Speedup | None) -> Exam
     name = trainer.args.metric_for_best_model or "loss"
     judged = f"eval_{name.removeprefix('eval_')}, if the Trainer evaluates (eval_strategy)"
     found = Examined(trying.trial, HybridPredictCallback.__name__, plugin.config, judged)
-    with _untouched(trainer):
-        trainer.args = copy.copy(trainer.args)
-        vars(trainer.args).update(_WRITES_NOTHING, output_dir=str(folder))
-        handler.callbacks = [DefaultFlowCallback(), plugin, trying]
-        try:
-            with suppress(TrialEnd):
-                trainer.train()
-        except UnsupportedSetupError as error:
-            found.refusal = str(error)
-        finally:
-            plugin.on_train_end(trainer.args, trainer.state, trainer.control)
-    return found
-
-
-@contextmanager
-def _untouched(trainer: Any) -> Iterator[None]:
-    """Restore a Trainer, its model, optimizer and scheduler after the block."""
-    model = trainer.model
-    parts = [trainer, trainer.callback_handler, trainer.control]
-    parts += [] if trainer.lr_scheduler is None else [trainer.lr_scheduler]
-    parts += [] if model is None else model.modules()
-    before = [(part, dict(vars(part))) for part in parts]
-    tensors = [] if model is None else [*model.parameters(), *model.buffers()]
-    values = [tensor.detach().clone() for tensor in tensors]
-    optimizer = trainer.optimizer
-    state = None if optimizer is None else copy.deepcopy(optimizer.state_dict())
+    vars(trainer.args).update(_WRITES_NOTHING, output_dir=str(folder))
+    handler.callbacks = [DefaultFlowCallback(), plugin, trying]
     try:
-        yield
+        with suppress(TrialEnd):
+            trainer.train()
+    except UnsupportedSetupError as error:
+        found.refusal = str(error)
     finally:
-        for part, attributes in before:
-            vars(part).clear()
-            vars(part).update(attributes)
-        with torch.no_grad():
-            for tensor, value in zip(tensors, values, strict=True):
-                tensor.copy_(value)
-                tensor.grad = None
-        if state is not None:
-            optimizer.load_state_dict(state)
+        plugin.on_train_end(trainer.args, trainer.state, trainer.control)
+    return found
