@@ -175,7 +175,7 @@ class HybridPredictCallback(TrainerCallback):
         """Add the savings to the metrics that are logged, and to ``state.log_history``."""
         if self.engine is None or logs is None or not logs.keys() & {"loss", "train_loss"}:
             return
-        known = numbers(self.ledger, kinds=False)
+        known = numbers(self.ledger)
         logs.update(known)
         state.log_history[-1].update(known)
 

@@ -161,13 +161,18 @@ def write_json(value: Any, path: Path) -> Path:
     return replace_text(path, json.dumps(finite(value), indent=2) + "\n")
 
 
+def json_line(entry: Mapping[str, Any]) -> str:
+    """Return an entry as a line of JSON; numbers that are not finite become None."""
+    return json.dumps(finite(entry), default=str) + "\n"
+
+
 def append_json(path: Path, entry: Mapping[str, Any]) -> None:
     """Append an entry as a line of JSON, after the end of a line that a crash has cut off.
 
     Raises:
         OSError: If the file cannot be written.
     """
-    line = json.dumps(finite(entry), default=str).encode() + b"\n"
+    line = json_line(entry).encode()
     with path.open("a+b") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
