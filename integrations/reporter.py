@@ -105,8 +105,8 @@ class Reporter:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """Values for a progress bar: share of steps saved, and skill once it is known."""
-        values = {"fewer": percent(self._ledger.saved_steps_fraction)}
+        """Values for a progress bar: share of predicted steps, and skill once it is known."""
+        values = {"predicted": percent(self._ledger.saved_steps_fraction)}
         skill = self._ledger.skill
         return values if skill is None else {**values, "skill": f"{skill:.2f}"}
 

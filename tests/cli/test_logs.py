@@ -11,6 +11,7 @@ from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.policy.overfitting import OVERFITS
 from hybrid_predict.runs.facts import events, finding
 from hybrid_predict.runs.log import read_log
+from hybrid_predict.runs.page import run_figure, run_page
 
 pytest.importorskip("rich")
 pytest.importorskip("matplotlib")
@@ -74,6 +75,21 @@ def test_a_page_about_one_run_loads_nothing_and_says_what_one_run_cannot_show(tm
     assert "something &lt;happened&gt;" in page
     assert page.count("data:image/svg+xml;base64,") == 1
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "noted"),
+    [
+        (ROWS, [], True),
+        ([{**row(20, 0, {}, undone_steps=0), "loss": None}],
+         ["none was seen", "none was made", "not known"], False),
+    ],
+)  # fmt: skip
+def test_a_figure_says_what_a_run_has_none_of(tmp_path, rows, words, noted):
+    log = read_log(write(tmp_path, rows))
+    said = [text.get_text() for axes in run_figure(log).axes for text in axes.texts]
+    assert said == words
+    assert ("lower bound of skill" in run_page([log])) == noted
 
 
 @pytest.mark.usefixtures("undrawn")

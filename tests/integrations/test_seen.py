@@ -46,11 +46,11 @@ def test_the_progress_bar_shows_two_short_entries_after_the_users_own(
     shown: list[dict[str, Any]] = []
     plugin, bar = HybridPredict(), Bar()
     trainer, _ = fit([plugin, bar], Barred(), max_steps=60, enable_progress_bar=True)
-    assert list(shown[0]) == [mine, "fewer"]
+    assert list(shown[0]) == [mine, "predicted"]
     skill = f"{plugin.ledger.skill:.2f}" if mine == "mine" else 42.0
-    fewer = f"{100 * plugin.ledger.saved_steps_fraction:.0f} %"
-    assert shown[-1] == {mine: 42.0, "fewer": fewer, "skill": skill}
-    assert "fewer" not in trainer.callback_metrics
+    share = f"{100 * plugin.ledger.saved_steps_fraction:.0f} %"
+    assert shown[-1] == {mine: 42.0, "predicted": share, "skill": skill}
+    assert "predicted" not in trainer.callback_metrics
 
 
 def test_an_error_in_reporting_does_not_end_the_training(
