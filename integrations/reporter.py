@@ -42,8 +42,6 @@ NOTE = "mlflow.note.content"
 _PLACE = "hybrid_predict"
 """Folder of the plug-in's artifacts in MLflow."""
 
-_REPORT = "hybrid-predict report"
-
 _HEADING = "**HybridPredict:**"
 """Beginning of a description that the plug-in has written, and not the user."""
 
@@ -178,10 +176,7 @@ class Reporter:
             self._failed.add(id(target))
 
     def _end_in_mlflow(self, status: str) -> str:
-        """Leave what the run has found, but for a description of the user; return how to read it.
-
-        The last of several runs in MLflow counts; it is empty without one.
-        """
+        """Leave what the run has found, a description of the user apart; return how to read it."""
         command = ""
         for each in self._loggers:
             if not _is_a(each, "MLFlowLogger"):
@@ -189,18 +184,17 @@ class Reporter:
             with self._failing(each):
                 client = each.experiment
                 run = each.run_id
-                command = f"{_REPORT} $(mlflow artifacts download -r {run} -a {_PLACE})"
-                tags = {"status": status, "report": command}
-                if self.log.rows:
-                    tags["phase"] = self.log.rows[-1].phase
-                for name, text in tags.items():
+                read = f"hybrid-predict report $(mlflow artifacts download -r {run} -a {_PLACE})"
+                phase = self.log.rows[-1].phase if self.log.rows else "none"
+                for name, text in {"status": status, "phase": phase, "report": read}.items():
                     client.set_tag(run, f"hybrid_predict.{name}", text)
                 if _HEADING in client.get_run(run).data.tags.get(NOTE, _HEADING):
                     told = "; ".join(filter(None, (str(self._ledger), remarks(self._ledger))))
-                    how = f"The run log is among the artifacts:\n\n    {command}"
+                    how = f"The run log is among the artifacts:\n\n    {read}"
                     client.set_tag(run, NOTE, f"{_HEADING} {told}.\n\n{ONE_RUN}\n\n{how}")
                 client.log_dict(run, self._ledger.summary(), f"{_PLACE}/ledger.json")
                 client.log_text(run, self.log.text(), f"{_PLACE}/{NAME}")
+                command = read
         return command
 
     def close(self, status: str) -> None:
@@ -216,12 +210,12 @@ class Reporter:
             self._writer.end(status)
         command = self._end_in_mlflow(status)
         if self.log.start and self._writer.path is not None:
-            command = f"{_REPORT} {quote(str(self.log.path.parent))}"
+            command = f"hybrid-predict report {quote(str(self.log.path.parent))}"
         why = remarks(self._ledger, "the warning there says why")
         why = "; ".join(filter(None, (why, self._blind(status))))
         how = "" if status == "finished" else f" {status} after"
         self._say(f"HybridPredict{how or ':'} {self._ledger}{why and f'; {why}'}.")
-        if command:
+        if command and self.log.start:
             self._say(f"More about the run: {command}")
 
     def _blind(self, status: str) -> str:

@@ -39,8 +39,7 @@ class Screen(Observer):
         self._name = ""
         self._steps = 0
         self._told = 0  # quarters of the current run
-        terminal = self.console.is_terminal
-        self._progress = Progress(console=self.console, disable=not terminal)
+        self._progress = Progress(console=self.console, disable=not self.console.is_terminal)
         self._bar = self._progress.add_task("", total=runs, visible=False)
 
     def train(self, work: Callable[..., Any], folder: Path, **options: Any) -> Any:
@@ -48,8 +47,7 @@ class Screen(Observer):
         with self._progress:
             result = work(folder=folder, observer=self, **options)
             if not result.partial:  # a search may need fewer runs
-                done = f"{self._done} runs"
-                self._progress.update(self._bar, description=done, total=self._done)
+                self._progress.update(self._bar, description=f"{self._done} runs", total=self._done)
         if result.partial:
             goes_on = "What was finished is kept; the same command goes on."
             self.say(f"Stopped after {self._done} of {self._runs} runs. {goes_on}")
@@ -110,7 +108,8 @@ def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult
         table.add_column(title.format(metric=config.metric), justify="right", no_wrap=True)
     for row in arm_rows(results):
         table.add_row(*map(printable, row))
-    screen.console.print(table)
+    if table.rows:
+        screen.console.print(table)
     verdict = result.verdict
     screen.say(f"{verdict.headline}", "bold")
     # Where nothing was saved, more seeds prove nothing either.

@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from hybrid_predict.ledger import (
-    FELL_BACK,
-    UNPREDICTED,
-    SavingsLedger,
-    duration,
-    percent,
-)
+from hybrid_predict.ledger import FELL_BACK, UNPREDICTED, SavingsLedger, duration, percent
 from hybrid_predict.policy.overfitting import OVERFITS
 from hybrid_predict.runs.files import printable
 from hybrid_predict.runs.log import RunLog

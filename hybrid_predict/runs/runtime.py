@@ -31,14 +31,15 @@ Key = TypeVar("Key")
 
 logger = logging.getLogger(__name__)
 
-_CHATTY_LOGGERS = (
-    "alembic",
-    "lightning.fabric.utilities.seed",
-    "lightning.pytorch.trainer.connectors.signal_connector",
-    "lightning.pytorch.utilities.rank_zero",
-    "mlflow.store.db.utils",
-)
-"""Loggers of which commands that train show warnings only."""
+_CHATTY_LOGGERS = {
+    "alembic": logging.WARNING,
+    "lightning.fabric.utilities.seed": logging.WARNING,
+    "lightning.pytorch.loggers.mlflow": logging.ERROR,
+    "lightning.pytorch.trainer.connectors.signal_connector": logging.WARNING,
+    "lightning.pytorch.utilities.rank_zero": logging.WARNING,
+    "mlflow.store.db.utils": logging.WARNING,
+}
+"""Lowest levels that commands that train show of these loggers; one warns of a new experiment."""
 
 _ADVICE = (
     ".*(does not have many workers|GPU available but not used|isinstance\\(treespec|"
@@ -49,17 +50,16 @@ _ADVICE = (
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence Lightning's banner and advice, and MLflow's notes on its database."""
-    chatty = [logging.getLogger(name) for name in _CHATTY_LOGGERS]
-    levels = [each.level for each in chatty]
-    for each in chatty:
-        each.setLevel(logging.WARNING)
+    before = {name: logging.getLogger(name).level for name in _CHATTY_LOGGERS}
+    for name, level in _CHATTY_LOGGERS.items():
+        logging.getLogger(name).setLevel(level)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", _ADVICE)
             yield
     finally:
-        for each, level in zip(chatty, levels, strict=True):
-            each.setLevel(level)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
 
 
 @contextmanager
