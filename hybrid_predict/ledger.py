@@ -48,28 +48,29 @@ class SavingsLedger:
     #: The best validation so far: name of the ``metric``, its ``value``, and the ``step`` and the
     #: number of ``full_steps`` after which it was measured. None before the first one.
     best: dict[str, Any] | None = None
-    #: What a user should know about: ``reason``, number of the first full ``step``, and ``count``.
+    #: What a user should know about: ``reason``, number of the first full ``step`` and of the
+    #: ``last`` one, and ``count``.
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"SavingsLedger({self})"
 
     def __str__(self) -> str:
-        """Return one line with steps, saving, skill and undone steps; lost seconds come first."""
+        """Return one line with steps, validation, seconds and skill; lost seconds come first."""
         parts = [
             f"{self.full_steps:,} full + {self.predicted_steps:,} predicted = {self.steps:,} steps"
         ]
         if self.predicted_steps:
-            parts[0] += f", {percent(self.saved_steps_fraction)} fewer full steps"
+            parts[0] += f", {percent(self.saved_steps_fraction)} of them predicted"
         if self.best is not None:
             parts.append(self.best_validation)
         if self.predicted_steps or self.undone_steps:
             parts.append(f"{self.undone_steps:,} predicted steps undone")
         if self.full_seconds and self.predicted_steps:
             if self.estimated_seconds_saved < 0:
-                parts.insert(0, f"took longer, about {self.host_time}")
+                parts.insert(0, f"took longer, {self.host_time}")
             else:
-                parts.append(f"about {self.host_time}")
+                parts.append(self.host_time)
         if self.full_seconds:
             share = percent(self.overhead_fraction)
             parts.append(f"overhead {share} of the host seconds of full steps")
@@ -141,9 +142,9 @@ class SavingsLedger:
 
     @property
     def host_time(self) -> str:
-        """Seconds that the run took on the host, and those of plain training by estimate."""
+        """Seconds that the run took on the host, and those of as many full steps by estimate."""
         took = duration(self.full_seconds + self.overhead_seconds)
-        return f"{took} on the host instead of {duration(self.plain_seconds)}"
+        return f"{took} on the host, {duration(self.plain_seconds)} plain by estimate"
 
     @property
     def correction_share(self) -> float | None:
@@ -157,19 +158,20 @@ class SavingsLedger:
         for event in self.events:
             if event["reason"] == reason:
                 event["count"] += 1
+                event["last"] = step
                 return False
-        self.events.append({"step": step, "reason": reason, "count": 1})
+        self.events.append({"step": step, "last": step, "reason": reason, "count": 1})
         return True
 
     @property
     def fell_back(self) -> str:
         """The event of the return to plain training, with its reason; empty if there is none."""
-        return self.last_event(FELL_BACK)
+        return self.last_event(FELL_BACK)[1]
 
-    def last_event(self, words: str) -> str:
-        """Return the last event with these words in its reason; empty if there is none."""
-        reasons = (str(event["reason"]) for event in reversed(self.events))
-        return next((reason for reason in reasons if words in reason), "")
+    def last_event(self, words: str) -> tuple[int, str]:
+        """Return first full step and reason of the last event with these words; 0, "" without."""
+        found = ((event["step"], event["reason"]) for event in reversed(self.events))
+        return next(((step, reason) for step, reason in found if words in reason), (0, ""))
 
     def copy(self) -> SavingsLedger:
         """Return a copy that the run does not change, in much less time than ``deepcopy``."""
@@ -203,6 +205,9 @@ class SavingsLedger:
 FELL_BACK = "fell back to plain training: "
 """Beginning of the event of the return to plain training."""
 
+UNPREDICTED = "no predicted steps"
+"""Beginning of the events that say why none are made."""
+
 _DERIVED = (
     "saved_steps_fraction",
     "mean_length",
@@ -213,14 +218,18 @@ _DERIVED = (
 """Figures that :meth:`SavingsLedger.summary` adds to the counts."""
 
 
-def remarks(ledger: SavingsLedger) -> str:
-    """Return why a run fell back or predicted nothing, and that it has overfitted, if it did."""
-    why = ledger.fell_back
+def remarks(ledger: SavingsLedger, where: str = "") -> str:
+    """Return why a run fell back or predicted nothing, and that it has overfitted, if it did.
+
+    ``where`` says where a reader finds why the run fell back, in place of the reason.
+    """
+    step, why = ledger.last_event(FELL_BACK)
+    if why and where:
+        why = f"plain training since full step {step:,} ({where})"
     if not (why or ledger.predicted_steps):
-        why = ledger.last_event("no predicted steps")
-    overfitted = ledger.last_event(OVERFITS)
-    remedy = overfitted and f"{overfitted} ({REMEDY})"
-    return "; ".join(filter(None, (why, remedy)))
+        why = ledger.last_event(UNPREDICTED)[1]
+    overfitted = f"{OVERFITS} ({REMEDY})" if ledger.last_event(OVERFITS)[1] else ""
+    return "; ".join(filter(None, (why, overfitted)))
 
 
 def percent(share: float) -> str:

@@ -182,7 +182,7 @@ class HybridPredictCallback(TrainerCallback):
         """Add a few numbers behind the metrics that are logged, and all to those at the end."""
         if self.engine is None or logs is None or not logs.keys() & {"loss", "train_loss"}:
             return
-        known = numbers(self.ledger, kinds=False)
+        known = numbers(self.ledger)
         if "train_loss" not in logs:
             known = {name: known[name] for name in _IN_EVERY_LOG if name in known}
         logs.update(known)

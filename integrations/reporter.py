@@ -6,15 +6,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any, final
 
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import raise_interrupt
-from hybrid_predict.ledger import SavingsLedger, StepRecord, percent, remarks
+from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord, percent, remarks
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.facts import ONE_RUN
 from hybrid_predict.runs.log import NAME, LogWriter, RunLog
 from hybrid_predict.runs.overview import Overview, added_cost, cautions, overview
+
+SAVING = "saved_steps_fraction"
 
 METRICS = (
     "full_steps",
@@ -22,17 +25,12 @@ METRICS = (
     "corrected_steps",
     "predicted_steps",
     "undone_steps",
-    "saved_steps_fraction",
+    SAVING,
     "skill",
-    "mean_length",
-    "predicted_per_full_step",
     "overhead_fraction",
     "estimated_seconds_saved",
 )
-"""Numbers of the ledger that are logged while the run trains, over full steps."""
-
-KIND_METRICS = ("length", "persistence", "advance")
-"""Numbers of ``ledger.skills`` that are logged for every kind of parameters."""
+"""Numbers of the ledger that are logged while the run trains, over full steps; the log has all."""
 
 UNVALIDATED = "no validation was seen, so overfitting would go unnoticed"
 UNWATCHED = "no training loss was seen, so overfitting would go unnoticed"
@@ -41,26 +39,28 @@ UNWATCHED = "no training loss was seen, so overfitting would go unnoticed"
 NOTE = "mlflow.note.content"
 """Tag that MLflow shows as a run's description."""
 
+_PLACE = "hybrid_predict"
+"""Folder of the plug-in's artifacts in MLflow."""
+
 _HEADING = "**HybridPredict:**"
 """Beginning of a description that the plug-in has written, and not the user."""
 
 logger = processes.rank_zero_logger(__name__)
 
 
-def numbers(ledger: SavingsLedger, *, kinds: bool = True) -> dict[str, float]:
+def numbers(ledger: SavingsLedger) -> dict[str, float]:
     """Return the numbers of a ledger that are known and not 0, by the names that loggers get.
 
-    ``kinds`` is whether those of single kinds of parameters are among them.
+    The share of steps saved is there from the start, so that every run has it in a list of runs.
     """
     known = {name: getattr(ledger, name) for name in METRICS}
-    found = {f"hybrid_predict/{name}": float(value) for name, value in known.items() if value}
-    best = {name: x for name, x in (ledger.best or {}).items() if name != "metric"}
-    found |= {f"hybrid_predict/best.{name}": float(x) for name, x in best.items()}
-    for kind, skill in ledger.skills.items() if kinds else ():
-        for name in KIND_METRICS:
-            if name in skill:
-                found[f"hybrid_predict/{kind}.{name}"] = float(skill[name])
-    return found
+    if ledger.best is not None:
+        known["best.value"] = ledger.best["value"]
+    return {
+        f"hybrid_predict/{name}": float(value)
+        for name, value in known.items()
+        if value or name == SAVING
+    }
 
 
 def _is_a(target: Any, name: str) -> bool:
@@ -91,7 +91,8 @@ class Reporter:
         self._ledger = engine.ledger
         self._loggers = loggers
         self._failed: set[int] = set()
-        self._unlogged: int | None = None  # position of the last full step, if no logger has it
+        self._position: int | None = None  # of the last full step
+        self._logged: dict[str, float] = {}  # numbers that the loggers got last
         self._closed = False
         self._writer = LogWriter(None if folder is None else folder / NAME)
 
@@ -102,8 +103,8 @@ class Reporter:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """Values for a progress bar: share of steps saved, and skill once it is known."""
-        values = {"fewer": percent(self._ledger.saved_steps_fraction)}
+        """Values for a progress bar: share of predicted steps, and skill once it is known."""
+        values = {"predicted": percent(self._ledger.saved_steps_fraction)}
         skill = self._ledger.skill
         return values if skill is None else {**values, "skill": f"{skill:.2f}"}
 
@@ -119,7 +120,7 @@ class Reporter:
                     self._begin(plan)
                 self._writer.start(plan, self._engine.config.to_dict(), self._ledger.full_steps - 1)
             self._writer.step(record, self._ledger)
-            self._unlogged = position
+            self._position = position
             if due:
                 self._log_row()
 
@@ -127,14 +128,19 @@ class Reporter:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine = self._engine
         text = f"{plan}{added_cost(engine)}"
-        if self._ledger.fell_back:
-            text = self._ledger.fell_back
+        step, fell_back = self._ledger.last_event(FELL_BACK)
+        if fell_back:
+            warned = step == self._ledger.full_steps
+            why = "the warning above says why" if warned else fell_back
+            text = f"leaves this run to plain training: {why}"
         elif engine.config.shadow:
             text = "scores forecasts and changes nothing (shadow=True)"
         else:
             for caution in cautions(engine):
                 logger.warning("%s", caution)
-        self._say(f"HybridPredict {text}.")
+        change = engine._state.remedy if fell_back else ""
+        nevertheless = f" To correct nevertheless, in slower steps:\n    {change}" if change else ""
+        self._say(f"HybridPredict {text}.{nevertheless}")
         # Fields that are set, under names that no user has.
         chosen = {
             f"hybrid_predict/{name}": value if isinstance(value, (int, float)) else str(value)
@@ -148,10 +154,14 @@ class Reporter:
                 each.log_hyperparams(chosen, *none)
 
     def _log_row(self) -> None:
-        for each in self._loggers if self._unlogged is not None else ():
+        """Log what has changed since the row before: a validation may have followed it."""
+        found = numbers(self._ledger)
+        if self._position is None or found == self._logged:
+            return
+        self._logged = found
+        for each in self._loggers:
             with self._failing(each):
-                each.log_metrics(numbers(self._ledger), step=self._unlogged)
-        self._unlogged = None
+                each.log_metrics(found, step=self._position)
 
     @contextmanager
     def _failing(self, target: Any) -> Iterator[None]:
@@ -165,19 +175,27 @@ class Reporter:
                 logger.warning(text, type(target).__name__, error, exc_info=target is self)
             self._failed.add(id(target))
 
-    def _end_in_mlflow(self, status: str) -> None:
-        """Leave status, description and ledger; a description of the user stays."""
+    def _end_in_mlflow(self, status: str) -> str:
+        """Leave what the run has found, a description of the user apart; return how to read it."""
+        command = ""
         for each in self._loggers:
             if not _is_a(each, "MLFlowLogger"):
                 continue
             with self._failing(each):
                 client = each.experiment
                 run = each.run_id
-                client.set_tag(run, "hybrid_predict.status", status)
+                read = f"hybrid-predict report $(mlflow artifacts download -r {run} -a {_PLACE})"
+                phase = self.log.rows[-1].phase if self.log.rows else "none"
+                for name, text in {"status": status, "phase": phase, "report": read}.items():
+                    client.set_tag(run, f"hybrid_predict.{name}", text)
                 if _HEADING in client.get_run(run).data.tags.get(NOTE, _HEADING):
                     told = "; ".join(filter(None, (str(self._ledger), remarks(self._ledger))))
-                    client.set_tag(run, NOTE, f"{_HEADING} {told}.\n\n{ONE_RUN}")
-                client.log_dict(run, self._ledger.summary(), "hybrid_predict/ledger.json")
+                    how = f"The run log is among the artifacts:\n\n    {read}"
+                    client.set_tag(run, NOTE, f"{_HEADING} {told}.\n\n{ONE_RUN}\n\n{how}")
+                client.log_dict(run, self._ledger.summary(), f"{_PLACE}/ledger.json")
+                client.log_text(run, self.log.text(), f"{_PLACE}/{NAME}")
+                command = read
+        return command
 
     def close(self, status: str) -> None:
         """Report how the run ended, ``finished``, ``stopped`` or ``failed: ...``; once."""
@@ -188,16 +206,19 @@ class Reporter:
 
     def _end(self, status: str) -> None:
         self._log_row()
-        self._end_in_mlflow(status)
         if self.log.start:
             self._writer.end(status)
-        told = [str(self._ledger), remarks(self._ledger), self._blind(status)]
+        command = self._end_in_mlflow(status)
+        if self.log.start and self._writer.path is not None:
+            command = f"hybrid-predict report {quote(str(self.log.path.parent))}"
+        why = remarks(self._ledger, "the warning there says why")
+        told = [str(self._ledger), why, self._blind(status)]
         if self._ledger.best is None and self.log.losses:
             told.insert(1, f"training loss {self.log.losses}")
         how = "" if status == "finished" else f" {status} after"
         self._say(f"HybridPredict{how or ':'} {'; '.join(filter(None, told))}.")
-        if self.log.start and self._writer.path is not None:
-            logger.info("See it with: hybrid-predict report %s", self.log.path.parent)
+        if command and self.log.start:
+            self._say(f"More about the run: {command}")
 
     def _blind(self, status: str) -> str:
         """Tell why overfitting would have gone unnoticed in a run that has finished, if so."""

@@ -23,7 +23,7 @@ def audit_page(results: Mapping[str, Any]) -> str:
     """Return the report of an audit from ``results.json``."""
     metric = results["config"]["metric"]
     figures = {}
-    if any(run["curve"] for run in results["runs"]):
+    if any(value is not None for run in results["runs"] for _, value in run["curve"]):
         figures["Final metric by arm"] = data_uri(final_figure, results)
         figures[f"{metric} over full steps"] = data_uri(curves_figure, results)
     return render(

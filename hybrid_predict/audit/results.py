@@ -12,6 +12,7 @@ from typing import Any
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.store import SCHEMA, FinishedRun
 from hybrid_predict.audit.verdict import AuditVerdict, PairedSeed, judge_audit
+from hybrid_predict.ledger import UNPREDICTED
 from hybrid_predict.runs.evidence import (
     ARMS,
     CORRECTED,
@@ -23,6 +24,7 @@ from hybrid_predict.runs.evidence import (
     mean_and_sd,
     spread,
 )
+from hybrid_predict.runs.facts import when
 from hybrid_predict.runs.runtime import environment, finite
 
 _MEANS = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps", "steps", "seconds")
@@ -53,7 +55,10 @@ def make_results(
         by_seed.setdefault(run["seed"], {})[run["arm"]] = run
     # Seeds that have all arms, controls apart.
     seeds = [arms for _, arms in sorted(by_seed.items()) if arms.keys() >= set(ARMS)]
-    verdict = judge_audit([paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in seeds], config)
+    pairs = [paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in seeds]
+    summary = _summary(runs, config)
+    times = _times(summary) if pairs else {}
+    verdict = judge_audit(pairs, config, time=times.get(HYBRID))
     compared = [(arm, without) for arm, without, _ in _MECHANISMS.values()]
     compared += [(HYBRID, name) for name in config.arms if name not in (HYBRID, CORRECTED)]
     compared += [(name, FULL) for name in config.arms if name not in (HYBRID, FULL)]
@@ -68,7 +73,7 @@ def make_results(
         "hybrid_config": config.hybrid_config().to_dict(),
         "depends_on": dict(depends_on),
         "runs": list(runs),
-        "summary": _summary(runs, config),
+        "summary": summary,
         "paired": {
             f"{left} - {right}": _difference(seeds, left, right, config.alpha)
             for left, right in compared
@@ -188,14 +193,13 @@ def _gains(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
 
 def _arms(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
     summary = results["summary"]
-    times = {name: arm["seconds"] / summary[FULL]["seconds"] for name, arm in summary.items()}
-    yield (
-        f"In seconds, without validation, the hybrid arm took {times[HYBRID]:.2f} times as long as "
-        f"the full arm, the corrected arm {times[CORRECTED]:.2f} times."
-    )
-    per_step = {name: arm["seconds"] / arm["full_steps"] for name, arm in summary.items()}
-    if per_step[CORRECTED] < per_step[FULL]:  # although correcting takes time
-        yield "Other work on the machine has disturbed these seconds: do not compare them."
+    if times := _times(summary):
+        yield (
+            f"In seconds, without validation, the hybrid arm took {times[HYBRID]:.2f} times as "
+            f"long as the full arm, the corrected arm {times[CORRECTED]:.2f} times."
+        )
+    else:
+        yield "Other work on the machine has disturbed the seconds: do not compare them."
     for name in config.controls:
         gap = results["paired"][f"{name} - {FULL}"]["mean"]
         if gap is not None and config.sign * gap < 0:
@@ -209,8 +213,21 @@ def _arms(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
         )
 
 
+def _times(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds of each arm per second of the full arm; none if they were disturbed."""
+    per_step = {name: arm["seconds"] / arm["full_steps"] for name, arm in summary.items()}
+    if per_step[CORRECTED] < per_step[FULL]:  # although correcting takes time
+        return {}
+    return {name: arm["seconds"] / summary[FULL]["seconds"] for name, arm in summary.items()}
+
+
 def _events(runs: list[Mapping[str, Any]]) -> Iterator[str]:
-    ledgers = [run["ledger"] or {} for run in runs if run["arm"] == HYBRID]
-    reasons = Counter(event["reason"] for each in ledgers for event in each.get("events", []))
-    for reason, count in reasons.items():
-        yield f"Event in {count} of {len(ledgers)} hybrid runs: {reason}."
+    """Tell events, but for pauses of runs in which predicted steps were made all the same."""
+    hybrid = [run for run in runs if run["arm"] == HYBRID]
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for run in hybrid:
+        for event in (run["ledger"] or {}).get("events", []):
+            if not (run["predicted_steps"] and event["reason"].startswith(f"{UNPREDICTED} ")):
+                found.setdefault(event["reason"], []).append(event)
+    for reason, each in found.items():
+        yield f"In {len(each)} of {len(hybrid)} hybrid runs, at first {when(each[0])}: {reason}."

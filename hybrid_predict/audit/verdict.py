@@ -109,7 +109,10 @@ class AuditVerdict:
 
 
 def judge_audit(
-    seeds: Sequence[PairedSeed], config: AuditConfig, arm: str = HYBRID
+    seeds: Sequence[PairedSeed],
+    config: AuditConfig,
+    arm: str = HYBRID,
+    time: float | None = None,
 ) -> AuditVerdict:
     """Judge whether the hybrid arm saves steps at equal quality.
 
@@ -117,6 +120,7 @@ def judge_audit(
         seeds: Results of the seeds that have all arms.
         config: Gives mode, margin, retention and level.
         arm: Name of the arm in the place of the hybrid one.
+        time: Its seconds per second of the full arm, for the headline; None if unknown.
 
     Returns:
         The verdict; below five seeds it is always undecided, and its headline is a hint.
@@ -126,7 +130,7 @@ def judge_audit(
         text = "No seed has all its arms yet."
         return AuditVerdict(AuditOutcome.UNDECIDED, "nothing to compare yet", text)
     saving = 1.0 - fmean(s.hybrid_steps for s in seeds) / fmean(s.full_steps for s in seeds)
-    verdict = _unstable(seeds, arm) or _compared(seeds, saving, config, arm)
+    verdict = _unstable(seeds, arm) or _compared(seeds, saving, config, arm, time)
     verdict = replace(verdict, seeds=n, saving=saving)
     if n < FEW_SEEDS:
         headline = f"hint from {counted_seeds(n)}: {verdict.headline}"
@@ -153,7 +157,7 @@ def _unstable(seeds: Sequence[PairedSeed], arm: str) -> AuditVerdict | None:
 
 
 def _compared(
-    seeds: Sequence[PairedSeed], saving: float, config: AuditConfig, arm: str
+    seeds: Sequence[PairedSeed], saving: float, config: AuditConfig, arm: str, time: float | None
 ) -> AuditVerdict:
     """Return what was measured on arms that all have a finite metric; two seeds have bounds."""
     sign = config.sign
@@ -164,7 +168,8 @@ def _compared(
     contrast = [d - most for d, most in zip(lost, allowed, strict=True)]
     way = fmean(s.way for s in seeds)
     difference = f"{config.metric} differs by {sign * fmean(lost):+.3g}"
-    measured = f"{percent(saving)} fewer full steps, {difference}"
+    seconds = "" if time is None else f"{percent(abs(1.0 - time))} {_less(time)} seconds, "
+    measured = f"{percent(saving)} fewer full steps, {seconds}{difference}"
     if saving < LEAST_SAVING:
         measured = "no full steps were saved, so there is no saving to prove"
     elif len(seeds) > 1:
@@ -205,6 +210,10 @@ def _decided(verdict: AuditVerdict, config: AuditConfig, arm: str) -> AuditVerdi
             what = f"whether the {arm} arm is better than its control, {control}"
         headline = f"not enough seeds to tell {what}"
     return replace(verdict, outcome=outcome, headline=headline)
+
+
+def _less(time: float) -> str:
+    return "fewer" if time < 1.0 else "more"
 
 
 def _control(way: float) -> str:

@@ -40,7 +40,7 @@ def add_demo(commands: Any) -> None:
         "Train a small GPT with and without the callback. Audits it on the source text of Python's "
         "standard library, without a network, and writes a report, the results and an MLflow "
         "database into the output folder. Started again, it skips the runs that are finished. "
-        "Takes about three minutes on 2 cores. Exit status: 0 whatever it finds, others as audit."
+        "Exit status: 0 whatever it finds, others as audit."
     )
     parser = add_command(commands, "demo", _run_demo, text)
     parser.set_defaults(file=Path(__file__).parents[1] / "demo" / "audit.yaml")

@@ -63,6 +63,8 @@ def run_program(parser: ArgumentParser, argv: Sequence[str] | None = None) -> in
     places = list(sys.path)
     sys.path.insert(0, "")  # where the user's own modules are: the current folder
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if sys.stderr.isatty():
+        print(f"{parser.prog}: loading, which takes seconds …", file=sys.stderr, flush=True)
     try:
         return int(options.run(options))
     except SystemExit as end:
@@ -90,8 +92,6 @@ def missing(extra: str) -> list[str]:
 
 
 def need(feature: str, extras: Iterable[str]) -> None:
-    """Raise an error that names all missing extras; tell a terminal that loading takes seconds."""
+    """Raise an error that names all missing extras."""
     if lacking := [extra for extra in extras if missing(extra)]:
         raise MissingExtraError(feature, ",".join(lacking))
-    if sys.stderr.isatty():
-        print(f"{PROGRAM}: loading …", file=sys.stderr, flush=True)

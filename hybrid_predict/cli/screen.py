@@ -18,16 +18,16 @@ from hybrid_predict.audit.search import most_runs
 from hybrid_predict.audit.store import SEARCH
 from hybrid_predict.audit.tracking import tracking_uri
 from hybrid_predict.audit.training import Observer
-from hybrid_predict.cli.program import PROGRAM
 from hybrid_predict.config import Speedup
 from hybrid_predict.runs.evidence import FEW_SEEDS, LEAST_SAVING
 from hybrid_predict.runs.files import printable
 
 
 class Screen(Observer):
-    """Shows a bar for the current run, and a line for each finished one.
+    """Shows how far all runs together are, and a line for each finished one.
 
-    ``runs`` is the largest number of runs.
+    A terminal gets a bar; a file or a pipe gets a line at every quarter of a run. ``runs`` is the
+    number of runs, for a search the largest one.
     """
 
     def __init__(self, runs: int, metric: str) -> None:
@@ -36,16 +36,18 @@ class Screen(Observer):
         self._metric = metric
         self._done = 0
         self._trained = 0
-        self._progress = Progress(
-            console=self.console, transient=True, disable=not self.console.is_terminal
-        )
-        self._bar = self._progress.add_task("", visible=False)
+        self._name = ""
+        self._steps = 0
+        self._told = 0  # quarters of the current run
+        self._progress = Progress(console=self.console, disable=not self.console.is_terminal)
+        self._bar = self._progress.add_task("", total=runs, visible=False)
 
     def train(self, work: Callable[..., Any], folder: Path, **options: Any) -> Any:
         """Run an audit or a search, and say what it has not trained."""
-        print(f"{PROGRAM}: at most {self._runs} runs, written to {folder}", flush=True)
         with self._progress:
             result = work(folder=folder, observer=self, **options)
+            if not result.partial:  # a search may need fewer runs
+                self._progress.update(self._bar, description=f"{self._done} runs", total=self._done)
         if result.partial:
             goes_on = "What was finished is kept; the same command goes on."
             self.say(f"Stopped after {self._done} of {self._runs} runs. {goes_on}")
@@ -54,23 +56,33 @@ class Screen(Observer):
         return result
 
     def run_started(self, arm: str, seed: int, steps: int) -> None:
-        """Show the run on the bar."""
-        title = f"{arm}, seed {seed}"
-        self._progress.reset(self._bar, description=title, total=steps, visible=True)
+        """Show the run; what was finished before says nothing about the time left."""
+        self._name = f"{self._done + 1}/{self._runs} {arm}, seed {seed}"
+        self._steps = steps
+        self._told = -1
+        self._progress.reset(self._bar, completed=self._done, total=self._runs, visible=True)
+        self.stepped(0)
 
     def stepped(self, steps: int) -> None:
-        """Move the bar."""
-        self._progress.update(self._bar, completed=steps)
+        """Move the bar, or print a line."""
+        text = f"{self._name}: {steps:,} of {self._steps:,} steps"
+        done = self._done + steps / self._steps
+        self._progress.update(self._bar, description=text, completed=done)
+        quarter = 4 * steps // self._steps
+        if self._told < quarter < 4 and not self.console.is_terminal:
+            self.say(text)
+        self._told = quarter
 
     def run_finished(self, run: Mapping[str, Any], trained: bool) -> None:
         """Print a line."""
         self._done += 1
         self._trained += trained
+        self._progress.update(self._bar, completed=self._done)
         speedup = f" at speedup {speedup_text(run['speedup'])}" if run["speedup"] else ""
         outcome = run["failure"] or f"{self._metric} {run['metric']:.5g}"
         note = "" if trained else ", done before"
         self.say(
-            f"{self._done}/{self._runs}  {run['arm']}{speedup}, seed {run['seed']}: "
+            f"{self._done}/{self._runs} {run['arm']}{speedup}, seed {run['seed']}: "
             f"{run['full_steps']:,} full steps in {run['seconds']:.1f} s, {outcome}{note}"
         )
 
@@ -88,6 +100,7 @@ class Screen(Observer):
 def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult:
     """Run an audit with a progress bar, then print its table, its finding and its files."""
     screen = Screen(len(config.arms) * config.seeds, config.metric)
+    screen.say(f"{len(config.arms) * config.seeds} runs, written to {folder}")
     result: AuditResult = screen.train(audit, folder, config=config, **options)
     results = result.results
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -95,7 +108,8 @@ def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult
         table.add_column(title.format(metric=config.metric), justify="right", no_wrap=True)
     for row in arm_rows(results):
         table.add_row(*map(printable, row))
-    screen.console.print(table)
+    if table.rows:
+        screen.console.print(table)
     verdict = result.verdict
     screen.say(f"{verdict.headline}", "bold")
     # Where nothing was saved, more seeds prove nothing either.
@@ -113,6 +127,7 @@ def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult
 def show_search(config: AuditConfig, folder: Path, **options: Any) -> SearchResult:
     """Run a search with a progress bar and a line per candidate, then print the line to paste."""
     screen = Screen(most_runs(config), config.metric)
+    screen.say(f"at most {most_runs(config)} runs, written to {folder}")
     result: SearchResult = screen.train(search, folder, config=config, **options)
     screen.say(f"\n{result.line}\n", "bold")
     screen.say(f"Results:  {folder / SEARCH}")

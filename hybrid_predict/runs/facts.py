@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
-from hybrid_predict.ledger import duration, percent, remarks
+from hybrid_predict.ledger import FELL_BACK, UNPREDICTED, SavingsLedger, duration, percent
+from hybrid_predict.policy.overfitting import OVERFITS
 from hybrid_predict.runs.files import printable
 from hybrid_predict.runs.log import RunLog
 
@@ -19,18 +22,34 @@ PROOF = "hybrid-predict audit (of a Lightning model), or a few seeds with and wi
 
 
 def finding(log: RunLog) -> str:
-    """Return a line on the full steps and the host seconds that a run saved, or why it did not."""
+    """Return a short line on the full steps and host seconds of a run; its events say more.
+
+    Only a run that has made all its steps has taken fewer full steps than planned: what plain
+    training would have taken until it stops is not known.
+    """
     ledger = log.ledger
     if not ledger.full_steps:
         return "nothing was trained yet"
-    so_far = "so far " if log.end is None else ""
-    remarked = remarks(ledger)
-    reason = f"; {printable(remarked)}" if remarked else ""
-    saved = f"{ledger.full_steps:,} full steps, no predicted steps"
-    if ledger.predicted_steps:
-        share = percent(ledger.saved_steps_fraction)
-        saved = f"{share} fewer full steps; by estimate {ledger.host_time}"
-    return f"{so_far}{saved}{reason}"
+    share = percent(ledger.saved_steps_fraction) if ledger.predicted_steps else "none"
+    if ledger.steps < log.steps:
+        how = "running," if log.end is None else f"{log.status.partition(':')[0]} after"
+        text = f"{how} {ledger.steps:,} of {log.steps:,} steps, {share} of them predicted"
+    elif ledger.predicted_steps:
+        text = f"{share} fewer full steps; {ledger.host_time}"
+    else:
+        text = f"{ledger.full_steps:,} full steps, none predicted"
+    return f"{text}{_cause(ledger)}"
+
+
+def _cause(ledger: SavingsLedger) -> str:
+    """Return in a few words what an event says about the whole run, to end a sentence."""
+    if ledger.last_event(OVERFITS)[1]:
+        return "; it has overfitted"
+    step, fell_back = ledger.last_event(FELL_BACK)
+    if fell_back:
+        return f"; plain training since full step {step:,}"
+    reason = "" if ledger.predicted_steps else ledger.last_event(f"{UNPREDICTED} ")[1]
+    return f"; {printable(reason.partition(':')[0])}" if reason else ""
 
 
 def facts(log: RunLog) -> dict[str, str]:
@@ -64,5 +83,14 @@ def facts(log: RunLog) -> dict[str, str]:
 
 
 def events(log: RunLog) -> list[str]:
-    """Return the events of a run, each with the full step where it first happened."""
-    return [f"full step {event['step']:,}: {event['reason']}" for event in log.ledger.events]
+    """Return the events of a run, each with the full steps where it happened."""
+    return [f"{when(event)}: {event['reason']}" for event in log.ledger.events]
+
+
+def when(event: Mapping[str, Any]) -> str:
+    """Return in which full steps an event of a ledger happened, and how often."""
+    first = event["step"]
+    last = event.get("last", first)
+    if last == first:
+        return f"full step {first:,}"
+    return f"full steps {first:,} to {last:,}, {event['count']:,} times"

@@ -14,7 +14,13 @@ from uuid import uuid4
 from hybrid_predict.errors import ConfigError, raise_interrupt
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.runs.files import given_path, named
-from hybrid_predict.runs.runtime import append_json, environment, finite, read_json_lines
+from hybrid_predict.runs.runtime import (
+    append_json,
+    environment,
+    finite,
+    json_line,
+    read_json_lines,
+)
 
 if TYPE_CHECKING:
     from hybrid_predict.ledger import StepRecord
@@ -99,6 +105,16 @@ class RunLog:
         """Ledger as of the last row."""
         return self.rows[-1].ledger if self.rows else SavingsLedger()
 
+    def entry(self, row: Row) -> dict[str, Any]:
+        """Return a row as a line of the file has it."""
+        ledger = row.ledger.summary()
+        return {"type": "row", "run": self.start["run"], **vars(row), "ledger": ledger}
+
+    def text(self) -> str:
+        """Return the log as a file of it has it; empty before the first full step."""
+        entries = [self.start, *map(self.entry, self.rows), self.end]
+        return "".join(json_line(entry) for entry in entries if entry)
+
 
 class LogWriter:
     """Writes the log of a run; if its file cannot be written, training goes on without it.
@@ -158,8 +174,7 @@ class LogWriter:
         self.log.rows.append(row)
         self._losses = []
         self._events = len(ledger.events)
-        entry = {"type": "row", "run": self.log.start["run"], **vars(row)}
-        self._write({**entry, "ledger": ledger.summary()})
+        self._write(self.log.entry(row))
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         if self.path is None:

@@ -64,32 +64,39 @@ def scale(axes: Axes) -> None:
 def run_figure(log: RunLog) -> Figure:
     """Draw training loss, predicted steps by verdict, and skill by kind over full steps.
 
-    Skill is drawn from two windows on, with its lower bound (dashed).
+    Skill is drawn from two windows on, with its lower bound (dashed). What there is none of is
+    said in its place.
     """
     figure = new_figure(figsize=(SIZE[0], 1.5 * SIZE[1]))
     top, middle, bottom = figure.subplots(3, 1, height_ratios=(2, 1, 1), sharex=True)
     ledgers = [row.ledger for row in log.rows]
     full_steps = [ledger.full_steps for ledger in ledgers]
     loss = np.array([row.loss for row in log.rows], dtype=float)  # unknown ones are NaN
-    top.plot(full_steps, loss, color="#264653")
+    if np.isfinite(loss).any():
+        top.plot(full_steps, loss, color="#264653")
     top.set_ylabel("training loss")
     scale(top)
     stand = [ledger.predicted_steps for ledger in ledgers]
     undone = [ledger.undone_steps for ledger in ledgers]
-    middle.plot(full_steps, stand, color="#2a9d8f", label=f"stand: {max(stand, default=0):,}")
-    middle.plot(full_steps, undone, color="#d1495b", label=f"undone: {max(undone, default=0):,}")
+    if any(stand + undone):
+        middle.plot(full_steps, stand, color="#2a9d8f", label=f"stand: {max(stand):,}")
+        middle.plot(full_steps, undone, color="#d1495b", label=f"undone: {max(undone):,}")
     middle.set(ylabel="predicted\nsteps", ylim=(0, None))
     for kind in log.ledger.skills:
         found = [(ledger.full_steps, ledger.skills.get(kind)) for ledger in ledgers]
         known = [(n, skill) for n, skill in found if skill is not None and skill["windows"] > 1]
         places = [n for n, _ in known]
         color = _KINDS.get(kind, "black")
-        bottom.plot(places, [skill["mean"] for _, skill in known], color=color, label=kind)
-        bottom.plot(places, [skill["lower"] for _, skill in known], "--", color=color)
-    bottom.set(xlabel="full steps", ylabel="skill", xlim=(0, None))
-    for axes in (top, middle, bottom):
+        if known:
+            bottom.plot(places, [skill["mean"] for _, skill in known], color=color, label=kind)
+            bottom.plot(places, [skill["lower"] for _, skill in known], "--", color=color)
+    bottom.set(xlabel="full steps", ylabel="skill", xlim=(0, max(full_steps, default=1)))
+    for axes, none in ((top, "none was seen"), (middle, "none was made"), (bottom, "not known")):
         tidy(axes)
-        if axes.get_legend_handles_labels()[0]:
+        if not axes.lines:
+            axes.set_yticks([])
+            axes.text(0.5, 0.5, none, transform=axes.transAxes, ha="center", va="center")
+        elif axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, fontsize="small")
     return figure
 

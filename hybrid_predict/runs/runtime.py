@@ -31,14 +31,15 @@ Key = TypeVar("Key")
 
 logger = logging.getLogger(__name__)
 
-_CHATTY_LOGGERS = (
-    "alembic",
-    "lightning.fabric.utilities.seed",
-    "lightning.pytorch.trainer.connectors.signal_connector",
-    "lightning.pytorch.utilities.rank_zero",
-    "mlflow.store.db.utils",
-)
-"""Loggers of which commands that train show warnings only."""
+_CHATTY_LOGGERS = {
+    "alembic": logging.WARNING,
+    "lightning.fabric.utilities.seed": logging.WARNING,
+    "lightning.pytorch.loggers.mlflow": logging.ERROR,
+    "lightning.pytorch.trainer.connectors.signal_connector": logging.WARNING,
+    "lightning.pytorch.utilities.rank_zero": logging.WARNING,
+    "mlflow.store.db.utils": logging.WARNING,
+}
+"""Lowest levels that commands that train show of these loggers; one warns of a new experiment."""
 
 _VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 """What ``seed_everything`` sets in the environment."""
@@ -52,17 +53,16 @@ _ADVICE = (
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence Lightning's banner and advice, and MLflow's notes on its database."""
-    chatty = [logging.getLogger(name) for name in _CHATTY_LOGGERS]
-    levels = [each.level for each in chatty]
-    for each in chatty:
-        each.setLevel(logging.WARNING)
+    before = {name: logging.getLogger(name).level for name in _CHATTY_LOGGERS}
+    for name, level in _CHATTY_LOGGERS.items():
+        logging.getLogger(name).setLevel(level)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", _ADVICE)
             yield
     finally:
-        for each, level in zip(chatty, levels, strict=True):
-            each.setLevel(level)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
 
 
 @contextmanager
@@ -185,13 +185,18 @@ def write_json(value: Any, path: Path) -> Path:
     return replace_text(path, json.dumps(finite(value), indent=2) + "\n")
 
 
+def json_line(entry: Mapping[str, Any]) -> str:
+    """Return an entry as a line of JSON; numbers that are not finite become None."""
+    return json.dumps(finite(entry), default=str) + "\n"
+
+
 def append_json(path: Path, entry: Mapping[str, Any]) -> None:
     """Append an entry as a line of JSON, after the end of a line that a crash has cut off.
 
     Raises:
         OSError: If the file cannot be written.
     """
-    line = json.dumps(finite(entry), default=str).encode() + b"\n"
+    line = json_line(entry).encode()
     with path.open("a+b") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)

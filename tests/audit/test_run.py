@@ -169,23 +169,58 @@ def test_a_line_that_a_crash_has_cut_off_is_skipped(audited, caplog):
     assert "is not a finished run; it is skipped" in caplog.text
 
 
-def made_up(hybrid, mode="min", corrected=1.1, hybrid_steps=12, best=(), **options):
-    """Results of five seeds that nobody trained."""
+def made_up(
+    hybrid, mode="min", corrected=1.1, hybrid_steps=12, best=(), seconds=None, ledger=None,
+    **options
+):  # fmt: skip
+    """Results of five seeds that nobody trained; ``seconds`` by arm, and a ledger of all."""
     sign = 1 if mode == "min" else -1
     base = {FULL: (1.0, 18), SHORT: (1.2, 12), CORRECTED: (corrected, 12),
             HYBRID: (hybrid, hybrid_steps)}  # fmt: skip
     runs = [
         {
             "arm": arm, "seed": k, "full_steps": steps, "undone_steps": 0,
-            "predicted_steps": max(1, 18 - steps) if arm == HYBRID else 0,
-            "curve": list(best) if arm == HYBRID else [], "steps": steps, "seconds": 1.0,
+            "predicted_steps": 18 - steps if arm == HYBRID else 0,
+            "curve": list(best) if arm == HYBRID else [], "steps": steps,
+            "seconds": (seconds or {}).get(arm, 1.0),
             "failure": None,
-            "corrected_steps": 0 if arm in (FULL, SHORT) else steps, "ledger": None,
+            "corrected_steps": 0 if arm in (FULL, SHORT) else steps, "ledger": ledger,
             "metric": sign * (value + 0.001 * ((k + place) % 5 - 2)),
         }
         for k in range(5) for place, (arm, (value, steps)) in enumerate(base.items())
     ]  # fmt: skip
     return make_results(config(seeds=5, mode=mode, **options), {}, runs)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "headline", "note"),
+    [
+        ({HYBRID: 0.75}, "33 % fewer full steps, 25 % fewer seconds, ", "took 0.75 times"),
+        ({HYBRID: 1.5}, "33 % fewer full steps, 50 % more seconds, ", "took 1.50 times"),
+        ({CORRECTED: 0.1}, "33 % fewer full steps, val_loss differs", "do not compare them"),
+    ],
+    ids=["fewer", "more", "disturbed"],
+)
+def test_the_headline_tells_seconds_unless_they_were_disturbed(seconds, headline, note):
+    results, verdict = made_up(1.0, seconds=seconds)
+    assert headline in verdict.headline
+    assert note in results["notes"][2]
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason", "told"),
+    [
+        (12, "no predicted steps while forecasts do not last", ""),
+        (18, "no predicted steps while forecasts do not last", "In 5 of 5 hybrid runs, at first "),
+        (12, "predicted steps were undone", "In 5 of 5 hybrid runs, at first full steps 3 to 9, "),
+    ],
+    ids=["pauses", "never", "others"],
+)
+def test_notes_tell_events_but_not_pauses_of_a_run_that_was_predicted(steps, reason, told):
+    event = {"step": 3, "last": 9, "count": 4, "reason": reason}
+    results, _ = made_up(1.0, hybrid_steps=steps, ledger={"events": [event]})
+    assert len(results["notes"]) == 3 + bool(told)
+    assert results["notes"][-1].startswith(told)
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])

@@ -3,13 +3,17 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from audit_file import FILE, MODULE, seen, with_audit, write
+from rich.console import Console
 
 from hybrid_predict import cli
 from hybrid_predict.audit import AuditConfig, AuditOutcome, AuditResult, plan_audit
@@ -36,7 +40,9 @@ def test_audit_of_a_file(work, capsys, refused):
     assert results["depends_on"]["file"] == {name: FILE[name] for name in names}
     for words in (
         "4 runs",
-        "1/4 full, seed 0",
+        "1/4 full, seed 0: 0 of 18 steps",
+        "4/4 hybrid, seed 0: 14 of 18 steps",
+        "1/4 full, seed 0: 18 full steps in",
         "(corrected against short): too few seeds to tell.",
         "hint from 1 seed: no full steps were saved, so there is no saving to prove",
         "Predicted steps: none was made, so there is no gain from them.",
@@ -61,6 +67,34 @@ def test_audit_of_a_file(work, capsys, refused):
     assert len({run["metric"] for run in results["runs"]}) == len(results["runs"])
     changed = {**FILE, "trainer": {"max_steps": 12, "accelerator": "cpu"}}
     assert "runs with other file" in refused("audit", write(changed))
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
+def test_a_terminal_shows_a_bar_that_ends_at_100_and_a_pipe_a_few_lines(
+    monkeypatch, capsys, tmp_path, terminal
+):
+    monkeypatch.setattr(screen, "Console", partial(Console, force_terminal=terminal, width=90))
+    shows = screen.Screen(5, "loss")  # a search may need fewer runs
+
+    def work(folder, observer):
+        for number in range(2):
+            observer.run_started("full", number, 8)
+            for steps in (1, 2, 5, 6, 8):
+                observer.stepped(steps)
+                shows._progress.refresh()
+            run = {"arm": "full", "speedup": None, "seed": number, "failure": None, "metric": 1.0}
+            observer.run_finished({**run, "full_steps": 5, "seconds": 1.0}, trained=True)
+        return SimpleNamespace(partial=False)
+
+    shows.train(work, tmp_path)
+    out = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out)
+    lines = out.replace("\r", "\n").rstrip().splitlines()
+    if terminal:
+        assert any("2/5 full, seed 1: 1 of 8 steps" in line and "22%" in line for line in lines)
+        assert lines[-1].startswith("2 runs ") and "100%" in lines[-1]
+    else:
+        steps = [f"1/5 full, seed 0: {done} of 8 steps" for done in (0, 2, 5, 6)]
+        assert lines[:5] == [*steps, "1/5 full, seed 0: 5 full steps in 1.0 s, loss 1"]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,11 @@ import pytest
 from run_logs import NAME, ROWS, row, written
 
 from hybrid_predict import cli
-from hybrid_predict.runs.facts import finding
+from hybrid_predict.ledger import FELL_BACK
+from hybrid_predict.policy.overfitting import OVERFITS
+from hybrid_predict.runs.facts import events, finding
 from hybrid_predict.runs.log import read_log
+from hybrid_predict.runs.page import run_figure, run_page
 
 pytest.importorskip("rich")
 pytest.importorskip("matplotlib")
@@ -21,21 +24,45 @@ def write(folder, *args, **options):
     return folder / NAME
 
 
+SHORTER = row(70, 30, {})
+
 EXPENSIVE = row(140, 60, {}, full_seconds=1.0, correct_seconds=5.0, predict_seconds=1.0)
 
 
 @pytest.mark.parametrize(
-    ("rows", "event", "words"),
+    ("rows", "end", "event", "words"),
     [
-        (ROWS, "", "30 % fewer full steps; by estimate 15 s on the host instead of 20 s"),
-        ([], "", "nothing was trained yet"),
-        ([EXPENSIVE], "", "by estimate 7 s on the host instead of 1.4 s"),
-        (ROWS[:2], "no predicted steps while they would be too short \x1b", "; no predicted steps "
-         "while they would be too short ?"),
+        (ROWS, "finished", "", "30 % fewer full steps; 15 s on the host, 20 s plain by estimate"),
+        ([], "stopped", "", "nothing was trained yet"),
+        ([EXPENSIVE], "finished", "",
+         "30 % fewer full steps; 7 s on the host, 1.4 s plain by estimate"),
+        ([SHORTER], "stopped", "", "stopped after 100 of 200 steps, 30 % of them predicted"),
+        ([SHORTER], "failed: at \x1b", "", "failed after 100 of 200 steps, 30 % of them predicted"),
+        ([SHORTER], None, "", "running, 100 of 200 steps, 30 % of them predicted"),
+        ([row(200, 0, {})], "finished", "no predicted steps while they would be too short \x1b: 9",
+         "200 full steps, none predicted; no predicted steps while they would be too short ?"),
+        (ROWS[:1], None, f"{FELL_BACK}for a long reason",
+         "running, 20 of 200 steps, none of them predicted; plain training since full step 70"),
+        (ROWS, "finished", f"{OVERFITS}: a long text",
+         "30 % fewer full steps; 15 s on the host, 20 s plain by estimate; it has overfitted"),
     ],
 )  # fmt: skip
-def test_the_finding_claims_no_more_than_was_measured(tmp_path, rows, event, words):
-    assert words in finding(read_log(write(tmp_path, rows, event=event)))
+def test_the_finding_claims_no_more_than_was_measured_in_one_line(
+    tmp_path, rows, end, event, words
+):
+    assert finding(read_log(write(tmp_path, rows, end, event))) == words
+    assert len(words) < 90
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [(None, "full step 70: why"), (130, "full steps 70 to 130, 7 times: why")],
+)
+def test_an_event_says_in_which_full_steps_it_happened(tmp_path, last, words):
+    path = write(tmp_path, ROWS, event="why")
+    log = read_log(path)
+    log.ledger.events[0] |= {} if last is None else {"last": last, "count": 7}
+    assert events(log) == [words]
 
 
 def test_a_page_about_one_run_loads_nothing_and_says_what_one_run_cannot_show(tmp_path, capsys):
@@ -48,6 +75,21 @@ def test_a_page_about_one_run_loads_nothing_and_says_what_one_run_cannot_show(tm
     assert "something &lt;happened&gt;" in page
     assert page.count("data:image/svg+xml;base64,") == 1
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "noted"),
+    [
+        (ROWS, [], True),
+        ([{**row(20, 0, {}, undone_steps=0), "loss": None}],
+         ["none was seen", "none was made", "not known"], False),
+    ],
+)  # fmt: skip
+def test_a_figure_says_what_a_run_has_none_of(tmp_path, rows, words, noted):
+    log = read_log(write(tmp_path, rows))
+    said = [text.get_text() for axes in run_figure(log).axes for text in axes.texts]
+    assert said == words
+    assert ("lower bound of skill" in run_page([log])) == noted
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -75,7 +117,7 @@ def test_the_facts_of_a_run_are_printed(tmp_path, monkeypatch, capsys, command):
     for words in (
         "status running",
         "60 (60 planned), 1 undone",
-        "30 % fewer full steps; by estimate 15 s on the host instead of 20 s",
+        "30 % fewer full steps; 15 s on the host, 20 s plain by estimate",
         "full step 70: something <happened>",
     ):
         assert words in text

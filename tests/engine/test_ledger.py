@@ -63,7 +63,7 @@ def test_predicted_steps_do_not_save_what_the_first_full_step_compiles():
     ("overhead", "first"),
     [
         (2.0, "60 full + 30 predicted"),
-        (20.0, "took longer, about 51 s on the host instead of 45 s; 60 full"),
+        (20.0, "took longer, 51 s on the host, 45 s plain by estimate; 60 full"),
     ],
 )
 def test_the_line_begins_with_seconds_where_they_are_lost(overhead, first):

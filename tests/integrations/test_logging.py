@@ -12,8 +12,9 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 from lightning_models import Net, Ungated, fit
 
-from hybrid_predict import SavingsLedger
+from hybrid_predict import HybridPredict, SavingsLedger
 from hybrid_predict.integrations.reporter import NOTE
+from hybrid_predict.runs.log import find_log, read_log
 
 COURSE = {
     "steps", "full_steps", "corrected_steps", "predicted_steps", "saved_steps_fraction",
@@ -82,11 +83,30 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     assert caplog.text.count("could not record the run in MLFlowLogger") == 1
     run = client.get_run(run_id)
     assert {plain(name) for name in run.data.metrics} >= COURSE
-    assert run.data.tags["hybrid_predict.status"] == "finished"
+    tags = run.data.tags
+    assert (tags["hybrid_predict.status"], tags["hybrid_predict.phase"]) == ("finished", "cooldown")
     assert run.data.tags[NOTE].startswith(f"**HybridPredict:** {ledger}.")
     assert run.data.params["hybrid_predict/warmup_steps"] == "0.05"
     text = Path(client.download_artifacts(run_id, "hybrid_predict/ledger.json")).read_text()
     assert SavingsLedger.from_dict(json.loads(text)) == ledger
+    command = f"hybrid-predict report $(mlflow artifacts download -r {run_id} -a hybrid_predict)"
+    assert tags["hybrid_predict.report"] == command and command in tags[NOTE]
+    log = read_log(find_log(client.download_artifacts(run_id, "hybrid_predict")))
+    assert (log.rows, log.status) == (callback.history.rows, "finished")
+
+
+@pytest.mark.parametrize("every", [8, 5])
+def test_the_last_row_has_the_validation_that_follows_the_last_full_step(
+    mlflow: Any, every: int
+) -> None:
+    logger = mlflow()
+    callback = HybridPredict(speedup=1)
+    options: Any = {"val_check_interval": 16, "log_every_n_steps": every}
+    fit([callback], max_steps=32, logger=logger, **options)
+    metrics = logger.experiment.get_run(logger.run_id).data.metrics
+    assert callback.ledger.best is not None and callback.ledger.best["full_steps"] == 32
+    assert metrics["hybrid_predict/best.value"] == callback.ledger.best["value"]
+    assert metrics["hybrid_predict/saved_steps_fraction"] == 0.0  # every run of a list has one
 
 
 class Broken(Net):

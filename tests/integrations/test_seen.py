@@ -46,11 +46,11 @@ def test_the_progress_bar_shows_two_short_entries_after_the_users_own(
     shown: list[dict[str, Any]] = []
     plugin, bar = HybridPredict(), Bar()
     trainer, _ = fit([plugin, bar], Barred(), max_steps=60, enable_progress_bar=True)
-    assert list(shown[0]) == [mine, "fewer"]
+    assert list(shown[0]) == [mine, "predicted"]
     skill = f"{plugin.ledger.skill:.2f}" if mine == "mine" else 42.0
-    fewer = f"{100 * plugin.ledger.saved_steps_fraction:.0f} %"
-    assert shown[-1] == {mine: 42.0, "fewer": fewer, "skill": skill}
-    assert "fewer" not in trainer.callback_metrics
+    share = f"{100 * plugin.ledger.saved_steps_fraction:.0f} %"
+    assert shown[-1] == {mine: 42.0, "predicted": share, "skill": skill}
+    assert "predicted" not in trainer.callback_metrics
 
 
 def test_an_error_in_reporting_does_not_end_the_training(
@@ -80,16 +80,17 @@ def test_one_line_at_the_start_and_one_at_the_end(lines: Any) -> None:
         ([HybridPredict(speedup="auto")], "plan auto, at least", ": 90 full + 0 predicted = 90"),
         ([HybridPredict(predictors={"hidden": NegatedForecast()}, max_overhead=100)], "plan ",
          "; no predicted steps while forecasts have not shown enough skill."),
-        ([HybridPredict(max_overhead=0.0)], "fell back to plain training: max_overhead allows",
-         "; fell back to plain training: "),
+        ([HybridPredict(max_overhead=0.0)], "in slower steps:\n    max_overhead=",
+         "; plain training since full step 1 (the warning there says why)."),
     ],
     ids=["auto", "without skill", "no budget"],
 )  # fmt: skip
 def test_the_lines_say_what_is_particular_about_a_run(
-    callbacks: Any, start: str, end: str, lines: Any
+    callbacks: Any, start: str, end: str, lines: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     fit(callbacks, max_steps=90)
     assert start in lines()[0] and end in lines()[-1]
+    assert caplog.text.count("max_overhead allows no corrected updates") == (start[0] == "i")
 
 
 def test_the_run_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
         )
         elsewhere = rank == 1 and "more" in name
         assert same_bits(saved, again) or (elsewhere and again == [None, None])
-        assert found["ledger"]["events"] == [{"step": 13, "reason": told, "count": 1}]
+        assert found["ledger"]["events"] == [{"step": 13, "last": 13, "reason": told, "count": 1}]
         # Alone, each is the first rank.
         heard = rank == 0 or name == "alone"
         assert found["heard"] == [f"Full step 13: {told}."] * heard
