@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hybrid_predict import HybridConfig
 from hybrid_predict.config import MOST_PREDICTED
 from hybrid_predict.policy.confidence import LONGEST, MOST, Confidence, Skill
-from hybrid_predict.policy.limits import LEAST as READINGS
 from hybrid_predict.policy.limits import CHANGED, RETURN, Baseline
+from hybrid_predict.policy.limits import LEAST as READINGS
 from hybrid_predict.policy.policy import (
     LEAST,
     MOST_UNCORRECTED,
