@@ -55,8 +55,8 @@ def _run_options(add: Any) -> None:
         "--text",
         type=Path,
         metavar="FILE",
-        help="Text file of the yardstick nanogpt, such as its input.txt; without one, the source "
-        "text of the standard library.",
+        help="Text file for nanoGPT's recipes (yardsticks, gpu), such as its input.txt; without "
+        "one, the source text of the standard library.",
     )
     add(
         "--output-dir",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import load
 from benchmarks.cells import CellPlan
 from benchmarks.plan import Plan, Row, Selection
-from benchmarks.studies import clients, edges, rates, scale, suites, yardsticks
+from benchmarks.studies import clients, edges, gpu, rates, scale, suites, yardsticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +62,6 @@ STUDIES: dict[str, Study] = {
     "wide": _suite("wide", "four more tasks, about four hours"),
     "fresh": _suite("fresh", "six tasks that nothing was tuned on, about an hour"),
     "smoke": _suite("smoke", "every task and arm for a few steps, minutes"),
-    "gpu": _suite("gpu", "a GPT of 30 M parameters, on a CUDA device"),
     "rates": Study(
         "learning rates that nobody tuned",
         "rates.jsonl",
@@ -87,6 +86,12 @@ STUDIES: dict[str, Study] = {
         "yardsticks.jsonl",
         lambda chosen: CellPlan(yardsticks.lines(chosen), chosen),
         yardsticks.blocks,
+    ),
+    "gpu": Study(
+        "ten minutes on a CUDA device; without one, a rehearsal at toy size",
+        "gpu.jsonl",
+        gpu.GPUPlan,
+        gpu.blocks,
     ),
     "clients": Study(
         "published packages, each in an environment of its own",

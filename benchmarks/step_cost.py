@@ -49,9 +49,17 @@ def _clock() -> float:
 
 
 def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
-    """Measure time and memory (bytes) of each of :data:`WAYS`, after a block that does not count.
+    """Measure time and memory (bytes) of each of :data:`WAYS`, see :func:`timed`."""
+    results = timed(task, blocks, length)
+    for way in WAYS:
+        results[way]["memory"] = _memory(task, way)
+    return results
 
-    Ratios are medians over blocks, with their quartiles.
+
+def timed(task: Task, blocks: int, length: int) -> dict[str, Any]:
+    """Measure the time of each of :data:`WAYS`, after a block that does not count.
+
+    Ratios are medians over blocks of full steps, with their quartiles.
     """
     runs = {way: _run(task, way) for way in WAYS}
     for run in runs.values():
@@ -71,8 +79,6 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
         ratios = [seconds[way] / seconds["plain"] for seconds in rounds]
         low, median, high = statistics.quantiles(ratios, n=4)
         results[way] = {"ratio": median, "quartiles": [low, high]}
-    for way in WAYS:
-        results[way]["memory"] = _memory(task, way)
     return results
 
 

@@ -8,8 +8,6 @@ from functools import lru_cache, partial
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from benchmarks import load
 from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.cells import CellPlan, Line
@@ -19,7 +17,6 @@ from benchmarks.plan import Row, Selection, workers
 from benchmarks.step_cost import ADDED, WAYS, measure
 from benchmarks.tasks import FRESH, TASKS, Task
 from benchmarks.views import COLORS, NONE, count, loss_text, states_text, steps_text, view
-from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.runs.evidence import FEW_SEEDS
 from hybrid_predict.runs.page import new_figure, tidy
 from hybrid_predict.runs.runtime import environment
@@ -41,7 +38,6 @@ class Suite:
     seeds: int
     setting: str = "tuned"
     tiny: bool = False
-    measured: tuple[str, ...] = ()
 
     def task(self, name: str) -> Task:
         return TASKS[name].tiny() if self.tiny else TASKS[name]
@@ -57,7 +53,7 @@ class Suite:
     def steps(self, chosen: Selection) -> dict[str, Any]:
         """Measure what the plug-in costs each task on one thread; see `step_cost.measure`."""
         short = {"blocks": 2, "length": 2} if self.tiny else {}
-        names = chosen.tasks or self.measured or self.tasks
+        names = chosen.tasks or self.tasks
         with workers(1) as pool:
             return {n: pool.submit(measure, self.task(n), **short).result() for n in names}
 
@@ -72,24 +68,12 @@ SUITES: dict[str, Suite] = {
     "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), (*_CONTROLLED, "predict-.5", *_PEERS), 5),
     "fresh": Suite(tuple(task.name for task in FRESH), (*_CONTROLLED, "muon"), 5),
     "smoke": Suite(tuple(TASKS), _HERE, 1, "default-decay", tiny=True),
-    "gpu": Suite(
-        ("gpt-30m",),
-        ("corrected", "hybrid", "hidden-x2", "muon"),
-        1,
-        "default-decay",
-        measured=("gpt-30m", "gpt-124m"),
-    ),
 }
 
 
 def plan(name: str, chosen: Selection) -> CellPlan:
     """Return the plan of a suite."""
-    made = CellPlan(SUITES[name].lines(), chosen)
-    needy = [line.task.name for line in made.lines if line.task.needs_cuda]
-    if needy and not SUITES[name].tiny and not torch.cuda.is_available():
-        advice = "Choose other tasks with --tasks."
-        raise UnsupportedSetupError("tasks", "a CUDA device", needy[0], advice)
-    return made
+    return CellPlan(SUITES[name].lines(), chosen)
 
 
 def compiled(

@@ -122,9 +122,6 @@ class Task(ABC):
     metric: ClassVar[str]
     """What :meth:`evaluate` measures; smaller is better."""
 
-    needs_cuda: ClassVar[bool] = False
-    """Whether it is too large for a CPU."""
-
     small: ClassVar[Mapping[str, Any]] = {}
     """Fields that :meth:`tiny` changes beside the steps."""
 

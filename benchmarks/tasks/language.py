@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Batch, Recipe, Task, grid, trained_state
-from benchmarks.tasks.texts import Text, characters, package_text, reference_text, source_text
+from benchmarks.tasks.texts import Text, characters, reference_text, source_text
 
 _BYTES = 256
 _INIT_STD = 0.02
@@ -120,11 +120,14 @@ class ByteGPT(nn.Module):
         context: int,
         vocab: int = 256,
         lean: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(vocab, width)
         self.position_embedding = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(_Block(heads, width, bias=not lean) for _ in range(layers))
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        blocks = (_Block(heads, width, dropout, bias=not lean) for _ in range(layers))
+        self.blocks = nn.ModuleList(blocks)
         self.final_norm = nn.LayerNorm(width, bias=not lean)
         self.head = nn.Linear(width, vocab, bias=False)
         if lean:
@@ -143,6 +146,7 @@ class ByteGPT(nn.Module):
         """Return logits of the next bytes, [B, T, vocab], for int64 bytes of shape [B, T]."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.token_embedding(tokens) + self.position_embedding(positions)
+        x = self.dropout(x)
         for block in self.blocks:
             x = block(x)
         return self.head(self.final_norm(x))
@@ -151,9 +155,11 @@ class ByteGPT(nn.Module):
 class _Block(nn.Module):
     """Causal self-attention and a GELU MLP, each after a layer norm and inside a residual sum."""
 
-    def __init__(self, heads: int, width: int, *, bias: bool) -> None:
+    def __init__(self, heads: int, width: int, dropout: float, *, bias: bool) -> None:
         super().__init__()
         self.heads = heads
+        self.share = dropout
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.attention_norm = nn.LayerNorm(width, bias=bias)
         self.qkv = nn.Linear(width, 3 * width, bias=bias)
         self.attention_out = nn.Linear(width, width, bias=bias)
@@ -163,14 +169,17 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Update the residual stream, of shape [B, T, width]."""
-        x = x + self._attend(self.attention_norm(x))
-        x = x + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x))))
+        x = x + self.dropout(self._attend(self.attention_norm(x)))
+        x = x + self.dropout(self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x)))))
         return x
 
     def _attend(self, x: Tensor) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
         query, key, value = qkv.unbind(dim=2)
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        share = self.share if self.training else 0.0
+        attended = F.scaled_dot_product_attention(
+            query, key, value, dropout_p=share, is_causal=True
+        )
         return self.attention_out(attended.transpose(1, 2).flatten(2))
 
 
@@ -186,42 +195,6 @@ class ByteGPTTask(TextTask):
         return ByteGPT(self.layers, self.heads, self.width, self.context)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackageGPTTask(ByteGPTTask):
-    """A byte-level GPT on the source text of the installed packages, in bfloat16 autocast.
-
-    Weights, gradients and optimizer state stay in float32. Meant for a CUDA device; `tiny` runs
-    anywhere.
-    """
-
-    needs_cuda = True
-    small: ClassVar = {
-        "layers": 2,
-        "heads": 2,
-        "width": 32,
-        "context": 32,
-        "batch_size": 4,
-        "validation_batches": 1,
-        "max_bytes": 1_000_000,
-    }
-
-    max_bytes: int = 100_000_000
-
-    def data(self) -> Text:
-        return package_text(self.max_bytes, self._device)
-
-    @property
-    def _device(self) -> torch.device:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-    def model(self, seed: int) -> nn.Module:
-        return super().model(seed).to(self._device)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        with torch.autocast(self._device.type, torch.bfloat16):
-            return super().loss(model, batch)
-
-
 GPT_SMALL = ByteGPTTask(
     "gpt-0.2m",
     "byte GPT, 0.2 M parameters",
@@ -230,28 +203,6 @@ GPT_SMALL = ByteGPTTask(
     heads=2,
     width=64,
     recipe=Recipe(rates=grid(0.001, 5), weight_decay=0.1),
-)
-
-GPT_30M = PackageGPTTask(
-    "gpt-30m",
-    "byte GPT, 30 M parameters, bf16",
-    steps=1500,
-    layers=9,
-    heads=8,
-    width=512,
-    context=512,
-    batch_size=32,
-    recipe=Recipe(rates=grid(0.0005, 4), weight_decay=0.1),
-)
-
-GPT_124M = replace(
-    GPT_30M,
-    name="gpt-124m",
-    title="byte GPT, 124 M parameters, bf16",
-    layers=16,
-    heads=10,
-    width=800,
-    recipe=Recipe(learning_rate=6e-4, rates=grid(0.0003, 4), weight_decay=0.1),
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sysconfig
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -59,14 +59,6 @@ def _is_shared(path: Path, root: Path) -> bool:
     parts = path.relative_to(root).parts
     built = any(part.startswith(_BUILD_PREFIXES) for part in parts)
     return _EXCLUDED_FOLDERS.isdisjoint(parts) and not built
-
-
-@lru_cache(maxsize=1)
-def package_text(max_bytes: int, device: torch.device) -> Text:
-    """Source text of the installed packages."""
-    root = Path(torch.__file__).parents[1]
-    text = _read(root, root.rglob("*.py"), max_bytes)
-    return replace(text, train=text.train.to(device), val=text.val.to(device))
 
 
 def _read(root: Path, paths: Iterable[Path], max_bytes: int) -> Text:

@@ -23,6 +23,15 @@ RISE, PATIENCE = 0.2, 32
 """Share by which the mean loss, and full steps for which it may stand above that of the warm-up. It
 has to be a standard deviation above it too: a fifth of a loss near 0 is less than its noise."""
 
+RETURN = 8
+"""Full steps for which the mean loss has to stand so high that the targets must have changed."""
+
+CHANGED = (
+    "the loss has gone back by more than half of what it had gained, as where the targets change; "
+    'from now on speedup="auto" makes at most half a predicted step per full step'
+)
+"""Event of the ledger."""
+
 RISEN = (
     "the training loss stands above that of the warm-up; lower the learning rate, or set "
     "watch_loss=False if the loss may rise, as in reinforcement learning"
@@ -89,6 +98,8 @@ class Limits:
     calm: int = 0  # full steps since the last alarm
     above: int = 0  # full steps in a row with a mean loss far above that of the warm-up
     idle: int = 0  # verifying steps in a row without an update
+    least: float = math.inf  # smallest mean loss after the warm-up
+    back: int = 0  # full steps in a row with a mean loss far above that; stays at `RETURN`
 
     @classmethod
     def of(cls, optimizers: int) -> Limits:
@@ -126,6 +137,11 @@ class Limits:
         """Whether the loss has exceeded that of the warm-up for too long."""
         return self.above >= PATIENCE
 
+    @property
+    def changed(self) -> bool:
+        """Whether the loss has once gone back as far as only other targets explain."""
+        return self.back >= RETURN
+
     def pausing(self, step: int) -> bool:
         """Return whether predicted steps are paused before full step number ``step``."""
         return self.exhausted or step <= self.until
@@ -156,3 +172,8 @@ class Limits:
             self.start = self.mean
         above = self.mean - self.start > max(RISE * abs(self.start), deviation)
         self.above = self.above + 1 if above else 0
+        if warmup or self.changed:
+            return
+        self.least = min(self.least, self.mean)
+        gained = 0.5 * (self.start - self.least)
+        self.back = self.back + 1 if self.mean - self.least > max(gained, deviation) else 0

@@ -18,7 +18,7 @@ from hybrid_predict.policy.confidence import (
     Window,
     steps_until_known,
 )
-from hybrid_predict.policy.limits import EXHAUSTED, IDLE, RISEN, Baseline, Limits
+from hybrid_predict.policy.limits import CHANGED, EXHAUSTED, IDLE, RISEN, Baseline, Limits
 from hybrid_predict.policy.overfitting import Overfitting
 from hybrid_predict.policy.verdict import ENDED, QUIET, RESTARTED, Evidence, Slopes
 
@@ -244,7 +244,8 @@ class Policy:
         moving = sum(size for size, advance in advances if advance > 0.0)
         number = math.fsum(size * advance for size, advance in advances) / max(size, 1)
         enough = number >= LEAST and LEAST_MOVED * moving >= size
-        return min(number, self._most) if enough else 0.0
+        most = MOST_UNCORRECTED if self.limits.changed else self._most
+        return min(number, most) if enough else 0.0
 
     def due(self, position: int) -> int:
         """Return the number of predicted steps that are due before step ``position``, from 0."""
@@ -333,6 +334,7 @@ class Policy:
         elif late:
             events.append(f"predicted steps pause: {late}")
         events += [EXHAUSTED] if limits.exhausted else []
+        events += [CHANGED] if limits.changed and self._paced else []
         events += [ENDED] if self.evidence.ended else []
         return events
 

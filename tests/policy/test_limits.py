@@ -12,6 +12,7 @@ from hybrid_predict.policy.limits import (
     PATIENCE,
     PAUSE,
     REACH,
+    RETURN,
     Limits,
 )
 
@@ -104,3 +105,20 @@ def test_a_long_calm_forgives(steps, forgotten):
 )
 def test_a_loss_that_stays_a_fifth_above_the_warm_up_is_seen(losses, wanted):
     assert read(losses, limits=swinging()).risen is wanted
+
+
+FALLING = [0.95**k for k in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "wanted"),
+    [
+        ([*FALLING, *[0.9] * 20], True),
+        ([*FALLING, *[0.9] * 20, *FALLING], True),  # for the rest of the run
+        ([*FALLING, *[0.9] * (RETURN - 2)], False),
+        ([*FALLING, *[0.2] * 100], False),  # less than half of what was gained
+        ([1.0 - 0.03 * (k % 2) for k in range(500)], False),  # noise, and nothing gained
+    ],
+)
+def test_a_loss_that_goes_back_by_half_of_its_gain_is_seen(losses, wanted):
+    assert read(losses, limits=swinging()).changed is wanted

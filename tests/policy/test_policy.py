@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hybrid_predict import HybridConfig
 from hybrid_predict.config import MOST_PREDICTED
 from hybrid_predict.policy.confidence import LONGEST, MOST, Confidence, Skill
+from hybrid_predict.policy.limits import CHANGED, RETURN, Baseline
 from hybrid_predict.policy.limits import LEAST as READINGS
-from hybrid_predict.policy.limits import Baseline
 from hybrid_predict.policy.policy import (
     LEAST,
     MOST_UNCORRECTED,
@@ -105,6 +105,13 @@ def test_with_few_hidden_weights_auto_makes_no_more_predicted_steps_than_the_def
     parts = [hidden(size), other(100 - size)]
     policy = make(parts, 100, advances=[MOST, MOST], speedup="auto")
     assert policy.per_full_step == most
+
+
+def test_after_targets_have_changed_auto_makes_no_more_than_the_default_and_says_so():
+    policy = make([hidden(100)], 100, advances=[MOST], speedup="auto")
+    policy.limits.back = RETURN
+    assert CHANGED in policy.learn(Outcome(1, [1.0]))
+    assert policy.per_full_step == MOST_UNCORRECTED
 
 
 lengths = st.one_of(st.integers(0, 50), st.floats(0, 0.9))
