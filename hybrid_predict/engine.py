@@ -156,7 +156,8 @@ class HybridEngine:
                 self._predict(step)
                 state.kinds.open(self.optimizer)
         at = self.ledger.steps
-        waits = self._policy.awaits_skill
+        policy = self._policy.predicting
+        waits = policy is not None and policy.awaits_skill
         step.phase = phase(self.schedule, at, step.predicted, waiting=waits, plain=state.over)
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
@@ -164,8 +165,8 @@ class HybridEngine:
             self._operations.start(self._model, state.kinds.follower)
 
     def _predict(self, step: Step) -> None:
-        policy = self._policy
-        if self.config.shadow or policy.pausing(step.number):
+        policy = self._policy.predicting
+        if policy is None or self.config.shadow or policy.pausing(step.number):
             return
         count = policy.due(self.position)
         forecast = self._groups.forecast(self.optimizer.options()) if count else None
@@ -203,8 +204,8 @@ class HybridEngine:
         with self._contained(step, index), self._operations.correcting():
             options = self.optimizer.options()
             deciding = step.measure(index, self.mapper.by_id, options, loss)
-            if deciding is not None:
-                step.judge(index, self._state.read(deciding), self._policy)
+            if deciding is not None and (policy := self._policy.predicting) is not None:
+                step.judge(index, self._state.read(deciding), policy)
             self._state.decide_kinds(step, loss, index)
             if self._operations.counting and self._operations.report():
                 self._state.apply_budget()  # before the first correction

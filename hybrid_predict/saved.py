@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError, raise_interrupt
 
-STATE_VERSION = 25
+STATE_VERSION = 26
 
 
 def check_state(state: Any) -> None:

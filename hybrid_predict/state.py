@@ -18,7 +18,7 @@ from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.policy import budget
 from hybrid_predict.policy.limits import EXHAUSTED
 from hybrid_predict.policy.overfitting import OVERFITS, Overfitting
-from hybrid_predict.policy.policy import NOTHING, UNPREDICTED, Outcome, Policy
+from hybrid_predict.policy.policy import NOTHING, Outcome, make_policy
 from hybrid_predict.policy.schedule import OVER, Phase
 from hybrid_predict.policy.verdict import ENDED, Verdict
 from hybrid_predict.ranks import processes
@@ -41,7 +41,7 @@ class State:
         self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
     ) -> None:
         self.ledger = SavingsLedger()
-        self.policy = Policy(config, len(optimizer.optimizers))
+        self.policy = make_policy(config, len(optimizer.optimizers))
         self.groups = Groups(mapper, optimizer, config, self.policy)
         self.policy.set_length(self.policy.schedule.total)
         self.kinds = KindDecision(mapper)
@@ -76,10 +76,8 @@ class State:
         if futile := self.policy.futile:
             return futile
         # Later, weights may have thawed that the first full step did not count.
-        if not self.policy.locked or self.ledger.full_steps:
-            return ""
-        why = self.policy.reason.removeprefix(UNPREDICTED)
-        return f"{budget.NONE_FIT} {self.remedy}" if self.remedy else why
+        early = not self.ledger.full_steps
+        return f"{budget.NONE_FIT} {self.remedy}" if early and self.policy.locked else ""
 
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
         """Record what happened in a full step, by default the next one, and log it if it is new."""
@@ -205,13 +203,13 @@ class State:
             held=step.held,
             slopes=step.slopes,
             ends=self.groups.by_key(ends) if step.slopes else {},
-            windows=self.groups.joint(step.windows),
+            windows=step.windows,
         )
         for event in self.policy.learn(seen):
             level = logging.WARNING if event in (ENDED, EXHAUSTED) else logging.INFO
             self.record_event(event, level, step.number)
-        if step.windows:
-            self.ledger.skills = self.policy.summary
+        if step.windows and self.policy.predicting is not None:
+            self.ledger.skills = self.policy.predicting.summary
 
     def end(self) -> None:
         """Free all memory; the rest of the run is plain training."""
@@ -229,15 +227,15 @@ class State:
         if verdict is Verdict.STANDS:
             ledger.count_predicted(step.predicted, step.length)
             ticks += step.predicted
-        self.policy.count_full_step()
         ledger.full_steps += 1
         ledger.steps = ledger.full_steps + ledger.predicted_steps  # also after an interrupt
         ledger.corrected_steps += step.corrected
         ticks = min(ticks, left)
         if not ticks:
             self.record_event(OVER, logging.WARNING, step.number)
-        if self.policy.skill.known:
-            ledger.skill = self.policy.skill.mean
+        if (policy := self.policy.predicting) is not None:
+            policy.count_full_step()
+            ledger.skill = policy.skill.mean if policy.skill.known else ledger.skill
         stop = self._stop or step.stop
         self._stop = False
         return StepRecord(

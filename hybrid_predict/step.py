@@ -17,7 +17,8 @@ from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.model.traces import BufferCopies, watch_state_dict
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.confidence import Window
-from hybrid_predict.policy.policy import Key, Policy
+from hybrid_predict.policy.policy import Key
+from hybrid_predict.policy.predicting import PredictingPolicy
 from hybrid_predict.policy.schedule import Phase
 from hybrid_predict.policy.verdict import INTERRUPTED, NO_UPDATE, READ, Slopes, Verdict
 from hybrid_predict.ranks import processes, shards
@@ -249,7 +250,7 @@ class Step:
         head = self._with_loss([float(self._is_back), float(index in self.skipped)])
         return Part(flat, torch.cat([head, products]))
 
-    def judge(self, index: int, numbers: Numbers, policy: Policy) -> None:
+    def judge(self, index: int, numbers: Numbers, policy: PredictingPolicy) -> None:
         """Hold back an optimizer's update if it does not verify its predicted steps."""
         assert self._movement is not None
         met, own = self._deciding

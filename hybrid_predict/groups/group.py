@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
-from hybrid_predict.policy.confidence import window_length
-from hybrid_predict.policy.policy import Key, Part
+from hybrid_predict.policy.policy import Key
 from hybrid_predict.ranks import owners, processes, shards, sums
 from hybrid_predict.ranks.sums import Counts
 from hybrid_predict.tensors import lists
@@ -33,6 +32,7 @@ from hybrid_predict.updates.masks import (
 if TYPE_CHECKING:
     from hybrid_predict.forecast.forecaster import Forecaster
     from hybrid_predict.forecast.predictors import Predictor
+    from hybrid_predict.policy.predicting import Part
 
 REST_STEPS = 64
 """Number of full steps for which a group that a full step did not update is not predicted."""
@@ -126,6 +126,7 @@ class Group:
         if treatment.predictor is not None:
             # Runs without predicted steps import nothing about forecasts.
             from hybrid_predict.forecast.forecaster import Forecaster
+            from hybrid_predict.policy.confidence import window_length
 
             self._forecaster = Forecaster(
                 treatment.predictor,
@@ -171,6 +172,9 @@ class Group:
 
     def part(self) -> Part:
         """Return what the policy has to know, as it is now."""
+        from hybrid_predict.policy.confidence import window_length
+        from hybrid_predict.policy.predicting import Part
+
         predictor = self.treatment.predictor
         assert predictor is not None
         return Part(

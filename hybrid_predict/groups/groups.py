@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor
@@ -14,8 +14,7 @@ from hybrid_predict.groups.group import Group, Treatment
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
 from hybrid_predict.policy.budget import shortest_period, turns
-from hybrid_predict.policy.confidence import Window
-from hybrid_predict.policy.policy import Key, Part, Policy
+from hybrid_predict.policy.policy import Key, Policy
 from hybrid_predict.ranks import shards
 from hybrid_predict.tensors.deltas import WeightDelta
 from hybrid_predict.updates import make_update
@@ -23,6 +22,7 @@ from hybrid_predict.updates import make_update
 if TYPE_CHECKING:
     from hybrid_predict.forecast.forecaster import Forecast
     from hybrid_predict.forecast.predictors import Predictor
+    from hybrid_predict.policy.predicting import Part
 
 LEFT = "matrices are left to an optimizer"
 RELATIVE = f"{LEFT} whose updates grow with the weights"
@@ -111,7 +111,8 @@ class Groups:
             self._follow()
 
     def _parts(self) -> list[tuple[Group, Part]]:
-        return list(zip(self.predicted, self._policy.parts, strict=True))
+        policy = self._policy.predicting
+        return [] if policy is None else list(zip(self.predicted, policy.parts, strict=True))
 
     def _follow(self) -> None:
         parts = [group.part() for group in self.predicted]
@@ -224,6 +225,8 @@ class Groups:
         """Forecast the movement of one predicted step, for all groups together."""
         from hybrid_predict.forecast.forecaster import Forecast
 
+        policy = self._policy.predicting
+        assert policy is not None
         names: list[str] = []
         directions: list[Tensor] = []
         factors: list[float] = []
@@ -233,10 +236,10 @@ class Groups:
         for group, part in self._parts():
             if not part.resting:
                 rates[part.key] = max(rates[part.key], group.rate(options))
-        self._policy.renew(rates)
+        policy.renew(rates)
         for group, part in self._parts():
             times = self._calls[part.optimizer]
-            multiple = times * self._policy.multiples(part)
+            multiple = times * policy.multiples(part)
             if multiple:
                 delta, lengths = group.forecast(options)
                 names += delta.names
@@ -253,15 +256,6 @@ class Groups:
         for group, part in self._parts():
             sums[part.key] += sum([numbers[name] for name in group.names if name in numbers])
         return sums
-
-    def joint(self, windows: Sequence[tuple[Key, Window]]) -> list[tuple[Key, Window]]:
-        """Take the steps from windows that do not close with all groups of their key.
-
-        They show skill and length, but no persistence.
-        """
-        groups = Counter(part.key for part in self._policy.parts)
-        groups.subtract(key for key, _ in windows)
-        return [(k, w._replace(steps=0, late=0.0) if groups[k] else w) for k, w in windows]
 
     def free(self) -> None:
         """Free all memory for the rest of the run."""
