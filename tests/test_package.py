@@ -52,7 +52,13 @@ def test_public_name_exists_and_is_documented(name):
 
 ABOUT_FORECASTS = tuple(
     f"hybrid_predict.{name}"
-    for name in ("forecast",)
+    for name in (
+        "forecast",
+        "model.traces",
+        "policy.predicting",
+        "policy.confidence",
+        "policy.verdict",
+    )
 )
 
 

@@ -17,7 +17,8 @@ from hybrid_predict.functional import transitions
 from hybrid_predict.functional.plan import Plans, make_plans
 from hybrid_predict.functional.transitions import Numbers, Tensor
 from hybrid_predict.policy.confidence import Window, window_bounds, window_length
-from hybrid_predict.policy.policy import TOO_FEW, Key, Outcome, Policy, make_policy
+from hybrid_predict.policy.policy import TOO_FEW, Key, Outcome
+from hybrid_predict.policy.predicting import PredictingPolicy
 from hybrid_predict.policy.schedule import Phase, cooling, phase
 from hybrid_predict.policy.verdict import NO_UPDATE, Slopes
 
@@ -59,7 +60,7 @@ class HybridState(NamedTuple):
     config: HybridConfig
     plans: Plans  # which arrays are corrected and predicted, and how
     tensors: Mapping[str, Tensor]  # what is known of these, by name
-    policy: Policy  # no call changes it, the next state has a copy
+    policy: PredictingPolicy  # no call changes it, the next state has a copy
     clock: Clock = Clock()
     step: OpenStep = OpenStep()
 
@@ -94,10 +95,10 @@ def init(
         ConfigError: If an argument cannot work, or ``max_overhead`` allows no corrections.
     """
     plans = make_plans(weights, config, momentum, outputs_last, step_operations)
-    policy = make_policy(config)
+    policy = PredictingPolicy(config)
     policy.follow(plans.parts(resting=True), plans.trained)
     policy.set_length(policy.schedule.total)
-    if policy.predicting is not None and policy.predicting.reason == TOO_FEW:
+    if policy.reason == TOO_FEW:
         logger.warning("There are %s.", TOO_FEW)
     return HybridState(config, plans, transitions.start(plans, weights), policy)
 
@@ -128,13 +129,11 @@ def predict(
     state = state._replace(step=OpenStep())
     plans = state.plans
     clock = state.clock
-    policy = state.policy.predicting
-    count = 0
-    if not (policy is None or clock.plain or policy.pausing(clock.full_steps + 1)):
-        count = policy.due(clock.steps)
+    paused = clock.plain or state.policy.pausing(clock.full_steps + 1)
+    count = 0 if paused else state.policy.due(clock.steps)
     factors = {}
-    if policy is not None and count and clock.displacements:
-        policy = deepcopy(policy)
+    if count and clock.displacements:
+        policy = deepcopy(state.policy)
         state = state._replace(policy=policy)
         parts = plans.parts(resting=False)
         policy.renew({part.key: rate for part in parts})
@@ -175,10 +174,7 @@ def verify(
     _check(state, gradients=gradients)
     norm = float(transitions.total_norm(state.plans, gradients))
     value = None if loss is None else float(loss)
-    policy = state.policy.predicting
-    held = ""
-    if policy is not None and state.predicted:
-        held = policy.cause(0, norm, value, finite=True)
+    held = state.policy.cause(0, norm, value, finite=True) if state.predicted else ""
     return not held, state._replace(step=state.step._replace(norm=norm, loss=value, held=held))
 
 
@@ -253,8 +249,7 @@ def settled(state: HybridState, rate: float, known: Any = None, slopes: Any = No
     step = state.step
     clock = state.clock
     policy = deepcopy(state.policy)
-    predicting = policy.predicting
-    waiting = predicting is not None and predicting.awaits_skill
+    waiting = policy.awaits_skill
     now = phase(policy.schedule, clock.steps, step.predicted, waiting=waiting, plain=clock.plain)
     windows: list[tuple[Key, Window]] = []
     if slopes is not None and rate:
@@ -264,8 +259,7 @@ def settled(state: HybridState, rate: float, known: Any = None, slopes: Any = No
     number = clock.full_steps + 1
     measured = [step.norm], step.loss, now is Phase.WARMUP
     policy.learn(Outcome(number, *measured, step.predicted, step.held, windows=windows, **summed))
-    if predicting is not None:
-        predicting.count_full_step()
+    policy.count_full_step()
     if policy.futile and not clock.plain:
         logger.warning("Full step %d: the rest is plain training: %s.", number, policy.futile)
     standing = 0 if step.held else step.predicted

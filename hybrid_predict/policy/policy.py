@@ -27,6 +27,9 @@ NOTHING = (
 )
 """Events of the ledger: why a run never makes predicted steps."""
 
+INTERRUPTED = "an error interrupted the full step"
+"""Reason for undoing predicted steps."""
+
 Key = tuple[str, int]
 """Kind of parameters, and number of their optimizer."""
 
@@ -64,19 +67,10 @@ class Policy:
         self.limits = Limits.of(optimizers)
         self.overfitting = Overfitting()
         self.judged: list[Part] = []  # parts without which no predicted step is made
+        self.predicting: PredictingPolicy | None = None  # itself if it decides about them
+        self.locked = False  # whether nothing can be done: only the first full step can tell
         self._config = config
-        self._affordable = True
-        self._least_warmup: int | None = None
-
-    @property
-    def predicting(self) -> PredictingPolicy | None:
-        """The policy itself if it decides about predicted steps; None if there are none."""
-        return None
-
-    @property
-    def until_skill(self) -> int:
-        """Number of steps until skill can be known; 0 if predicted steps need none."""
-        return 0
+        self._until_skill: int | None = None  # steps until skill can be known
 
     def follow(self, parts: Iterable[Part], trained: int, *, affordable: bool = True) -> None:
         """Decide about these parts from now on.
@@ -84,21 +78,14 @@ class Policy:
         ``trained`` is the number of trained weights outside embeddings, and ``affordable`` whether
         the budget allows corrections.
         """
-        self._affordable = affordable
+        self.locked = not affordable
 
     def set_length(self, steps: int) -> bool:
         """Plan a run of another length; return whether it is another one."""
-        if self._least_warmup is None:  # of the first groups
-            self._least_warmup = self.until_skill
         changed = self.schedule.total != steps
         config = self._config.with_length(steps)
-        self.schedule = schedules.schedule(config, self._least_warmup)
+        self.schedule = schedules.schedule(config, self._until_skill or 0)
         return changed
-
-    @property
-    def locked(self) -> bool:
-        """Whether nothing can be done: the budget is fixed after the first full step."""
-        return not self._affordable
 
     @property
     def overfits(self) -> bool:
@@ -115,11 +102,11 @@ class Policy:
         if not (self.overfitting.found and self._config.on_overfit == "stop"):  # else it has ended
             self.overfitting.add(value, self.limits.mean)
 
-    def learn(self, seen: Outcome) -> list[str]:
-        """Learn from a full step; return what has happened, as events for the ledger."""
+    def learn(self, seen: Outcome) -> dict[str, int]:
+        """Learn from a full step; return events for the ledger, with their logging levels."""
         loss = seen.loss if self._config.watch_loss else None
         self.limits.learn(loss, seen.norms, warmup=seen.warmup)
-        return []
+        return {}
 
     def forget(self) -> None:
         """Forget what is known of validations and forecasts."""

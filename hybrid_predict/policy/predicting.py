@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,8 +20,17 @@ from hybrid_predict.policy.confidence import (
     steps_until_known,
 )
 from hybrid_predict.policy.limits import EXHAUSTED, IDLE
-from hybrid_predict.policy.policy import NOTHING, TOO_FEW, UNPREDICTED, Key, Outcome, Policy, load
-from hybrid_predict.policy.verdict import ENDED, QUIET, RESTARTED, Evidence, Slopes
+from hybrid_predict.policy.policy import (
+    INTERRUPTED,
+    NOTHING,
+    TOO_FEW,
+    UNPREDICTED,
+    Key,
+    Outcome,
+    Policy,
+    load,
+)
+from hybrid_predict.policy.verdict import ENDED, NO_UPDATE, READ, RESTARTED, Evidence
 
 NO_SKILL = "no predicted steps while forecasts have not shown enough skill"
 TOO_SHORT = (
@@ -32,6 +42,9 @@ TOO_EXPENSIVE = f"{UNPREDICTED}max_overhead allows no corrected updates"
 NOT_UPDATED = "no predicted steps while too many weights are not updated in every full step"
 
 """Events of the ledger. Forecasts last where enough weights have an advance."""
+
+QUIET = NO_UPDATE, READ, INTERRUPTED
+"""Reasons for undoing predicted steps that are no alarm: nothing was found against them."""
 
 LEAST_MOVED = 4
 """Predicted steps have to move at least one in this many trained weights: they take the place of
@@ -71,6 +84,7 @@ class PredictingPolicy(Policy):
 
     def __init__(self, config: HybridConfig, optimizers: int = 1) -> None:
         super().__init__(config, optimizers)
+        self.predicting = self
         self.evidence = Evidence()
         self.confidences: dict[Key, Confidence] = {}
         self.skill = Skill()  # of all forecasts together
@@ -79,29 +93,23 @@ class PredictingPolicy(Policy):
         self.closed = False  # whether all that are judged lack skill, or do not last
         self._paced = config.paced
         self._deciding = frozenset(KINDS) if config.paced else config.always_predicted
+        self._affordable = True
         self._credit = 0.0  # predicted steps that are due with "auto"
         self._trained = 0
         self._most = float(MOST_PREDICTED)  # predicted steps per full step with "auto"
 
-    @property
-    def predicting(self) -> PredictingPolicy:
-        """The policy itself."""
-        return self
-
-    @property
-    def until_skill(self) -> int:
-        """Number of steps until skill can be known; 0 if predicted steps need none."""
-        longest = max((part.window for part in self.parts), default=0)
-        return steps_until_known(longest, short=self._paced) if self.gated else 0
-
     def follow(self, parts: Iterable[Part], trained: int, *, affordable: bool = True) -> None:
         """Decide about these parts from now on, see `Policy.follow`."""
-        super().follow(parts, trained, affordable=affordable)
         self.parts = tuple(parts)
         self._trained = trained
+        self._affordable = affordable
         few = self._too_few(part for part in self.parts if part.kind == "hidden")
         self._most = MOST_UNCORRECTED if few else float(MOST_PREDICTED)
         self.decide()
+        if self._until_skill is None:  # of the first groups
+            longest = max((part.window for part in self.parts), default=0)
+            known = steps_until_known(longest, short=self._paced)
+            self._until_skill = known if self.gated else 0
 
     def confidence(self, part: Part) -> Confidence:
         """Return what is known of a part's forecasts."""
@@ -123,6 +131,7 @@ class PredictingPolicy(Policy):
         unfit = {p for p in self.parts if p.gated and (not opened or self._lack(p))}
         self.closed = bool(self.parts) and unfit.issuperset(self.judged)
         self.blocked = frozenset(unfit | {part for part in self.parts if part.resting})
+        self.locked = not self._affordable and (self.closed or not self.judged)
 
     def _lack(self, part: Part) -> str:
         """Return what stands in the way of predicting a part; empty if nothing does."""
@@ -161,11 +170,6 @@ class PredictingPolicy(Policy):
     def awaits_skill(self) -> bool:
         """Whether predicted steps need skill, and no skill is known yet."""
         return self.gated and not any(each.skill.known for each in self.confidences.values())
-
-    @property
-    def locked(self) -> bool:
-        """Whether nothing can be done: the budget is fixed after the first full step."""
-        return super().locked and (self.closed or not self.judged)
 
     def pausing(self, step: int) -> bool:
         """Return whether no predicted steps are made before full step number ``step``."""
@@ -259,14 +263,14 @@ class PredictingPolicy(Policy):
             confidence.advance = 0.0
         self.decide()
 
-    def learn(self, seen: Outcome) -> list[str]:
-        """Learn from a full step; return what has happened, as events for the ledger."""
-        events = []
+    def learn(self, seen: Outcome) -> dict[str, int]:
+        """Learn from a full step; return events for the ledger, with their logging levels."""
+        events = {}
         late = ""  # what the loss says that was not known to the verdict
         limits = self.limits
         if seen.predicted:
-            if not seen.held and seen.slopes is not None:
-                events += self._weigh(seen.slopes, seen.ends or {}, seen.predicted)
+            if not seen.held and self._weigh(seen):
+                events[RESTARTED] = logging.INFO
             late = limits.loss_cause(seen.loss)
             limits.idle = limits.idle + 1 if seen.held in QUIET else 0
         if late or seen.held not in ("", *QUIET) or limits.idle >= IDLE:
@@ -276,24 +280,29 @@ class PredictingPolicy(Policy):
         if seen.windows:
             self._close(seen.windows)
         if seen.held:
-            events.append(f"predicted steps were undone: {seen.held}")
+            events[f"predicted steps were undone: {seen.held}"] = logging.INFO
         elif late:
-            events.append(f"predicted steps pause: {late}")
-        events += [EXHAUSTED] if limits.exhausted else []
-        events += [ENDED] if self.evidence.ended else []
+            events[f"predicted steps pause: {late}"] = logging.INFO
+        if limits.exhausted:
+            events[EXHAUSTED] = logging.WARNING
+        if self.evidence.ended:
+            events[ENDED] = logging.WARNING
         return events
 
-    def _weigh(self, slopes: Slopes, ends: Mapping[Key, float], predicted: int) -> list[str]:
-        self.evidence.weigh(slopes)
+    def _weigh(self, seen: Outcome) -> bool:
+        """Weigh slopes as evidence; return whether a failed test has begun forecasts anew."""
+        if seen.slopes is None:
+            return False
+        self.evidence.weigh(seen.slopes)
         # With "auto", and while forecasts last, a failed test begins them anew.
         lasting = any(confidence.advance for confidence in self.confidences.values())
         for key, confidence in self.confidences.items():
-            confidence.weigh(slopes, ends.get(key, 0.0), predicted)
+            confidence.weigh(seen.slopes, (seen.ends or {}).get(key, 0.0), seen.predicted)
         if not (self.evidence.ended and (self._paced or lasting)):
-            return []
+            return False
         self.evidence = Evidence()
         self._begin_anew()
-        return [RESTARTED]
+        return True
 
     def _close(self, windows: Sequence[tuple[Key, Window]]) -> None:
         parts = {part.key: part for part in sorted(self.parts, key=lambda part: part.decay)}

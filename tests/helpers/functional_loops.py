@@ -123,7 +123,7 @@ def in_the_engine(
     counted, period = engine.ledger.flops_per_step, engine._state.groups.period
     return Run(
         named, engine.ledger.steps, predicted, engine.ledger.undone_steps,
-        operations=counted, period=period, evidence=getattr(engine._state.policy, "evidence", None),
+        operations=counted, period=period, evidence=engine._state.policy.evidence,
     )  # fmt: skip
 
 
@@ -153,5 +153,5 @@ def in_functions(
         moments = updated if stands else moments
         w, state = correct(state, gradients, w, after, eta, weight_decay=DECAY)
     named = {name: np.asarray(array) for name, array in w.items()}
-    clock, evidence = state.clock, getattr(state.policy, "evidence", None)
+    clock, evidence = state.clock, state.policy.evidence
     return Run(named, clock.steps, predicted, clock.undone_steps, state, evidence=evidence)
