@@ -42,12 +42,12 @@ def read(measured: Sequence[Measurement]) -> list[Numbers]:
     """Read numbers with a single all-reduce, and a single wait for the device."""
     columns = [each.norms for each in measured], [each.sums for each in measured]
     device = measured[0].sums["head"].device
-    packed = [torch.cat([x.to(device) for own in c for x in own.values()]) for c in columns]
+    packed = [torch.cat([x.to(device) for part in c for x in part.values()]) for c in columns]
     numbers = iter(torch.cat(processes.combine(*packed)).tolist())
     found: list[Numbers] = [{} for _ in measured]
     for column in columns:
-        for own, by_name in zip(column, found, strict=True):
-            by_name.update((name, list(islice(numbers, x.numel()))) for name, x in own.items())
+        for part, by_name in zip(column, found, strict=True):
+            by_name |= {name: list(islice(numbers, x.numel())) for name, x in part.items()}
     return found
 
 
@@ -131,7 +131,7 @@ class Step:
             self.prediction.reopen()
 
     def measure(
-        self, index: int, names: dict[int, str], options: Mapping[int, Options], loss: object
+        self, index: int, by_id: dict[int, str], options: Mapping[int, Options], loss: object
     ) -> Measurement | None:
         """Measure an optimizer's gradients before its update; return what :meth:`judge` reads."""
         optimizer: Any = self._optimizer.optimizers[index]
@@ -149,16 +149,16 @@ class Step:
         gradients = shards.dense_gradients(held)
         scale = getattr(optimizer, "grad_scale", None)
         norms = gradient_norms(gradients, scale)
-        known = map(names.get, map(id, held))
-        own = [name or f"unnamed.{index}.{k}" for k, name in enumerate(known)]
-        self._names[index] = own
-        self._parameters.update(zip(own, held, strict=True))
-        self._norms.update(zip(own, norms, strict=True))
+        known = map(by_id.get, map(id, held))
+        names = [name or f"unnamed.{index}.{k}" for k, name in enumerate(known)]
+        self._names[index] = names
+        self._parameters.update(zip(names, held, strict=True))
+        self._norms.update(zip(names, norms, strict=True))
         if norms and self._device is None:
             self._device = norms[0].device
         if self.prediction is None or self.prediction.delta is None:
             return None
-        by_name = dict(zip(own, gradients, strict=True))
+        by_name = dict(zip(names, gradients, strict=True))
         measured, dots = self.prediction.measure(index, by_name, options, scale)
         every = {"gradients": (norms, held), **measured}
         head = self._with_loss([float(self.prediction.is_back), float(index in self.skipped)])

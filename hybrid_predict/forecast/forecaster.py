@@ -28,13 +28,8 @@ class Forecaster:
     follow, on a fixed sample of entries. As one closes, the next one opens. The host does not wait
     for the device. Samples of 64-bit weights have 64 bits, all others 32.
 
-    Args:
-        predictor: The predictor.
-        names: Names of the K parameters.
-        parameters: The K parameters.
-        history: Type in which averages are stored.
-        window: Number of displacements in a window, at least 8.
-        short: Whether the first windows are short, see `policy.confidence.window_bounds`.
+    Averages are stored as ``history``. A ``window`` has so many displacements, at least 8; whether
+    the first ones are ``short``, see `policy.confidence.window_bounds`.
     """
 
     def __init__(
@@ -80,17 +75,12 @@ class Forecaster:
         frozen: Sequence[Tensor | None],
         counts: Counts,
     ) -> list[tuple[Callable[..., Window], Tensor]]:
-        """Learn from a displacement per unit of the learning rate.
+        """Learn from displacements per unit of the learning rate, which may be overwritten.
 
-        Args:
-            moved: The displacements of the K tensors; they may be overwritten.
-            rate: Largest learning rate of the tensors.
-            frozen: Masks of the entries that are frozen now.
-            counts: Factors with which every entry counts once over the ranks.
-
-        Returns:
-            A window that has closed, as a function of numbers; and these numbers on this rank, a
-            tensor of at least 32 bits, which add up over the ranks. Empty if none has closed.
+        ``rate`` is the largest one, and ``frozen`` masks entries that are frozen now. With
+        ``counts`` as factors every entry counts once over the ranks. Return a window that has
+        closed, if any, as a function of numbers; and these numbers on this rank, a tensor of at
+        least 32 bits, which add up over the ranks.
         """
         self._seen += 1
         closed = []

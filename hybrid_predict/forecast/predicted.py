@@ -89,17 +89,14 @@ class PredictedSteps:
         self._lengths: dict[str, float] = {}  # of the movement
         self._drifts: dict[str, float] = {}  # how far drifts move at the same learning rate
         self._dots: dict[str, float] = {}  # inner product of movement and gradient
-        self._model = mapper.model
+        self._mapper = mapper
         self._policy = policy
         self._forecast = forecast
         self._updates = updates
         self._earlier = ""  # ``held`` before the last verdict
         self._handles: list[Any] = []
-        self._written = mapper.written
         # The movement of all of them together; None after their end:
-        self.delta: WeightDelta | None = forecast.delta
-        if count > 1:
-            self.delta = forecast.delta.scaled(count)
+        self.delta: WeightDelta | None = forecast.delta.scaled(count)
         self._buffers: BufferCopies | None = BufferCopies(mapper.buffered)
         by_name = dict(zip(mapper.names, mapper.parameters, strict=True))
         self._parameters = [by_name[name] for name in forecast.delta.names]
@@ -113,7 +110,7 @@ class PredictedSteps:
         """Move the weights; state dicts of the model are watched from here on."""
         assert self.delta is not None
         loading = partial(self.withdraw, loading=True)
-        self._handles += watch_state_dict(self._model, self.withdraw, loading)
+        self._handles += watch_state_dict(self._mapper.model, self.withdraw, loading)
         values = [shards.local(p) for p in self._parameters]
         columns = zip(values, self.delta.directions, self.delta.factors, self._carries, strict=True)
         plain: list[tuple[Tensor, Tensor, float]] = []
@@ -126,7 +123,7 @@ class PredictedSteps:
                     plain.append((value, direction, factor))
             if plain:
                 lists.add_scaled(*map(list, zip(*plain, strict=True)))
-        self._written()
+        self._mapper.written()
 
     @property
     def verdict(self) -> Verdict:
@@ -149,9 +146,10 @@ class PredictedSteps:
     def shown(self, slopes: Sequence[float]) -> dict[str, Any]:
         """Return what the policy learns from them, as arguments of `Outcome`."""
         known = Slopes(*slopes) if slopes else None
+        keys = dict(zip(self._forecast.delta.names, self._forecast.keys, strict=True))
         ends = defaultdict[Key, float](float)
-        for name, key in zip(self._forecast.delta.names, self._forecast.keys, strict=True):
-            ends[key] += self._dots.get(name, 0.0)
+        for name, dot in self._dots.items():
+            ends[keys[name]] += dot
         return {"predicted": self.count, "held": self.held, "slopes": known, "ends": ends}
 
     def reopen(self) -> None:
@@ -206,7 +204,7 @@ class PredictedSteps:
         own = [self._forecast.delta.names[k] for k in self._of(index)]
         met = [name for name in own if name in gradients]
         lengths = dict(zip(own, numbers["lengths"], strict=True))
-        self._lengths.update((name, lengths[name]) for name in met)
+        self._lengths |= {name: lengths[name] for name in met}
         self._drifts.update(zip(met, numbers["drifts"], strict=True))
         self._dots.update(zip(met, numbers["dots"], strict=True))
         finite = all(map(math.isfinite, lengths.values()))
@@ -268,7 +266,7 @@ class PredictedSteps:
             kept = self._kept[k]
             if carry is not None and kept is not None:
                 carry.copy_(kept)
-        self._written()
+        self._mapper.written()
 
     def _of(self, index: int) -> list[int]:
         """Return the positions in the movement of an optimizer's tensors."""

@@ -38,17 +38,10 @@ def fitting(needed: float, step_operations: float) -> str:
 
 
 def deal(work: Sequence[int], ranks: int, first: int = 0) -> list[int]:
-    """Deal pieces of work, the largest first, each to the rank with the least so far.
+    """Deal pieces of counted work, the largest first, each to the rank with the least so far.
 
     Every rank finds the same. Full steps of a period take the place of ranks in :func:`turns`.
-
-    Args:
-        work: Counted work of each piece.
-        ranks: Number of ranks.
-        first: Rank that comes first among ranks with equal work.
-
-    Returns:
-        The rank of each piece, from 0.
+    ``first`` comes first among ranks with equal work. Return the rank of each piece, from 0.
     """
     owners = [0] * len(work)
     loads = [(0, place) for place in range(ranks)]  # a heap

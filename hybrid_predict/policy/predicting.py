@@ -40,7 +40,6 @@ TOO_SHORT = (
 NOT_LASTING = "no predicted steps while forecasts do not last"
 TOO_EXPENSIVE = f"{UNPREDICTED}max_overhead allows no corrected updates"
 NOT_UPDATED = "no predicted steps while too many weights are not updated in every full step"
-
 """Events of the ledger. Forecasts last where enough weights have an advance."""
 
 QUIET = NO_UPDATE, READ, INTERRUPTED
@@ -108,8 +107,8 @@ class PredictingPolicy(Policy):
         self.decide()
         if self._until_skill is None:  # of the first groups
             longest = max((part.window for part in self.parts), default=0)
-            known = steps_until_known(longest, short=self._paced)
-            self._until_skill = known if self.gated else 0
+            short = self._paced
+            self._until_skill = steps_until_known(longest, short=short) if self.gated else 0
 
     def confidence(self, part: Part) -> Confidence:
         """Return what is known of a part's forecasts."""
@@ -345,15 +344,13 @@ class PredictingPolicy(Policy):
     def load_state_dict(self, state: Mapping[str, Any], dropped: Collection[str] = ()) -> bool:
         """Load a :meth:`state_dict`, but for ``dropped`` kinds; return whether limits fitted."""
         fitted = super().load_state_dict(state, dropped)
-        known = state["forecasts"]
-        if known is None:  # of a run without predicted steps
-            return fitted
-        for kind, optimizer, numbers in known["confidences"]:
-            if kind not in dropped:
-                load(self.confidences.setdefault((kind, optimizer), Confidence()), numbers)
-        load(self.skill, known["skill"])
-        self._credit = known["credit"]
-        self.decide()
-        if fitted:
-            load(self.evidence, known["evidence"])
+        if (known := state["forecasts"]) is not None:  # else of a run without predicted steps
+            for kind, optimizer, numbers in known["confidences"]:
+                if kind not in dropped:
+                    load(self.confidences.setdefault((kind, optimizer), Confidence()), numbers)
+            load(self.skill, known["skill"])
+            if fitted:
+                load(self.evidence, known["evidence"])
+            self._credit = known["credit"]
+            self.decide()
         return fitted
