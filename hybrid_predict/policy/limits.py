@@ -90,11 +90,6 @@ class Limits:
     above: int = 0  # full steps in a row with a mean loss far above that of the warm-up
     idle: int = 0  # verifying steps in a row without an update
 
-    @classmethod
-    def of(cls, optimizers: int) -> Limits:
-        """Return the limits before the first full step."""
-        return cls([Baseline() for _ in range(optimizers)])
-
     @property
     def largest_loss(self) -> float:
         """Loss above which predicted steps are undone."""

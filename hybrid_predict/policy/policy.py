@@ -64,7 +64,7 @@ class Policy:
 
     def __init__(self, config: HybridConfig, optimizers: int = 1) -> None:
         self.schedule = schedules.schedule(config)
-        self.limits = Limits.of(optimizers)
+        self.limits = Limits([Baseline() for _ in range(optimizers)])
         self.overfitting = Overfitting()
         self.judged: list[Part] = []  # parts without which no predicted step is made
         self.predicting: PredictingPolicy | None = None  # itself if it decides about them
