@@ -244,7 +244,8 @@ class PredictedSteps:
             handle.remove()
         self._handles.clear()
         self.delta = self._buffers = None
-        self._copies = []
+        self._copies.clear()
+        self._kept.clear()
 
     def _undo(self, members: Sequence[int]) -> None:
         if not self.is_back:
