@@ -26,6 +26,7 @@ from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord
 from hybrid_predict.model.cost import OperationCounter
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
+from hybrid_predict.policy.policy import INTERRUPTED
 from hybrid_predict.policy.schedule import Schedule, cooling, phase
 from hybrid_predict.ranks import processes, shards
 from hybrid_predict.state import State
@@ -159,7 +160,8 @@ class HybridEngine:
                 self._predict(step)
                 state.kinds.open(self.optimizer)
         at = self.ledger.steps
-        waits = self._policy.awaits_skill
+        policy = self._policy.predicting
+        waits = policy is not None and policy.awaits_skill
         step.phase = phase(self.schedule, at, step.predicted, waiting=waits, plain=state.over)
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
@@ -167,16 +169,16 @@ class HybridEngine:
             self._operations.start(self._model, state.kinds.follower)
 
     def _predict(self, step: Step) -> None:
-        policy = self._policy
-        if self.config.shadow or policy.pausing(step.number):
+        policy = self._policy.predicting
+        if policy is None or self.config.shadow or policy.pausing(step.number):
             return
         count = policy.due(self.position)
-        forecast = self._groups.forecast(self.optimizer.options()) if count else None
-        moves = forecast is not None and bool(forecast.delta.names)
+        step.prediction = self._groups.predict(count, policy, step.calls) if count else None
+        moves = step.prediction is not None
         if event := policy.shortfall(self.position, count, moves=moves):
             self._state.record_event(event, logging.INFO, step.number)
-        if forecast is not None and moves:
-            step.predict(self.mapper, forecast, count, self._groups.carries)
+        if step.prediction is not None:
+            step.prediction.take()
 
     def observe_loss(self, loss: Tensor | float) -> None:
         """Pass the loss, which the verdict may need, before an update that is given no closure.
@@ -207,7 +209,7 @@ class HybridEngine:
             options = self.optimizer.options()
             deciding = step.measure(index, self.mapper.by_id, options, loss)
             if deciding is not None:
-                step.judge(index, self._state.read(deciding), self._policy)
+                step.judge(index, self._state.read(deciding))
             self._state.decide_kinds(step, loss, index)
             if self._operations.counting and self._operations.report():
                 self._state.apply_budget()  # before the first correction
@@ -331,10 +333,11 @@ class HybridEngine:
 
     def detach(self) -> None:
         """Undo predicted steps that are not verified, and remove all hooks."""
-        if (step := self._step) is not None:
-            self._state.count_undone(step)  # before the finalizer, which marks the step as undone
+        step = self._step
         self._finalizer()
         self._open.clear()
+        if step is not None:
+            self._state.count_undone(step)
         for group in self._groups:
             group.release()
 
@@ -362,7 +365,7 @@ class HybridEngine:
         try:
             yield
         except BaseException as error:
-            step.undo(coming=coming)
+            step.undo(INTERRUPTED, coming)
             own = isinstance(error, HybridPredictError) or not isinstance(error, Exception)
             if own or processes.size() > 1:
                 raise
@@ -397,7 +400,8 @@ class HybridEngine:
         if step is not None:
             if step.calls:
                 self._state.record_event(UNCOUNTED, logging.WARNING)
-            step.withdraw()
+            if step.prediction is not None:
+                step.prediction.withdraw()
         return self._state.state_dict()
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.policy.overfitting import OVERFITS, REMEDY
 from hybrid_predict.policy.schedule import Phase as Phase
-from hybrid_predict.policy.verdict import Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from hybrid_predict.policy.verdict import Verdict
 
 
 @final

@@ -16,13 +16,11 @@ from hybrid_predict.ledger import SavingsLedger, StepRecord
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.policy import budget
-from hybrid_predict.policy.limits import EXHAUSTED
 from hybrid_predict.policy.overfitting import OVERFITS, Overfitting
-from hybrid_predict.policy.policy import NOTHING, UNPREDICTED, Outcome, Policy
+from hybrid_predict.policy.policy import NOTHING, Outcome, make_policy
 from hybrid_predict.policy.schedule import OVER, Phase
-from hybrid_predict.policy.verdict import ENDED, Verdict
 from hybrid_predict.ranks import processes
-from hybrid_predict.step import Numbers, Part, Step, read
+from hybrid_predict.step import Measurement, Numbers, Step, read
 
 logger = processes.rank_zero_logger(__name__)
 
@@ -41,7 +39,7 @@ class State:
         self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
     ) -> None:
         self.ledger = SavingsLedger()
-        self.policy = Policy(config, len(optimizer.optimizers))
+        self.policy = make_policy(config, len(optimizer.optimizers))
         self.groups = Groups(mapper, optimizer, config, self.policy)
         self.policy.set_length(self.policy.schedule.total)
         self.kinds = KindDecision(mapper)
@@ -49,7 +47,7 @@ class State:
         self._config = config
         self.plain = not config.enabled  # whether the rest of the run is plain training
         self.remedy = ""  # what makes corrections fit; empty if they do, or are not counted
-        self._unread: list[tuple[Step, Part]] = []
+        self._unread: list[tuple[Step, Measurement]] = []
         self._stop = False
         if self.policy.judged and self.policy.schedule.shortfall:
             self.record_event(self.policy.schedule.shortfall, logging.WARNING)
@@ -76,10 +74,8 @@ class State:
         if futile := self.policy.futile:
             return futile
         # Later, weights may have thawed that the first full step did not count.
-        if not self.policy.locked or self.ledger.full_steps:
-            return ""
-        why = self.policy.reason.removeprefix(UNPREDICTED)
-        return f"{budget.NONE_FIT} {self.remedy}" if self.remedy else why
+        early = not self.ledger.full_steps
+        return f"{budget.NONE_FIT} {self.remedy}" if early and self.policy.locked else ""
 
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
         """Record what happened in a full step, by default the next one, and log it if it is new."""
@@ -175,43 +171,40 @@ class State:
         Nothing waits for a device, unless a window has closed, predicted steps were undone, many
         full steps are unread, or the run ends. ``stop`` is whether this rank was asked to.
         """
-        part = step.rest(stop=stop)
-        self._unread.append((step, part))
-        undone = step.verdict is Verdict.UNDONE
+        rest = step.rest(stop=stop)
+        self._unread.append((step, rest))
+        undone = step.prediction is not None and step.prediction.held
         many = len(self._unread) >= MOST_UNREAD
-        if on_host(part.sums) or step.closed or undone or many or last:
+        if on_host(rest.sums["head"]) or step.closed or undone or many or last:
             self.read()
 
-    def read(self, *deciding: Part) -> Numbers:
+    def read(self, *deciding: Measurement) -> Numbers:
         """Read all measurements so far, with those that decide, and return the last numbers."""
         unread = self._unread
         self._unread = []
-        parts = [*(part for _, part in unread), *deciding]
-        numbers = read(parts) if parts else []
+        measured = [*(rest for _, rest in unread), *deciding]
+        numbers = read(measured) if measured else []
         for (step, _), found in zip(unread, numbers, strict=False):
             step.take(found)
             self._learn(step)
-        return numbers[-1] if numbers else ([], [])
+        return numbers[-1] if numbers else {}
 
     def _learn(self, step: Step) -> None:
         self._stop |= step.stop
-        ends = {name: moved.dot for name, moved in step.moved.items()}
+        made = step.prediction
+        predicted = {} if made is None else made.shown(step.slopes)
         seen = Outcome(
             step.number,
             [step.norm(k) for k in range(len(self.policy.limits.norms))],
             loss=step.loss,
             warmup=step.phase is Phase.WARMUP,
-            predicted=step.predicted,
-            held=step.held,
-            slopes=step.slopes,
-            ends=self.groups.by_key(ends) if step.slopes else {},
-            windows=self.groups.joint(step.windows),
+            windows=step.windows,
+            **predicted,
         )
-        for event in self.policy.learn(seen):
-            level = logging.WARNING if event in (ENDED, EXHAUSTED) else logging.INFO
+        for event, level in self.policy.learn(seen).items():
             self.record_event(event, level, step.number)
-        if step.windows:
-            self.ledger.skills = self.policy.summary
+        if step.windows and self.policy.predicting is not None:
+            self.ledger.skills = self.policy.predicting.summary
 
     def end(self) -> None:
         """Free all memory; the rest of the run is plain training."""
@@ -222,22 +215,22 @@ class State:
     def advance(self, step: Step) -> StepRecord:
         """Count a full step and its predicted steps, and return its record."""
         ledger = self.ledger
-        verdict = step.verdict
+        made = step.prediction
         left = max(0, self.policy.schedule.total - ledger.steps)
         ticks = 1
         self.count_undone(step)
-        if verdict is Verdict.STANDS:
-            ledger.count_predicted(step.predicted, step.length)
-            ticks += step.predicted
-        self.policy.count_full_step()
+        if made is not None and not made.held:
+            ledger.count_predicted(made.count, made.length)
+            ticks += made.count
         ledger.full_steps += 1
         ledger.steps = ledger.full_steps + ledger.predicted_steps  # also after an interrupt
         ledger.corrected_steps += step.corrected
         ticks = min(ticks, left)
         if not ticks:
             self.record_event(OVER, logging.WARNING, step.number)
-        if self.policy.skill.known:
-            ledger.skill = self.policy.skill.mean
+        if (policy := self.policy.predicting) is not None:
+            policy.count_full_step()
+            ledger.skill = policy.skill.mean if policy.skill.known else ledger.skill
         stop = self._stop or step.stop
         self._stop = False
         return StepRecord(
@@ -245,17 +238,17 @@ class State:
             step.phase,
             ticks,
             step.predicted,
-            verdict,
+            None if made is None else made.verdict,
             skill=ledger.skill,
             loss=step.loss,
             gradients=step.info,
-            length=step.length,
+            length=None if made is None else made.length,
             stop=stop,
         )
 
     def count_undone(self, step: Step) -> None:
         """Count the predicted steps of a full step that is over, if they do not stand."""
-        if step.verdict is Verdict.UNDONE:
+        if step.prediction is not None and step.prediction.held:
             self.ledger.undone_steps += step.predicted
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:

@@ -52,9 +52,13 @@ def test_public_name_exists_and_is_documented(name):
         assert value.__doc__.strip()
 
 
-@pytest.mark.parametrize(
-    "unused", [r"hybrid_predict\.forecast", r"hybrid_predict\.ranks\.(?!(processes|shards)$)"]
+ABOUT_FORECASTS = (
+    r"hybrid_predict\.(forecast|model\.traces|policy\.(predicting|confidence|verdict))"
 )
+ABOUT_PARTS = r"hybrid_predict\.ranks\.(?!(processes|shards)$)"
+
+
+@pytest.mark.parametrize("unused", [ABOUT_FORECASTS, ABOUT_PARTS])
 def test_a_corrected_run_of_one_process_imports_nothing_about_forecasts_and_parts(unused):
     code = (
         "import re, sys, torch\n"

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from hybrid_predict.config import check_history
 from hybrid_predict.forecast.predictors import Predictor
-from hybrid_predict.policy.confidence import SAMPLE, window_bounds
+from hybrid_predict.policy.confidence import SAMPLE, Window, window_bounds
 from hybrid_predict.ranks import processes, shards
 from hybrid_predict.ranks.shards import Counts
 from hybrid_predict.tensors import lists
 from hybrid_predict.tensors.deltas import WeightDelta
 
 _SAMPLES = ("moved", "forecast", "before", "drift")
-
-
-@final
-class Forecast(NamedTuple):
-    """The movement of one predicted step."""
-
-    delta: WeightDelta
-    optimizers: list[int]  # number of the optimizer of each of its tensors
-    drifts: list[Tensor]  # how far the drift of each would move at the same learning rate, 0-dim
 
 
 @final
@@ -36,13 +28,8 @@ class Forecaster:
     follow, on a fixed sample of entries. As one closes, the next one opens. The host does not wait
     for the device. Samples of 64-bit weights have 64 bits, all others 32.
 
-    Args:
-        predictor: The predictor.
-        names: Names of the K parameters.
-        parameters: The K parameters.
-        history: Type in which averages are stored.
-        window: Number of displacements in a window, at least 8.
-        short: Whether the first windows are short, see `policy.confidence.window_bounds`.
+    Averages are stored as ``history``. A ``window`` has so many displacements, at least 8; whether
+    the first ones are ``short``, see `policy.confidence.window_bounds`.
     """
 
     def __init__(
@@ -85,33 +72,27 @@ class Forecaster:
         self,
         moved: Sequence[Tensor],
         rate: float,
-        still: Sequence[Tensor | None],
+        frozen: Sequence[Tensor | None],
         counts: Counts,
-    ) -> tuple[int, Tensor] | None:
-        """Learn from a displacement per unit of the learning rate.
+    ) -> list[tuple[Callable[..., Window], Tensor]]:
+        """Learn from displacements per unit of the learning rate, which may be overwritten.
 
-        Args:
-            moved: The displacements of the K tensors; they may be overwritten.
-            rate: Largest learning rate of the tensors.
-            still: Masks of the entries that are frozen now.
-            counts: Factors with which every entry counts once over the ranks.
-
-        Returns:
-            Number of displacements of a window that has closed, and the other fields of
-            `policy.confidence.Window` as a tensor of at least 32 bits, on this rank; they add up
-            over the ranks. None if no window has closed.
+        ``rate`` is the largest one, and ``frozen`` masks entries that are frozen now. With
+        ``counts`` as factors every entry counts once over the ranks. Return a window that has
+        closed, if any, as a function of numbers; and these numbers on this rank, a tensor of at
+        least 32 bits, which add up over the ranks.
         """
         self._seen += 1
-        closed = None
+        closed = []
         if self._samples["forecast"]:
             torch._foreach_add_(self._samples["moved"], self._sampled(moved))
             self._count += 1
             self._rates = self._rates + rate
-            closed = self._close(counts) if self._seen == self._bounds()[0] else None
+            closed = [self._close(counts)] if self._seen == self._bounds()[0] else []
         self.count += 1
         lists.average(self.drift, moved, min(self._predictor.decay, 1.0 - 1.0 / self.count))
         # Otherwise forecasts would continue to move entries that are frozen now.
-        lists.clear(self.drift, still)
+        lists.clear(self.drift, frozen)
         begin, end = self._bounds()
         # At least half of the displacements have to be still to come.
         if not self._samples["forecast"] and begin and end - self._seen >= (end - begin) // 2:
@@ -131,7 +112,7 @@ class Forecaster:
         self._count = 0
         self._rates = 0.0
 
-    def _close(self, counts: Counts) -> tuple[int, Tensor]:
+    def _close(self, counts: Counts) -> tuple[Callable[..., Window], Tensor]:
         steps = self._count
         moved, forecast, before, drift = (self._samples[name] for name in _SAMPLES)
         device = moved[0].device
@@ -151,7 +132,7 @@ class Forecaster:
         sums = torch.stack([lists.scaled(row.to(device), factors).sum() for row in rows])
         rate = sums.new_zeros(1) + self._rates / (steps * processes.size())  # their sum is the mean
         self._samples = {"moved": [], "forecast": [], "before": forecast, "drift": []}
-        return steps, torch.cat([sums, rate])
+        return partial(Window, steps), torch.cat([sums, rate])
 
     def _sampled(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         pairs = zip(tensors, self._places, strict=True)
@@ -194,9 +175,8 @@ class Forecaster:
         """
         directions = self._predictor.directions(self.drift, self.count)
         factors = tuple(self._predictor.multiple * rate for rate in rates)
-        pairs = zip(lists.norms(self.drift).unbind(), rates, strict=True)
-        lengths = [abs(rate) * norm for norm, rate in pairs]
-        return WeightDelta(self._names, tuple(directions), factors), lengths
+        lengths = lists.scaled(lists.norms(self.drift), [*map(abs, rates)])
+        return WeightDelta(self._names, tuple(directions), factors), list(lengths)
 
     def inherit(self, other: Forecaster, pairs: Sequence[tuple[int, int]]) -> None:
         """Go on counting where tensors of another group stand, by positions here and there."""

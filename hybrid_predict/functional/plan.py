@@ -16,7 +16,7 @@ from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredicto
 from hybrid_predict.functional.kernels import array_library
 from hybrid_predict.policy.budget import LONGEST_PERIOD, budget, fitting, shortest_period, turns
 from hybrid_predict.policy.confidence import window_length
-from hybrid_predict.policy.policy import Part
+from hybrid_predict.policy.predicting import Part
 from hybrid_predict.tensors.shapes import as_matrix, direction_operations
 from hybrid_predict.updates import SpectralUpdate, make_update
 from hybrid_predict.updates.base import moving_decay

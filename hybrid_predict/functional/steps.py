@@ -17,7 +17,8 @@ from hybrid_predict.functional import transitions
 from hybrid_predict.functional.plan import Plans, make_plans
 from hybrid_predict.functional.transitions import Numbers, Tensor
 from hybrid_predict.policy.confidence import Window, window_bounds, window_length
-from hybrid_predict.policy.policy import TOO_FEW, Key, Outcome, Policy
+from hybrid_predict.policy.policy import TOO_FEW, Key, Outcome
+from hybrid_predict.policy.predicting import PredictingPolicy
 from hybrid_predict.policy.schedule import Phase, cooling, phase
 from hybrid_predict.policy.verdict import NO_UPDATE, Slopes
 
@@ -59,7 +60,7 @@ class HybridState(NamedTuple):
     config: HybridConfig
     plans: Plans  # which arrays are corrected and predicted, and how
     tensors: Mapping[str, Tensor]  # what is known of these, by name
-    policy: Policy  # no call changes it, the next state has a copy
+    policy: PredictingPolicy  # no call changes it, the next state has a copy
     clock: Clock = Clock()
     step: OpenStep = OpenStep()
 
@@ -94,7 +95,7 @@ def init(
         ConfigError: If an argument cannot work, or ``max_overhead`` allows no corrections.
     """
     plans = make_plans(weights, config, momentum, outputs_last, step_operations)
-    policy = Policy(config)
+    policy = PredictingPolicy(config)
     policy.follow(plans.parts(resting=True), plans.trained)
     policy.set_length(policy.schedule.total)
     if policy.reason == TOO_FEW:

@@ -67,12 +67,8 @@ class KindDecision:
         """Decide the kinds from the losses so far.
 
         Every rank has to call it; the result of rank 0 counts. Return whether a kind has changed,
-        and an event for the ledger, if there is one.
-
-        Args:
-            with_gradient: Parameters that have had a gradient, by ``id``.
-            last: Whether all optimizers have decided with it, if a loss was observed.
-            late: Whether they have, observed or not.
+        and an event for the ledger, if there is one. ``with_gradient`` has parameters by ``id``;
+        all optimizers have decided with it if it is ``last`` and a loss was observed, or ``late``.
         """
         if processes.size() == 1 and self._seen is None and not late:
             return False, ""

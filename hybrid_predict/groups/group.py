@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
-from hybrid_predict.policy.confidence import window_length
-from hybrid_predict.policy.policy import Key, Part
+from hybrid_predict.policy.policy import Key
 from hybrid_predict.ranks import processes, shards
 from hybrid_predict.ranks.shards import Counts, whole
 from hybrid_predict.tensors import lists
@@ -33,6 +32,8 @@ from hybrid_predict.updates.masks import (
 if TYPE_CHECKING:
     from hybrid_predict.forecast.forecaster import Forecaster
     from hybrid_predict.forecast.predictors import Predictor
+    from hybrid_predict.policy.confidence import Window
+    from hybrid_predict.policy.predicting import Part
     from hybrid_predict.ranks.owners import Owners
 
 REST_STEPS = 64
@@ -64,7 +65,7 @@ class OpenUpdate:
     members: list[int]  # positions of the tensors that have a gradient
     before: list[Tensor]  # weights before the update
     usable: Tensor | None  # which gradients are usable; None if all are
-    still: dict[int, Tensor | None]  # masks of entries whose own gradient is exactly zero
+    zeros: dict[int, Tensor | None]  # masks of entries whose own gradient is exactly zero
     correction: Correction | None  # of the tensors whose turn it is
     corrects: bool  # whether tensors are corrected now, in this full step or another
 
@@ -91,7 +92,7 @@ class Group:
         self.carries: list[Tensor] = []  # rounding errors of 16-bit weights
         self.owners: Owners | None = None  # ranks with the arrays of the update
         self._update: UpdateState | None = None
-        self._forecaster: Forecaster | None = None
+        self.forecaster: Forecaster | None = None
         self._local: list[Tensor] = []
         self._places: list[int] = []
         self.follow(parameters)
@@ -127,8 +128,9 @@ class Group:
         if treatment.predictor is not None:
             # Runs without predicted steps import nothing about forecasts.
             from hybrid_predict.forecast.forecaster import Forecaster
+            from hybrid_predict.policy.confidence import window_length
 
-            self._forecaster = Forecaster(
+            self.forecaster = Forecaster(
                 treatment.predictor,
                 self.names,
                 self.parameters,
@@ -153,8 +155,8 @@ class Group:
     def _arrays(self) -> dict[str, list[Tensor]]:
         """Return lists of local shards by name, as in a saved state."""
         arrays = {"average": self.average, "carry": self.carries}
-        if self._forecaster is not None:
-            arrays["history.drift"] = self._forecaster.drift
+        if self.forecaster is not None:
+            arrays["history.drift"] = self.forecaster.drift
         return arrays
 
     def owned(self) -> dict[str, list[Tensor]]:
@@ -170,11 +172,14 @@ class Group:
     def held_bytes(self) -> int:
         """Memory in bytes that is kept between full steps now."""
         held = [x for each in (self.average, self.carries, *self.owned().values()) for x in each]
-        held += [] if self._forecaster is None else self._forecaster.held
+        held += [] if self.forecaster is None else self.forecaster.held
         return sum(x.nbytes for x in held if not x.is_meta)
 
     def part(self) -> Part:
         """Return what the policy has to know, as it is now."""
+        from hybrid_predict.policy.confidence import window_length
+        from hybrid_predict.policy.predicting import Part
+
         predictor = self.treatment.predictor
         assert predictor is not None
         return Part(
@@ -210,9 +215,9 @@ class Group:
         if self._sharded:  # FSDP1 flattens gradients
             pairs = zip(gradients, members, strict=True)
             gradients = [g.reshape(values[k].shape) for g, k in pairs]
-        still: dict[int, Tensor | None] = {}
+        zeros: dict[int, Tensor | None] = {}
         if self.treatment.kind != "embedding":  # many rows of a table have no gradient in any batch
-            still = dict(zip(members, without_gradient(chosen, gradients, own), strict=True))
+            zeros = dict(zip(members, without_gradient(chosen, gradients, own), strict=True))
         update = self.treatment.update
         average = [self.average[k] for k in members]
         counts = self._counts_of(members)
@@ -239,7 +244,7 @@ class Group:
             due = [members[at] for at in turn]
             falls = [self._peaks[members[at]] / (rates[at] or math.inf) for at in turn]
             corrected = self._correction(due, falls, [gradients[at] for at in turn], cosines)
-        return OpenUpdate(members, lists.clones(values), usable, still, corrected, corrects)
+        return OpenUpdate(members, lists.clones(values), usable, zeros, corrected, corrects)
 
     def _correction(
         self, due: list[int], falls: list[float], gradients: list[Tensor], cosines: Tensor
@@ -271,50 +276,38 @@ class Group:
 
     def close(
         self, update: OpenUpdate, options: Mapping[int, Options], movement: WeightDelta | None
-    ) -> tuple[list[Tensor], list[tuple[Key, int, Tensor]]]:
+    ) -> tuple[list[Tensor], list[tuple[Key, Callable[..., Window], Tensor]]]:
         """Correct the update that was just made, and learn its displacement.
 
-        Return the slopes of the predicted ``movement`` that it verifies, if any; and kind and
-        optimizer, steps and numbers of a window that has closed, see `Forecaster.learn`.
+        Return the slopes of the predicted ``movement`` that it verifies, if any; and a window that
+        has closed, by kind and optimizer, see `Forecaster.learn`.
         """
         values = self._values()
         own = [options[key] for key in self._keys]
-        masks = optimizer_only(self.average, update.members, update.usable, update.still)
-        still: list[Tensor | None] = [None] * len(values)
-        for k, zero in update.still.items():
+        masks = optimizer_only(self.average, update.members, update.usable, update.zeros)
+        frozen: list[Tensor | None] = [None] * len(values)
+        for k, zero in update.zeros.items():
             if zero is not None:
-                still[k] = unmoved(values[k], update.before[k], own[k], zero, masks[k])
-                masks[k] = either(masks[k], still[k])
+                frozen[k] = unmoved(values[k], update.before[k], own[k], zero, masks[k])
+                masks[k] = either(masks[k], frozen[k])
         if (corrected := update.correction) is not None:
             counts = self._counts_of(corrected.members)
             corrected.write(values, update.before, own, masks, self.carries, counts)
-        return self._learn(update.before, values, own, masks, still, movement)
-
-    def _learn(
-        self,
-        before: Sequence[Tensor],
-        values: Sequence[Tensor],
-        own: Sequence[Options],
-        masks: Sequence[Tensor | None],
-        still: Sequence[Tensor | None],
-        movement: WeightDelta | None,
-    ) -> tuple[list[Tensor], list[tuple[Key, int, Tensor]]]:
-        forecaster = self._forecaster
         rates = [each.rate for each in own]
         rate = max(map(abs, rates))
-        if forecaster is None or not rate > 0:
+        if self.forecaster is None or not rate > 0:
             return [], []
-        moved = [upcast(x) for x in before] if self.carries else list(before)
+        moved = [upcast(x) for x in update.before] if self.carries else list(update.before)
         torch._foreach_sub_(moved, list(values))
         torch._foreach_mul_(moved, [-1.0 / rate if rate else 0.0 for rate in rates])
         # A displacement by a gradient that is not finite would stay in the drift.
         lists.clear(moved, masks)
-        counts = self._counts
         slopes = []
         if movement is not None:
-            slopes = forecaster.slopes(movement, self.average, moved, rates, counts)
-        closed = forecaster.learn(moved, rate, still, counts)
-        return slopes, [] if closed is None else [(self.treatment[:2], *closed)]
+            known = self.average, moved, rates, self._counts
+            slopes = self.forecaster.slopes(movement, *known)
+        closed = self.forecaster.learn(moved, rate, frozen, self._counts)
+        return slopes, [(self.treatment[:2], *window) for window in closed]
 
     def count_full_step(self, updated: Collection[int]) -> None:
         """Note whether a full step has updated the group, by ``id`` of all that it has updated."""
@@ -324,19 +317,11 @@ class Group:
     @property
     def resting(self) -> bool:
         """Whether it is new, did not move yet, or was not updated in one of the last full steps."""
-        return self._rest > 0 or self._forecaster is None or self._forecaster.count == 0
+        return self._rest > 0 or self.forecaster is None or self.forecaster.count == 0
 
-    def forecast(self, options: Mapping[int, Options]) -> tuple[WeightDelta, list[Tensor]]:
-        """Forecast the movement of one predicted step; not while the group is resting.
-
-        With it comes how far the drift of each tensor moves at the same learning rate.
-        """
-        assert self._forecaster is not None
-        return self._forecaster.forecast([options[key].rate for key in self._keys])
-
-    def rate(self, options: Mapping[int, Options]) -> float:
-        """Return the largest learning rate of its tensors."""
-        return max(map(abs, [options[key].rate for key in self._keys]))
+    def rates(self, options: Mapping[int, Options]) -> list[float]:
+        """Return the learning rate of each tensor."""
+        return [options[key].rate for key in self._keys]
 
     def work(self, period: int) -> list[tuple[int, int]]:
         """Return for each tensor the rank that finds its direction, and the operations of that."""
@@ -372,8 +357,8 @@ class Group:
                     whole = name in owned
                     value = other._fetch(value, source, self.parameters[k]) if whole else value
                     arrays[k].copy_(value)
-        if self._forecaster is not None and other._forecaster is not None:
-            self._forecaster.inherit(other._forecaster, pairs)
+        if self.forecaster is not None and other.forecaster is not None:
+            self.forecaster.inherit(other.forecaster, pairs)
         for k, source in pairs:
             self._seen[k] = other._seen[source]
             self._peaks[k] = other._peaks[source]
@@ -385,7 +370,7 @@ class Group:
         sharded ones rank 0 gets them on its host, the others None. Else each gets what it has.
         """
         self._allocate()
-        own = self._forecaster.state_dict() if self._forecaster is not None else {}
+        own = self.forecaster.state_dict() if self.forecaster is not None else {}
         window = own.get("window")
         state = {
             "key": self.treatment.key(),
@@ -424,10 +409,10 @@ class Group:
                 if target.shape != part.shape:
                     raise ValueError(f"{name} has shape {tuple(source.shape)}")
                 target.copy_(part)
-        if self._forecaster is not None:
+        if self.forecaster is not None:
             alike = saved["layouts"] == [shards.layout(p) for p in self.parameters]
             windows = saved["windows"] if alike else []  # samples are of local shards
-            self._forecaster.load_state_dict(saved["count"], windows, self.parameters)
+            self.forecaster.load_state_dict(saved["count"], windows, self.parameters)
         self._rest = saved["rest"]
         self._seen = list(saved["seen"])
         self._peaks = list(saved["peaks"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor
@@ -12,17 +12,16 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.groups.group import Group, Treatment
 from hybrid_predict.model.parameters import ParameterMapper
-from hybrid_predict.optimizers.wrapper import OptimizerWrapper, Options
+from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.policy.budget import shortest_period, turns
-from hybrid_predict.policy.confidence import Window
-from hybrid_predict.policy.policy import Key, Part, Policy
+from hybrid_predict.policy.policy import Policy
 from hybrid_predict.ranks import shards
-from hybrid_predict.tensors.deltas import WeightDelta
 from hybrid_predict.updates import make_update
 
 if TYPE_CHECKING:
-    from hybrid_predict.forecast.forecaster import Forecast
+    from hybrid_predict.forecast.predicted import PredictedSteps
     from hybrid_predict.forecast.predictors import Predictor
+    from hybrid_predict.policy.predicting import PredictingPolicy
 
 LEFT = "matrices are left to an optimizer"
 RELATIVE = f"{LEFT} whose updates grow with the weights"
@@ -53,7 +52,8 @@ class Groups:
         self._predictors = _predictors(config)
         self._groups: list[Group] = []
         self.left_out: set[str] = set()  # why tensors are left to the optimizer, as events
-        self._calls: Counter[int] = Counter()
+        self._calls: Counter[int] = Counter()  # updates of the last full step by optimizer
+        self._resting: list[bool] = []  # which predicted groups were, as the policy knows them
         self._layout: tuple[Any, ...] = ()
         self._budget: float | None = None
         # Full steps from one correction of a tensor to the next; None if none is in the budget.
@@ -107,14 +107,12 @@ class Groups:
         self._calls = calls
         for group in self.predicted:
             group.count_full_step(updated)
-        if any(group.resting != part.resting for group, part in self._parts()):
+        if [group.resting for group in self.predicted] != self._resting:
             self._follow()
-
-    def _parts(self) -> list[tuple[Group, Part]]:
-        return list(zip(self.predicted, self._policy.parts, strict=True))
 
     def _follow(self) -> None:
         parts = [group.part() for group in self.predicted]
+        self._resting = [part.resting for part in parts]
         affordable = self.period is not None
         self._policy.follow(parts, self._mapper.count_trained(), affordable=affordable)
 
@@ -220,48 +218,24 @@ class Groups:
             found += [(rank, calls * work) for rank, work in group.work(period)]
         return found
 
-    def forecast(self, options: Mapping[int, Options]) -> Forecast:
-        """Forecast the movement of one predicted step, for all groups together."""
-        from hybrid_predict.forecast.forecaster import Forecast
+    def predict(
+        self, count: int, policy: PredictingPolicy, updates: Mapping[int, int]
+    ) -> PredictedSteps | None:
+        """Return so many predicted steps, before they are taken; None if they would move nothing.
 
-        names: list[str] = []
-        directions: list[Tensor] = []
-        factors: list[float] = []
-        optimizers: list[int] = []
-        drifts: list[Tensor] = []
-        rates: dict[Key, float] = defaultdict(float)
-        for group, part in self._parts():
-            if not part.resting:
-                rates[part.key] = max(rates[part.key], group.rate(options))
-        self._policy.renew(rates)
-        for group, part in self._parts():
-            times = self._calls[part.optimizer]
-            multiple = times * self._policy.multiples(part)
-            if multiple:
-                delta, lengths = group.forecast(options)
-                names += delta.names
-                directions += delta.directions
-                factors += delta.factors if multiple == 1 else delta.scaled(multiple).factors
-                optimizers += [part.optimizer] * len(delta.names)
-                drifts += lengths if times == 1 else [times * length for length in lengths]
-        delta = WeightDelta(tuple(names), tuple(directions), tuple(factors))
-        return Forecast(delta, optimizers, drifts)
-
-    def by_key(self, numbers: Mapping[str, float]) -> dict[Key, float]:
-        """Sum numbers by parameter name over the predicted tensors of each kind and optimizer."""
-        sums: dict[Key, float] = defaultdict(float)
-        for group, part in self._parts():
-            sums[part.key] += sum([numbers[name] for name in group.names if name in numbers])
-        return sums
-
-    def joint(self, windows: Sequence[tuple[Key, Window]]) -> list[tuple[Key, Window]]:
-        """Take the steps from windows that do not close with all groups of their key.
-
-        They show skill and length, but no persistence.
+        ``updates`` counts those of the open full step by optimizer.
         """
-        groups = Counter(part.key for part in self._policy.parts)
-        groups.subtract(key for key, _ in windows)
-        return [(k, w._replace(steps=0, late=0.0) if groups[k] else w) for k, w in windows]
+        from hybrid_predict.forecast.predicted import PredictedSteps, joint_forecast
+
+        options = self._optimizer.options()
+        members = []
+        for group, part in zip(self.predicted, policy.parts, strict=True):
+            if not part.resting and group.forecaster is not None:
+                members.append((part, group.forecaster, group.rates(options)))
+        forecast = joint_forecast(members, policy, self._calls)
+        if not forecast.keys:
+            return None
+        return PredictedSteps(self._mapper, policy, forecast, count, self.carries, updates)
 
     def free(self) -> None:
         """Free all memory for the rest of the run."""

@@ -15,7 +15,6 @@ from hybrid_predict.model.kinds import classify, resolve
 from hybrid_predict.model.uses import Findings
 from hybrid_predict.ranks import shards
 from hybrid_predict.ranks.shards import form, named_parameters
-from hybrid_predict.tensors.deltas import Movement, WeightDelta
 
 
 @final
@@ -149,11 +148,6 @@ class ParameterMapper:
             for name, new in results.items():
                 values[name].copy_(new)
         self.written()
-
-    def movement(self, delta: WeightDelta, carries: dict[str, Tensor] | None = None) -> Movement:
-        """Return a movement of parameters, before it moves a weight; see `Movement`."""
-        targets = [self._by_name[name] for name in delta.names]
-        return Movement(delta, targets, shards.local, self.written, carries)
 
     def _check(self) -> None:
         known = {id(p) for p in self.model.parameters()}

@@ -101,11 +101,6 @@ class Limits:
     least: float = math.inf  # smallest mean loss after the warm-up
     back: int = 0  # full steps in a row with a mean loss far above that; stays at `RETURN`
 
-    @classmethod
-    def of(cls, optimizers: int) -> Limits:
-        """Return the limits before the first full step."""
-        return cls([Baseline() for _ in range(optimizers)])
-
     @property
     def largest_loss(self) -> float:
         """Loss above which predicted steps are undone."""

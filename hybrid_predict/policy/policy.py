@@ -1,37 +1,22 @@
-"""The policy of a run: whether predicted steps are made, how many, and how far each kind moves."""
+"""The policy of a run: its schedule, limits of its loss, and whether it overfits."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
-from hybrid_predict.config import KINDS, MOST_PREDICTED, HybridConfig
+from hybrid_predict.config import HybridConfig
 from hybrid_predict.policy import schedule as schedules
-from hybrid_predict.policy.confidence import (
-    LONGEST,
-    SHORTEST,
-    Confidence,
-    Skill,
-    Window,
-    steps_until_known,
-)
-from hybrid_predict.policy.limits import CHANGED, EXHAUSTED, IDLE, RISEN, Baseline, Limits
+from hybrid_predict.policy.limits import RISEN, Baseline, Limits
 from hybrid_predict.policy.overfitting import Overfitting
-from hybrid_predict.policy.verdict import ENDED, QUIET, RESTARTED, Evidence, Slopes
 
-NO_SKILL = "no predicted steps while forecasts have not shown enough skill"
-TOO_SHORT = (
-    "no predicted steps while they would be too short: forecasts have skill, but lead less than "
-    f"{SHORTEST:g} of an average full step"
-)
-NOT_LASTING = "no predicted steps while forecasts do not last"
-NOT_UPDATED = "no predicted steps while too many weights are not updated in every full step"
+if TYPE_CHECKING:
+    from hybrid_predict.policy.confidence import Window
+    from hybrid_predict.policy.predicting import Part, PredictingPolicy
+    from hybrid_predict.policy.verdict import Slopes
 
 UNPREDICTED = "no predicted steps: "
-TOO_EXPENSIVE = f"{UNPREDICTED}max_overhead allows no corrected updates"
 TOO_FEW = (
     f"{UNPREDICTED}they would move less than a quarter of the trained weights outside embeddings; "
     "if you chose predictors, name more kinds"
@@ -40,41 +25,13 @@ NOTHING = (
     "there is nothing to predict: no trained parameter is a hidden matrix, or of a kind that you "
     "named in predictors"
 )
-"""Events of the ledger. Forecasts last where enough weights have an advance."""
+"""Events of the ledger: why a run never makes predicted steps."""
 
-LEAST_MOVED = 4
-"""Predicted steps have to move at least one in this many trained weights: they take the place of
-full steps, in which all would learn. Tables do not count, of which a full step moves few rows."""
-
-LEAST = 0.02  # smallest number of predicted steps per full step; fewer are none
-
-MOST_UNCORRECTED = 0.5
-"""Largest number of predicted steps per full step, with ``"auto"``, where hidden matrices have too
-few weights for predicted steps of their own: as many as at the default speedup. Corrections, which
-pay for missing full steps, move little there."""
+INTERRUPTED = "an error interrupted the full step"
+"""Reason for undoing predicted steps."""
 
 Key = tuple[str, int]
 """Kind of parameters, and number of their optimizer."""
-
-
-@final
-@dataclass(frozen=True)
-class Part:
-    """A group of tensors that has a predictor, as the policy sees it."""
-
-    kind: str
-    optimizer: int  # its number
-    size: int  # number of weights
-    window: int  # displacements in a window
-    decay: float = 0.0  # of the average that moves the weights, in [0, 1)
-    gated: bool = True  # whether its predicted steps need skill
-    fits: bool = True  # whether the length of its forecasts is fitted
-    resting: bool = False  # whether it is new, did not move yet, or was not updated lately
-
-    @property
-    def key(self) -> Key:
-        """Kind, and number of the optimizer."""
-        return self.kind, self.optimizer
 
 
 @final
@@ -90,38 +47,30 @@ class Outcome:
     held: str = ""  # why these are undone; empty if they stand
     slopes: Slopes | None = None  # None without predicted steps
     ends: Mapping[Key, float] | None = None  # slope of each kind's predicted movement at its end
-    windows: Sequence[tuple[Key, Window]] = ()  # those that were closed
+    windows: Sequence[tuple[Key, Window]] = ()  # that were closed, one of each group
 
 
-@final
+def make_policy(config: HybridConfig, optimizers: int = 1) -> Policy:
+    """Return the policy of a run; one without predictors imports nothing about predicted steps."""
+    if not config.active_predictors:
+        return Policy(config, optimizers)
+    from hybrid_predict.policy.predicting import PredictingPolicy
+
+    return PredictingPolicy(config, optimizers)
+
+
 class Policy:
-    """Decides about predicted steps, from what full steps have shown."""
+    """Decides, from what full steps have shown, whether a run goes on as it is."""
 
     def __init__(self, config: HybridConfig, optimizers: int = 1) -> None:
         self.schedule = schedules.schedule(config)
-        self.limits = Limits.of(optimizers)
-        self.evidence = Evidence()
-        self.confidences: dict[Key, Confidence] = {}
-        self.skill = Skill()  # of all forecasts together
+        self.limits = Limits([Baseline() for _ in range(optimizers)])
         self.overfitting = Overfitting()
-        self.parts: tuple[Part, ...] = ()
         self.judged: list[Part] = []  # parts without which no predicted step is made
-        self.blocked: frozenset[Part] = frozenset()  # those that must not be predicted now
-        self.closed = False  # whether all that are judged lack skill, or do not last
+        self.predicting: PredictingPolicy | None = None  # itself if it decides about them
+        self.locked = False  # whether nothing can be done: only the first full step can tell
         self._config = config
-        self._paced = config.paced
-        self._deciding = frozenset(KINDS) if config.paced else config.always_predicted
-        self._credit = 0.0  # predicted steps that are due with "auto"
-        self._trained = 0
-        self._affordable = True
-        self._most = float(MOST_PREDICTED)  # predicted steps per full step with "auto"
-        self._until_skill: int | None = None
-
-    @property
-    def until_skill(self) -> int:
-        """Number of steps until skill can be known; 0 if predicted steps need none."""
-        longest = max((part.window for part in self.parts), default=0)
-        return steps_until_known(longest, short=self._paced) if self.gated else 0
+        self._until_skill: int | None = None  # steps until skill can be known
 
     def follow(self, parts: Iterable[Part], trained: int, *, affordable: bool = True) -> None:
         """Decide about these parts from now on.
@@ -129,90 +78,14 @@ class Policy:
         ``trained`` is the number of trained weights outside embeddings, and ``affordable`` whether
         the budget allows corrections.
         """
-        self.parts = tuple(parts)
-        self._trained = trained
-        self._affordable = affordable
-        few = self._too_few(part for part in self.parts if part.kind == "hidden")
-        self._most = MOST_UNCORRECTED if few else float(MOST_PREDICTED)
-        self.decide()
+        self.locked = not affordable
 
     def set_length(self, steps: int) -> bool:
         """Plan a run of another length; return whether it is another one."""
-        if self._until_skill is None:  # of the first groups
-            self._until_skill = self.until_skill
-        elif steps == self.schedule.total:
-            return False
         changed = self.schedule.total != steps
-        self.schedule = schedules.schedule(self._config.with_length(steps), self._until_skill)
+        config = self._config.with_length(steps)
+        self.schedule = schedules.schedule(config, self._until_skill or 0)
         return changed
-
-    def confidence(self, part: Part) -> Confidence:
-        """Return what is known of a part's forecasts."""
-        return self.confidences.get(part.key) or Confidence(fits=part.fits)
-
-    def decide(self) -> None:
-        """Block parts that rest, and gated ones that lack skill or do not last.
-
-        Predicted steps replace full steps, so if the others have too few of the weights, or nothing
-        is corrected, all gated ones are blocked. With a number as speedup the kinds that are always
-        predicted are judged, but all kinds if these have too few weights.
-        """
-        deciding = [part for part in self.parts if part.kind in self._deciding]
-        self.judged = list(self.parts) if deciding and self._too_few(deciding) else deciding
-        fit = [part for part in self.judged if not self._lack(part)]
-        gated = sum(part.size for part in self.judged if part.gated)
-        most = 2 * sum(part.size for part in fit if part.gated) >= gated
-        opened = self._affordable and self.judged and most and not self._too_few(fit)
-        unfit = {p for p in self.parts if p.gated and (not opened or self._lack(p))}
-        self.closed = bool(self.parts) and unfit.issuperset(self.judged)
-        self.blocked = frozenset(unfit | {part for part in self.parts if part.resting})
-
-    def _lack(self, part: Part) -> str:
-        """Return what stands in the way of predicting a part; empty if nothing does."""
-        known = self.confidence(part)
-        if part.gated and not known.enough:
-            return TOO_SHORT if known.skill.lower > 0.0 else NO_SKILL
-        if part.kind not in self._deciding and not known.advance > 0.0:
-            return NOT_LASTING
-        return NOT_UPDATED if part.resting else ""
-
-    def _too_few(self, parts: Iterable[Part]) -> bool:
-        moved = sum(part.size for part in parts if part.kind != "embedding")
-        return LEAST_MOVED * moved < self._trained
-
-    @property
-    def reason(self) -> str:
-        """Why no part may be predicted, as an event for the ledger, if that is so."""
-        if not self._affordable:
-            return TOO_EXPENSIVE
-        if not self.judged:
-            return NOTHING
-        if self._too_few(self.parts):
-            return TOO_FEW
-        weights = Counter[str]()
-        for part in self.judged:
-            weights[self._lack(part)] += part.size
-        del weights[""]
-        return max(weights, key=weights.__getitem__, default=NO_SKILL)
-
-    @property
-    def gated(self) -> bool:
-        """Whether predicted steps are possible, and need skill."""
-        return bool(self.judged) and all(part.gated for part in self.judged)
-
-    @property
-    def awaits_skill(self) -> bool:
-        """Whether predicted steps need skill, and no skill is known yet."""
-        return self.gated and not any(each.skill.known for each in self.confidences.values())
-
-    @property
-    def locked(self) -> bool:
-        """Whether nothing can be done: the budget is fixed after the first full step."""
-        return not self._affordable and (self.closed or not self.judged)
-
-    def pausing(self, step: int) -> bool:
-        """Return whether no predicted steps are made before full step number ``step``."""
-        return self.evidence.ended or self.overfits or self.limits.pausing(step)
 
     @property
     def overfits(self) -> bool:
@@ -224,197 +97,48 @@ class Policy:
         """Why the plug-in cannot help in the rest of the run; empty if it may."""
         return RISEN if self.limits.risen else ""
 
-    @property
-    def summary(self) -> dict[str, dict[str, float | int]]:
-        """Numbers that are shown to a user, by kind; of several optimizers, the farthest one's."""
-        known = sorted(self.confidences.items(), key=lambda item: item[1].advance)
-        return {kind: each.summary() for (kind, _), each in known}
-
-    @property
-    def per_full_step(self) -> float:
-        """Number of predicted steps per full step: planned, or the mean advance of all weights.
-
-        It is 0 if the parts that move have less than a quarter of the weights.
-        """
-        if not self._paced:
-            return self._config.compression - 1.0
-        free = [part for part in self.parts if part not in self.blocked]
-        advances = [(part.size, self.confidence(part).advance) for part in free]
-        size = sum(part.size for part in self.parts)
-        moving = sum(size for size, advance in advances if advance > 0.0)
-        number = math.fsum(size * advance for size, advance in advances) / max(size, 1)
-        enough = number >= LEAST and LEAST_MOVED * moving >= size
-        most = MOST_UNCORRECTED if self.limits.changed else self._most
-        return min(number, most) if enough else 0.0
-
-    def due(self, position: int) -> int:
-        """Return the number of predicted steps that are due before step ``position``, from 0."""
-        if not self._paced:
-            return schedules.due(self.schedule, position)
-        left = self.schedule.total - self.schedule.cooldown - position
-        return min(math.floor(self._credit), left) if self._inside(position) else 0
-
-    def _inside(self, position: int) -> bool:
-        """Whether the step at a position is neither of the warm-up nor of the cooldown."""
-        return position >= self.schedule.warmup and not schedules.cooling(self.schedule, position)
-
-    def count_full_step(self) -> None:
-        """Count a full step for the number of predicted steps that are due."""
-        if self._paced:
-            self._credit = self._credit % 1.0 + self.per_full_step
-
-    def renew(self, rates: Mapping[Key, float]) -> None:
-        """Begin advances anew that were measured at far smaller learning rates than these."""
-        known = self.confidences.items()
-        if any([each.renew(rates[key]) for key, each in known if key in rates]):
-            self.decide()
-
-    def multiples(self, part: Part) -> float:
-        """Return how many forecasts each predicted step moves a part; 0 if it is blocked."""
-        if part in self.blocked:
-            return 0.0
-        known = self.confidence(part)
-        number = self.per_full_step
-        length = min(known.advance / number, LONGEST) if number > 0.0 else 0.0
-        least = known.multiple if part.kind in self._config.always_predicted else 0.0
-        return max(least, length / known.unit)
-
-    def shortfall(self, position: int, count: int, *, moves: bool) -> str:
-        """Return why ``count`` predicted steps before a step do not move any weight, if known."""
-        paced = self._paced and self._inside(position) and self.parts
-        if moves or not (count or (paced and not self.per_full_step)):
-            return ""
-        if self.closed or (self.judged and self.blocked.issuperset(self.judged)):
-            return self.reason
-        return "" if count else NOT_LASTING
-
-    def cause(self, optimizer: int, norm: float, loss: float | None, *, finite: bool) -> str:
-        """Return why a verifying step undoes the predicted steps; empty if they stand.
-
-        ``norm`` is that of the optimizer's gradients, ``loss`` is None if it is not known yet, and
-        ``finite`` says whether the forecast was.
-        """
-        if not math.isfinite(norm):
-            return "the gradient of a verifying step was not finite"
-        if norm > self.limits.largest_norm(optimizer):
-            return "the gradient of a verifying step was many times its usual length"
-        found = self.limits.loss_cause(loss)
-        return found or ("" if finite else "the forecast was not finite")
-
     def validate(self, value: float) -> None:
         """Take in a validation of the run, of which smaller values are better."""
-        before = self.overfitting.found
-        if before and self._config.on_overfit == "stop":
-            return  # the run has ended
-        self.overfitting.add(value, self.limits.mean)
-        if self.overfits and not before:
-            for confidence in self.confidences.values():
-                confidence.advance = 0.0
-            self.decide()
+        if not (self.overfitting.found and self._config.on_overfit == "stop"):  # else it has ended
+            self.overfitting.add(value, self.limits.mean)
 
-    def learn(self, seen: Outcome) -> list[str]:
-        """Learn from a full step; return what has happened, as events for the ledger."""
-        events = []
-        late = ""  # what the loss says that was not known to the verdict
-        limits = self.limits
-        if seen.predicted:
-            if not seen.held and seen.slopes is not None:
-                events += self._weigh(seen.slopes, seen.ends or {}, seen.predicted)
-            late = limits.loss_cause(seen.loss)
-            limits.idle = limits.idle + 1 if seen.held in QUIET else 0
-        if late or seen.held not in ("", *QUIET) or limits.idle >= IDLE:
-            limits.alarm(seen.step)
-        else:
-            loss = seen.loss if self._config.watch_loss else None
-            limits.learn(loss, seen.norms, warmup=seen.warmup)
-        if seen.windows:
-            self._close(seen.windows)
-        if seen.held:
-            events.append(f"predicted steps were undone: {seen.held}")
-        elif late:
-            events.append(f"predicted steps pause: {late}")
-        events += [EXHAUSTED] if limits.exhausted else []
-        events += [CHANGED] if limits.changed and self._paced else []
-        events += [ENDED] if self.evidence.ended else []
-        return events
-
-    def _weigh(self, slopes: Slopes, ends: Mapping[Key, float], predicted: int) -> list[str]:
-        self.evidence.weigh(slopes)
-        # With "auto", and while forecasts last, a failed test begins them anew.
-        lasting = any(confidence.advance for confidence in self.confidences.values())
-        for key, confidence in self.confidences.items():
-            confidence.weigh(slopes, ends.get(key, 0.0), predicted)
-        if not (self.evidence.ended and (self._paced or lasting)):
-            return []
-        for confidence in self.confidences.values():
-            confidence.advance = 0.0
-        self.evidence = Evidence()
-        self.decide()
-        return [RESTARTED]
-
-    def _close(self, windows: Sequence[tuple[Key, Window]]) -> None:
-        parts = {part.key: part for part in sorted(self.parts, key=lambda part: part.decay)}
-        for key in dict.fromkeys(key for key, _ in windows):  # alike on every rank
-            part = parts.get(key)
-            if part is None:  # it has lost its predictor since
-                continue
-            confidence = self.confidences.setdefault(key, Confidence(fits=part.fits))
-            window = Window.summed([each for other, each in windows if other == key])
-            confidence.add(window, decay=part.decay, planned=not self._paced)
-            if not self._paced and self._config.predictors is not None:  # one forecast, as chosen
-                confidence.advance = 0.0
-        known = [each for key, each in self.confidences.items() if key in parts]
-        if known:
-            self.skill.add(Window.summed([each.latest.scaled(each.multiple) for each in known]))
-        self.decide()
+    def learn(self, seen: Outcome) -> dict[str, int]:
+        """Learn from a full step; return events for the ledger, with their logging levels."""
+        loss = seen.loss if self._config.watch_loss else None
+        self.limits.learn(loss, seen.norms, warmup=seen.warmup)
+        return {}
 
     def forget(self) -> None:
-        """Forget what is known of forecasts."""
-        self.confidences.clear()
-        self.skill = Skill()
+        """Forget what is known of validations and forecasts."""
         self.overfitting = Overfitting()
-        self._credit = 0.0
-        self.decide()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything as primitives."""
-        return {
-            "limits": asdict(self.limits),
-            "evidence": asdict(self.evidence),
-            "confidences": [[*key, asdict(each)] for key, each in self.confidences.items()],
-            "skill": asdict(self.skill),
-            "overfitting": asdict(self.overfitting),
-            "credit": self._credit,
-        }
+        known = {"limits": asdict(self.limits), "overfitting": asdict(self.overfitting)}
+        return {**known, "forecasts": None}
 
     def load_state_dict(self, state: Mapping[str, Any], dropped: Collection[str] = ()) -> bool:
         """Load a :meth:`state_dict`, but for ``dropped`` kinds; return whether limits fitted."""
         self.forget()
-        for kind, optimizer, numbers in state["confidences"]:
-            if kind not in dropped:
-                _load(self.confidences.setdefault((kind, optimizer), Confidence()), numbers)
-        _load(self.skill, state["skill"])
-        _load(self.overfitting, state["overfitting"])
-        self._credit = state["credit"]
-        self.decide()
+        load(self.overfitting, state["overfitting"])
         if len(state["limits"]["norms"]) != len(self.limits.norms):
             return False
-        _load(self.limits, state["limits"])
+        load(self.limits, state["limits"])
         if not self._config.watch_loss:
             self.limits.loss = Baseline()
             self.limits.above = 0
-        _load(self.evidence, state["evidence"])
         return True
 
 
-def _load(known: Any, state: Mapping[str, Any]) -> None:
+def load(known: Any, state: Mapping[str, Any]) -> None:
     """Set the fields of a dataclass to saved values, of which none may be missing."""
     for name in [each.name for each in fields(known)]:
         value = getattr(known, name)
         if is_dataclass(value):
-            _load(value, state[name])
+            load(value, state[name])
         elif isinstance(value, list):
             for each, saved in zip(value, state[name], strict=True):
-                _load(each, saved)
+                load(each, saved)
         else:
-            setattr(known, name, Window(*state[name]) if name == "latest" else state[name])
+            named = getattr(value, "_make", None)
+            setattr(known, name, named(state[name]) if named else state[name])

@@ -17,9 +17,7 @@ class Verdict(str, Enum):
 
 NO_UPDATE = "no update followed the predicted steps"
 READ = "a state dict was read or loaded in a verifying step"
-INTERRUPTED = "an error interrupted the full step"
-QUIET = NO_UPDATE, READ, INTERRUPTED
-"""Reasons for undoing predicted steps that are no alarm: nothing was found against them."""
+"""Reasons for undoing predicted steps."""
 
 STEEPNESS = 0.1
 """A predicted step goes downhill if it is at least this steep, as a share of the full step's own

@@ -117,7 +117,7 @@ def overview(engine: HybridEngine) -> Overview:
     schedule = engine.schedule
     groups = engine._state.groups
     treated = {name: group.treatment for group in groups for name in group.names}
-    possible = engine.config.shadow or (bool(engine._policy.judged) and not _too_few(engine))
+    possible = engine.config.shadow or (bool(engine._state.policy.judged) and not _too_few(engine))
     sizes: dict[tuple[str, bool, bool], list[int]] = {}
     flat = 0
     columns = zip(mapper.names, mapper.parameters, mapper.shapes, mapper.kinds, strict=True)
@@ -141,8 +141,8 @@ def overview(engine: HybridEngine) -> Overview:
 
 
 def _too_few(engine: HybridEngine) -> bool:
-    policy = engine._policy
-    return policy.closed and policy.reason == TOO_FEW
+    policy = engine._state.policy.predicting
+    return policy is not None and policy.closed and policy.reason == TOO_FEW
 
 
 def added_cost(engine: HybridEngine) -> str:
@@ -161,13 +161,14 @@ def cautions(engine: HybridEngine) -> list[str]:
     """Return warnings about the run, as sentences: speedup too high, run too short, few weights."""
     asked = engine.config.compression
     schedule = engine.schedule
-    gated = engine._policy.gated
+    policy = engine._state.policy.predicting
     lines = []
     if asked > MOST_SPEEDUP and not engine.config.paced:
         lines.append(
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "A forecast is good for only one or two steps; start with speedup=1.5."
         )
+    gated = policy is not None and policy.gated
     if asked > 1 and schedule.total < SHORT_RUN and gated and not schedule.shortfall:
         lines.append(
             f"A run of {schedule.total:,} steps is too short to gain much: the first "

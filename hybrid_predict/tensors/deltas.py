@@ -1,15 +1,15 @@
-"""Movements of named weights: a forecast as a value, and a movement in place with its undo."""
+"""A movement of named weights as a value, and the writing of weights in half precision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
-from hybrid_predict.tensors.lists import HALF, add_scaled, clones, upcast
+from hybrid_predict.tensors.lists import HALF
 
 
 @final
@@ -41,67 +41,6 @@ class WeightDelta:
         rows = zip(self.names, self.directions, self.factors, strict=True)
         kept = [row for row in rows if row[0] in chosen]
         return WeightDelta(*zip(*kept, strict=True)) if kept else WeightDelta((), (), ())
-
-
-@final
-class Movement:
-    """Copies weights, moves them in place by a :class:`WeightDelta`, and undoes the movement.
-
-    Args:
-        delta: The movement.
-        parameters: The parameters, one per name.
-        local: Returns the local shard of a parameter, wherever it is now.
-        written: Called after every write.
-        carries: Kahan compensation of half-precision weights by name, in 32 bits; updated in place.
-    """
-
-    def __init__(
-        self,
-        delta: WeightDelta,
-        parameters: Sequence[Tensor],
-        local: Callable[[Tensor], Tensor],
-        written: Callable[[], None],
-        carries: dict[str, Tensor] | None = None,
-    ) -> None:
-        self.delta = delta
-        self.parameters = list(parameters)
-        self._local = local
-        self._written = written
-        values = [local(p) for p in parameters]
-        pairs = zip(delta.names, values, strict=True)
-        self._carries = [(carries or {}).get(n) if v.dtype in HALF else None for n, v in pairs]
-        self._copies = clones(values)
-        self._kept = [None if c is None else c.clone() for c in self._carries]
-
-    def apply(self) -> None:
-        """Move the weights."""
-        delta = self.delta
-        values = [self._local(p) for p in self.parameters]
-        columns = zip(values, delta.directions, delta.factors, self._carries, strict=True)
-        plain: list[tuple[Tensor, Tensor, float]] = []
-        with torch.no_grad():
-            for value, direction, factor, carry in columns:
-                if carry is not None:
-                    write_rounded(value, value.float() + factor * upcast(direction), carry)
-                else:
-                    plain.append((value, direction, factor))
-            if plain:
-                add_scaled(*map(list, zip(*plain, strict=True)))
-        self._written()
-
-    def undo(self, members: Sequence[int]) -> None:
-        """Undo the movement of weights, by position in the delta, bit for bit.
-
-        It may come between a forward and a backward pass, so tensors keep their versions.
-        """
-        for k in members:
-            # User code may have moved the weights to other memory.
-            self._local(self.parameters[k]).data.copy_(self._copies[k])
-            carry = self._carries[k]
-            kept = self._kept[k]
-            if carry is not None and kept is not None:
-                carry.copy_(kept)
-        self._written()
 
 
 def write_rounded(value: Tensor, wanted: Tensor, carry: Tensor) -> None:

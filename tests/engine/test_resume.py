@@ -79,7 +79,7 @@ def test_a_run_that_decides_its_own_pace_resumes_bit_for_bit():
     wanted, ledger = bench.trace(), bench.engine.ledger
     assert {record.phase for record in records} == set(Phase) - {Phase.PLAIN}
     assert ledger.predicted_steps > 20 and ledger.undone_steps == records[84].predicted > 0
-    policies = [state["policy"] for state in states]
+    policies = [state["policy"]["forecasts"] for state in states]
     assert any(known["end"] for policy in policies for *_, known in policy["confidences"])
     assert any(policy["credit"] % 1 for policy in policies)
     first = next(k for k, record in enumerate(records) if record.predicted)
@@ -97,6 +97,7 @@ CHANGED = {
     "another update": {"updates": {"hidden": SpectralUpdate(decay=0.5)}},
     "fewer predicted kinds": {"predictors": {"head": "momentum"}},
     "another predictor": {"predictors": {"hidden": "momentum"}},
+    "no predicted steps": {"speedup": 1},
 }
 
 
@@ -105,6 +106,8 @@ def test_what_does_not_fit_other_settings_is_dropped_and_logged(change, caplog):
     bench = Bench(make_config())
     bench.train(8)
     other = load(save(bench), make_config(**CHANGED[change]))
+    again = load(save(other), make_config())
+    assert again.engine.ledger.steps == bench.engine.ledger.steps
     assert "what was saved of hidden does not fit this run and was dropped" in caplog.text
     assert other.engine.ledger.steps == bench.engine.ledger.steps
     other.finish()

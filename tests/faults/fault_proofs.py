@@ -23,8 +23,8 @@ from faulty import (
 )
 from hybrid_predict import HybridEngine, Verdict
 from hybrid_predict.errors import PredictorError
+from hybrid_predict.forecast.predicted import PredictedSteps
 from hybrid_predict.policy.limits import MOST_PAUSES
-from hybrid_predict.tensors.deltas import Movement
 from interrupts import interrupt_lines
 
 
@@ -66,12 +66,12 @@ def copy_does_not_fit(method):
 
         def full(*_):
             # Half of the weights have moved when memory ends.
-            for p in list(bench.model.parameters())[:2] if method == "apply" else ():
+            for p in list(bench.model.parameters())[:2] if method == "take" else ():
                 p.data.add_(1.0)
             raise torch.OutOfMemoryError("CUDA out of memory")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Movement, method, full)
+            patch.setattr(PredictedSteps, method, full)
             bench.engine.before_step()
         assert same_bits(kept, state(bench))
         bench.engine.abandon()
@@ -209,7 +209,7 @@ PREDICTORS = {
         for at in ("a full step", "a verifying step")
     },
     "Out of memory in the copy that makes predicted steps": each(
-        copy_does_not_fit("__init__"), copy_does_not_fit("apply")
+        copy_does_not_fit("__init__"), copy_does_not_fit("take")
     ),
     "Directions of a corrected update of a wrong shape, on a": each(
         wrong_direction(lambda found: [d.reshape(-1) for d in found], "shape"),

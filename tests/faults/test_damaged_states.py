@@ -27,8 +27,15 @@ def check(error: CheckpointError) -> None:
 def wrong_states(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The state of an engine without one of its entries, and with an array of another shape."""
     group = "tensors", "groups", 0
-    known = "policy", "confidences", 0, 2
-    parts = ("policy",), ("policy", "limits"), ("policy", "evidence"), known, (*known, "skill")
+    known = "policy", "forecasts", "confidences", 0, 2
+    parts = (
+        ("policy",),
+        ("policy", "limits"),
+        ("policy", "forecasts"),
+        ("policy", "forecasts", "evidence"),
+        known,
+        (*known, "skill"),
+    )
     for path in ((), ("tensors",), *parts, group, (*group, "windows", 0)):
         for name in part_of(state, path):
             wrong = copy.deepcopy(state)
@@ -49,7 +56,7 @@ def test_an_engine_loads_a_whole_state_or_nothing() -> None:
     bench = Bench(make_config(total_steps=80, predictors={"hidden": FittedPredictor(gated=False)}))
     bench.train(34)
     state = bench.engine.state_dict()
-    assert state["policy"]["confidences"][0][2]["latest"][0] == 10
+    assert state["policy"]["forecasts"]["confidences"][0][2]["latest"][0] == 10
     assert state["tensors"]["groups"][0]["windows"][0]["forecast"]
     whole = copy.deepcopy((state, bench.model.state_dict(), bench.optimizer.state_dict()))
     for wrong in wrong_states(state):

@@ -83,7 +83,7 @@ def test_the_error_of_a_signal_handler_is_an_interrupt(handle):
 
 
 PLACES = [
-    "tensors.deltas.Movement.apply",
+    "forecast.predicted.PredictedSteps.take",
     "optimizers.trial._decay",
     "runs.log.append_json",
     "integrations.reporter.overview",

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.functional import correct, init, predict, verify
 from hybrid_predict.functional.kernels import array_library
+from hybrid_predict.policy.verdict import Evidence
 
 RATE, DECAY = 3e-3, 0.05
 KINDS = {"4.weight": "head"}
@@ -121,9 +122,10 @@ def in_the_engine(
             predicted.append(engine.after_step(loss).predicted)
     named = {name: p.detach().numpy() for name, p in model.named_parameters()}
     counted, period = engine.ledger.flops_per_step, engine._state.groups.period
+    evidence = getattr(engine._state.policy, "evidence", Evidence())  # none without predicted steps
     return Run(
         named, engine.ledger.steps, predicted, engine.ledger.undone_steps,
-        operations=counted, period=period, evidence=engine._state.policy.evidence,
+        operations=counted, period=period, evidence=evidence,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from hybrid_predict.policy.limits import (
     PAUSE,
     REACH,
     RETURN,
+    Baseline,
     Limits,
 )
 
@@ -21,7 +22,7 @@ NAN, INF = math.nan, math.inf
 
 def read(losses, norms=1.0, limits=None, warmup=False):
     """The limits after these losses, with one norm or one each."""
-    limits = limits or Limits.of(1)
+    limits = limits or Limits([Baseline()])
     for k, loss in enumerate(losses):
         norm = norms[k] if isinstance(norms, list) else norms
         limits.learn(loss, [norm], warmup=warmup)
@@ -30,7 +31,7 @@ def read(losses, norms=1.0, limits=None, warmup=False):
 
 def swinging(count=40, loss=1.0, norm=1.0, share=0.02):
     """The limits after readings that swing around a level, of which the first five are warm-up."""
-    limits = Limits.of(1)
+    limits = Limits([Baseline()])
     for k in range(count):
         swing = 1.0 + share * (-1) ** k
         limits.learn(loss * swing, [norm * swing], warmup=k < 5)
@@ -64,7 +65,7 @@ def test_limits_are_as_far_off_as_documented(level):
 
 
 def test_each_optimizer_has_its_own_limit_which_is_infinite_at_first():
-    limits = Limits.of(2)
+    limits = Limits([Baseline(), Baseline()])
     assert limits.largest_loss == limits.largest_norm(0) == limits.largest_norm(1) == INF
     for _ in range(10):
         limits.learn(1.0, [1.0, 1e-3], warmup=False)
@@ -72,7 +73,7 @@ def test_each_optimizer_has_its_own_limit_which_is_infinite_at_first():
 
 
 def test_pauses_double_and_the_alarm_after_the_last_ends_predicted_steps():
-    limits = Limits.of(1)
+    limits = Limits([Baseline()])
     step = 100
     for length in (PAUSE, 2 * PAUSE, 4 * PAUSE):
         limits.alarm(step)
@@ -87,7 +88,7 @@ def test_pauses_double_and_the_alarm_after_the_last_ends_predicted_steps():
 
 @pytest.mark.parametrize(("steps", "forgotten"), [(CALM, True), (CALM - 1, False)])
 def test_a_long_calm_forgives(steps, forgotten):
-    limits = Limits.of(1)
+    limits = Limits([Baseline()])
     limits.alarm(1)
     read([1.0] * steps, limits=limits)
     assert (limits.pauses == 0) is forgotten

@@ -11,16 +11,14 @@ from hybrid_predict.config import MOST_PREDICTED
 from hybrid_predict.policy.confidence import LONGEST, MOST, Confidence, Skill
 from hybrid_predict.policy.limits import CHANGED, RETURN, Baseline
 from hybrid_predict.policy.limits import LEAST as READINGS
-from hybrid_predict.policy.policy import (
+from hybrid_predict.policy.policy import NOTHING, TOO_FEW, Outcome, make_policy
+from hybrid_predict.policy.predicting import (
     LEAST,
     MOST_UNCORRECTED,
     NO_SKILL,
-    NOTHING,
     TOO_EXPENSIVE,
-    TOO_FEW,
-    Outcome,
     Part,
-    Policy,
+    PredictingPolicy,
 )
 from hybrid_predict.policy.verdict import ENDED, RESTARTED, Evidence, Slopes
 
@@ -29,7 +27,7 @@ SURE = Skill(count=2, mean=0.5)
 
 def make(parts=(), trained=0, *, advances=(), speedup=1.5, total=100, unaffordable="", **changes):
     """A policy about parts, of which the advances and the skill are known."""
-    policy = Policy(HybridConfig(total_steps=total, speedup=speedup, **changes))
+    policy = make_policy(HybridConfig(total_steps=total, speedup=speedup, **changes))
     for part, advance in zip(parts, advances, strict=False):
         policy.confidences[part.key] = Confidence(skill=SURE, best=0.8, advance=advance)
     policy.follow(parts, trained, affordable=not unaffordable)
@@ -177,7 +175,7 @@ def test_what_was_saved_goes_on_where_it_was():
     assert again.load_state_dict(policy.state_dict())
     assert again.state_dict() == policy.state_dict()
     assert again.due(50) == policy.due(50)
-    other_run = Policy(HybridConfig(total_steps=100), optimizers=2)
+    other_run = PredictingPolicy(HybridConfig(total_steps=100), optimizers=2)
     assert not other_run.load_state_dict(policy.state_dict())
 
 
@@ -193,7 +191,7 @@ def test_what_was_saved_goes_on_where_it_was():
     ],
 )
 def test_predicted_steps_are_undone_with_their_cause(norm, loss, words):
-    policy = Policy(HybridConfig(total_steps=100))
+    policy = PredictingPolicy(HybridConfig(total_steps=100))
     policy.limits.norms = [Baseline(READINGS, mean=math.log(0.1))]
     policy.limits.loss = Baseline(READINGS, mean=1.25)
     found = policy.cause(0, norm, loss, finite=True)

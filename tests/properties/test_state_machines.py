@@ -50,7 +50,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     @property
     def due(self):
-        return self.engine._policy.due(self.engine.position)
+        policy = self.engine._policy.predicting
+        return policy and policy.due(self.engine.position)
 
     def counts(self):
         saved = self.engine.state_dict()
@@ -137,7 +138,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.after_step()
         self.engine.abandon()
 
-    @precondition(lambda self: not self.engine.done)
+    @precondition(lambda self: not (self.engine.done or self.engine._state.plain))
     @rule(kind=st.sampled_from(["version", "ledger", "tensors", "policy"]))
     def refused_load(self, kind):
         kept = self.engine.state_dict()
