@@ -69,13 +69,12 @@ def _examined(
     trainer.loggers = [DummyLogger()]
     judged = f"{next(iter(monitored(trainer)))}, if your model logs it in validation"
     trainer.num_sanity_val_steps = trainer.limit_val_batches = 0
-    found = Examined(trying.trial, HybridPredict.__name__, plugin.config, judged)
     try:
         with suppress(TrialEnd):
             fit(trainer, model, data)
     except UnsupportedSetupError as error:
-        found.refusal = str(error)
+        trying.trial.plain = str(error)
     except MisconfigurationException as error:
         remedy = f"Lightning says: {error}."
         raise ConfigError("CONFIG", "what Lightning can train", name, remedy) from error
-    return found
+    return trying.trial, plugin, judged
