@@ -58,6 +58,8 @@ class AuditArm:
             speedup = 1.0 if name == CORRECTED else config.speedup
             chosen = config.hybrid_config().with_speedup(speedup)
             self.hybrid = HybridPredict(config=chosen, log_dir=str(folder))
+        # With auto, a saving of a tenth has to show in the short arms.
+        self._speedup = 1.1 if isinstance(config.speedup, str) else config.speedup
         self._scale = scale
         self._folder = folder
         self._logger = logger or DummyLogger()
@@ -88,6 +90,10 @@ class AuditArm:
         if not self.lengths or options.get("fast_dev_run"):
             remedy = "Set one of them in the file's trainer section, or in arm.trainer(...)."
             raise ConfigError("Trainer", "max_steps or max_epochs", "neither", remedy)
+        if all(shortened(n, self._speedup) == n for n in self.lengths.values()):
+            remedy = "Set max_steps instead, or train for more epochs."
+            expected = f"a length that is shorter at speedup {self._speedup:g}"
+            raise ConfigError("Trainer", expected, given, remedy)
         callbacks = options.get("callbacks") or []
         callbacks = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
         # The audit switches off what draws on the terminal; Lightning then refuses these callbacks.

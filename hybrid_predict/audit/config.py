@@ -19,9 +19,6 @@ AUTO: Literal["auto"] = "auto"
 SHORTENED = (SHORT, CORRECTED)
 """Arms with a schedule that is shortened by the speedup."""
 
-ROUNDING = 1.1
-"""Largest factor by which rounding up may lengthen the short arms."""
-
 SET_BY_THE_AUDIT = {"speedup", "full_steps", "predict_steps", "total_steps", "enabled", "shadow"}
 """Fields of HybridConfig that ``hybrid`` does not have."""
 
@@ -35,25 +32,6 @@ def shortened(number: int, speedup: float) -> int:
     """Return the steps or epochs of a short arm, rounded up, from those of the full arm."""
     # The speedup is rarely a binary fraction: 33 / 1.1 has to be 30.
     return math.ceil(number / speedup - 1e-9)
-
-
-def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
-    """Return the full steps of a short arm, at least ``total / speedup``.
-
-    ``total`` steps and ``lengths`` (``max_steps`` and ``max_epochs``, if given) are the full arm's.
-
-    Raises:
-        ConfigError: If rounding up adds so many steps that the arm is no fair control.
-    """
-    shares = {name: shortened(length, speedup) / length for name, length in lengths.items()}
-    name = min(shares, key=shares.__getitem__)
-    if shares[name] > ROUNDING / speedup:
-        length = lengths[name]
-        got = f"{length} shortened to {shortened(length, speedup)}, not {length / speedup:.3g}"
-        expected = f"a length that can be divided by the speedup {speedup:g}"
-        remedy = "Set max_steps instead, to more steps, or train for more epochs."
-        raise ConfigError(name, expected, got, remedy)
-    return math.ceil(total * shares[name] - 1e-9)
 
 
 @dataclass(frozen=True, kw_only=True)

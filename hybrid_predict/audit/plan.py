@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.audit.config import SHORTENED, AuditConfig, short_steps, speedup_text
+from hybrid_predict.audit.config import SHORTENED, AuditConfig, shortened, speedup_text
 from hybrid_predict.audit.search import most_runs, number_of_tests
 from hybrid_predict.audit.store import Cell, RunStore, cells
 from hybrid_predict.audit.training import LightningTrial, Meter, fit_arm
@@ -43,7 +44,8 @@ def plan_audit(
     steps = dict.fromkeys(config.arms, total)
     auto = 'With "auto" the hybrid arm may take fewer full steps, and the short arms then too.'
     if not isinstance(config.speedup, str):
-        steps.update(dict.fromkeys(SHORTENED, short_steps(total, arm.lengths, config.speedup)))
+        share = min(shortened(n, config.speedup) / n for n in arm.lengths.values())
+        steps.update(dict.fromkeys(SHORTENED, math.ceil(total * share - 1e-9)))
         auto = ""
     every = cells(config)
     left = [steps[each.arm] for each in every if each not in finished]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig
 from hybrid_predict.audit.results import as_compared, paired
 from hybrid_predict.audit.run import Runs
-from hybrid_predict.audit.store import SCHEMA, SEARCH, FinishedRun, RunStore
+from hybrid_predict.audit.store import SCHEMA, SEARCH, RunStore
 from hybrid_predict.audit.training import Observer
 from hybrid_predict.audit.verdict import AuditOutcome, judge_audit
 from hybrid_predict.config import Speedup
@@ -76,8 +76,10 @@ def search(
     The search bisects the numbers of ``config.speedups`` once for each arm, and tests ``"auto"`` if
     it is among them. A candidate passes if the audit's own test verifies a saving over the paired
     seeds. The test's level is divided by the number of tests, so that the probability of any error
-    is at most ``config.alpha``. Runs are kept as those of an audit, and shared with audits in the
-    same folder. Nothing is recorded in MLflow.
+    is at most ``config.alpha``. It assumes that every candidate below one that passes would pass,
+    and every one above one that fails would fail. Runs are kept as those of an audit, and shared
+    with audits in the same folder; ``search.json`` is written after every candidate. Nothing is
+    recorded in MLflow.
 
     Arguments and errors are those of :func:`hybrid_predict.audit.audit`.
 
@@ -85,56 +87,41 @@ def search(
         The answer; ``partial`` is true after Ctrl-C.
     """
     place = writable_folder(folder)
-    watching = observer or Observer()
-    with locked(place), quiet():
-        store = RunStore(place, config, source)
-        runs = Runs(make_run, store, config.speedups, watching)
-        return search_runs(runs.get, config, place, watching)
-
-
-def search_runs(
-    get: Callable[[AuditConfig, str, int], FinishedRun],
-    config: AuditConfig,
-    folder: Path,
-    observer: Observer,
-) -> SearchResult:
-    """Test candidates until the answer cannot change, or the user interrupts.
-
-    ``get`` returns a finished run from the configuration, which has the speedup, arm and seed. The
-    search assumes that every candidate below one that passes would pass, and every one above one
-    that fails would fail. The results file is written after every candidate.
-    """
-    tried: list[dict[str, Any]] = []
+    config = replace(config, mlflow=False)
     level = config.alpha / number_of_tests(config)
+    tried: list[dict[str, Any]] = []
 
     def written(*, partial: bool) -> SearchResult:
         found: dict[str, Any] = {"schema": SCHEMA, "partial": partial, "level": level}
         found |= {"environment": environment(), "config": config.to_dict(), "tried": tried}
         found["line"] = callback_line(config, tried) if tried else ""
-        results = finite(found)
-        write_json(results, folder / SEARCH)
-        return SearchResult(results, folder)
+        write_json(found, place / SEARCH)
+        return SearchResult(finite(found), place)
 
-    def fails(speedup: Speedup, arm: str) -> bool:
+    def fails(runs: Runs, arm: str, speedup: Speedup) -> bool:
         tested = replace(config, speedup=speedup, alpha=level)
-        seeds = [
-            paired(*(as_compared(get(tested, name, seed), config) for name in (FULL, SHORT, arm)))
-            for seed in range(config.seeds)
-        ]
+        seeds = []
+        for seed in range(config.seeds):
+            arms = [runs.get(tested, name, seed) for name in (FULL, SHORT, arm)]
+            seeds.append(paired(*[as_compared(run, config) for run in arms]))
         verdict = judge_audit(seeds, tested, arm)
         tried.append({"arm": arm, "speedup": speedup, **asdict(verdict)})
         written(partial=True)
-        observer.candidate_finished(arm, speedup, verdict.outcome.value)
+        runs.observer.candidate_finished(arm, speedup, verdict.outcome.value)
         return verdict.outcome is not AuditOutcome.VERIFIED
 
-    try:
-        for arm in WAYS:
-            bisect_left(config.numbers, True, key=partial(fails, arm=arm))
-        if AUTO in config.speedups:
-            fails(AUTO, HYBRID)
-    except KeyboardInterrupt:
-        return written(partial=True)
-    return written(partial=False)
+    with locked(place), quiet():
+        runs = Runs(make_run, RunStore(place, config, source), observer)
+        try:
+            # Lengths that cannot be shortened are refused before anything else is trained.
+            runs.get(replace(config, speedup=config.speedups[0]), FULL, 0)
+            for arm in WAYS:
+                bisect_left(config.numbers, True, key=partial(fails, runs, arm))
+            if AUTO in config.speedups:
+                fails(runs, HYBRID, AUTO)
+        except KeyboardInterrupt:
+            return written(partial=True)
+        return written(partial=False)
 
 
 def number_of_tests(config: AuditConfig) -> int:
