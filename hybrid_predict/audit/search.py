@@ -12,7 +12,7 @@ from typing import Any
 
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig
-from hybrid_predict.audit.results import as_compared, paired
+from hybrid_predict.audit.results import as_compared
 from hybrid_predict.audit.run import Runs
 from hybrid_predict.audit.store import SCHEMA, SEARCH, RunStore
 from hybrid_predict.audit.training import Observer
@@ -103,7 +103,7 @@ def search(
         seeds = []
         for seed in range(config.seeds):
             arms = [runs.get(tested, name, seed) for name in (FULL, SHORT, arm)]
-            seeds.append(paired(*[as_compared(run, config) for run in arms]))
+            seeds.append([as_compared(run, config) for run in arms])
         verdict = judge_audit(seeds, tested, arm)
         tried.append({"arm": arm, "speedup": speedup, **asdict(verdict)})
         written(partial=True)
