@@ -127,9 +127,6 @@ class AuditConfig:
         if config.on_overfit == "stop":
             remedy = "Arms train to their end; compare: best compares their best validations."
             raise ConfigError("hybrid.on_overfit", "'pause' or 'ignore'", "stop", remedy)
-        if not (chosen := config.chosen_predictors):
-            remedy = "Without predicted steps the hybrid arm saves no full step."
-            raise ConfigError("hybrid", "a predictor of some kind", chosen, remedy)
         return config
 
     def training(self) -> dict[str, Any]:
