@@ -90,10 +90,6 @@ class AuditArm:
         if not self.lengths or options.get("fast_dev_run"):
             remedy = "Set one of them in the file's trainer section, or in arm.trainer(...)."
             raise ConfigError("Trainer", "max_steps or max_epochs", "neither", remedy)
-        if all(shortened(n, self._speedup) == n for n in self.lengths.values()):
-            remedy = "Set max_steps instead, or train for more epochs."
-            expected = f"a length that is shorter at speedup {self._speedup:g}"
-            raise ConfigError("Trainer", expected, given, remedy)
         callbacks = options.get("callbacks") or []
         callbacks = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
         # The audit switches off what draws on the terminal; Lightning then refuses these callbacks.
@@ -110,6 +106,13 @@ class AuditArm:
         }
         self._trainer = pl.Trainer(**{**options, **replaced})
         return self._trainer
+
+    def check_shortened(self) -> None:
+        """Check that the short arms of the audit are shorter than the full arm."""
+        if all(shortened(length, self._speedup) == length for length in self.lengths.values()):
+            remedy = "Set max_steps instead, or train for more epochs."
+            expected = f"a length that is shorter at speedup {self._speedup:g}"
+            raise ConfigError("Trainer", expected, self.lengths, remedy)
 
     def unpack(self, built: Any) -> tuple[pl.Trainer, pl.LightningModule, dict[str, Any]]:
         """Return Trainer, model and the data as arguments of ``fit`` from what was built."""

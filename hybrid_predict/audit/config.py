@@ -12,6 +12,7 @@ from hybrid_predict.config import Described, HybridConfig, Speedup, check_names,
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.options import checked
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.runtime import finite
 
 AUTO: Literal["auto"] = "auto"
 """Speedup of a hybrid arm that decides itself; short arms take as many full steps as it did."""
@@ -87,8 +88,6 @@ class AuditConfig:
         for name, (expected, valid) in _CHECKS.items():
             if not valid(value := getattr(self, name)):
                 raise ConfigError(name, expected, value)
-        for name in ("speedups", "scaled"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         for name, changes in self.controls.items():
             # Names of folders and of MLflow's metrics contain it.
             if not re.fullmatch(r"\w[\w ,.-]*", str(name)) or name in ARMS:
@@ -129,21 +128,11 @@ class AuditConfig:
             raise ConfigError("hybrid.on_overfit", "'pause' or 'ignore'", "stop", remedy)
         return config
 
-    def training(self) -> dict[str, Any]:
-        """Return the options that all finished runs depend on, as plain data."""
-        values = self.to_dict()
-        return {name: values[name] for name in ("metric", "scaled", "hybrid")}
-
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data."""
         chosen = self.hybrid_config().to_dict()
-        return {
-            **{name: getattr(self, name) for name in type(self).__dataclass_fields__},
-            "hybrid": {name: chosen[name] for name in self.hybrid},
-            "scaled": list(self.scaled),
-            "speedups": list(self.speedups),
-            "controls": {name: dict(changes) for name, changes in self.controls.items()},
-        }
+        values = {**vars(self), "hybrid": {name: chosen[name] for name in self.hybrid}}
+        return dict(finite(values))
 
 
 def _is_above(least: float, value: Any) -> bool:

@@ -18,6 +18,7 @@ from hybrid_predict.audit.store import SCHEMA, SEARCH, RunStore
 from hybrid_predict.audit.training import Observer
 from hybrid_predict.audit.verdict import AuditOutcome, judge_audit
 from hybrid_predict.config import Speedup
+from hybrid_predict.integrations.options import as_call
 from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import (
     environment,
@@ -37,30 +38,19 @@ class SearchResult:
     """What a search found.
 
     Args:
+        line: Python source that builds the callback; empty if nothing was trained.
+        outcome: Verified if a candidate keeps quality; undecided if more seeds may show one.
+        partial: Whether the user interrupted the search before its answer was final.
         results: Content of ``search.json``; ``tried`` in it are the candidates, in the order in
             which they were tested.
         folder: Folder of that file.
     """
 
+    line: str
+    outcome: AuditOutcome
+    partial: bool
     results: Mapping[str, Any]
     folder: Path
-
-    @property
-    def line(self) -> str:
-        """Python source that builds the callback; empty if nothing was trained."""
-        return str(self.results["line"])
-
-    @property
-    def outcome(self) -> AuditOutcome:
-        """Verified if a candidate keeps quality; undecided if more seeds may show one."""
-        found = {tried["outcome"] for tried in self.results["tried"]}
-        order = (AuditOutcome.VERIFIED, AuditOutcome.UNDECIDED)
-        return next((outcome for outcome in order if outcome in found), AuditOutcome.NO_SAVING)
-
-    @property
-    def partial(self) -> bool:
-        """Whether the user interrupted the search before its answer was final."""
-        return bool(self.results["partial"])
 
 
 def search(
@@ -92,11 +82,14 @@ def search(
     tried: list[dict[str, Any]] = []
 
     def written(*, partial: bool) -> SearchResult:
-        found: dict[str, Any] = {"schema": SCHEMA, "partial": partial, "level": level}
+        line = callback_line(config, tried) if tried else ""
+        found: dict[str, Any] = {"schema": SCHEMA, "partial": partial, "level": level, "line": line}
         found |= {"environment": environment(), "config": config.to_dict(), "tried": tried}
-        found["line"] = callback_line(config, tried) if tried else ""
         write_json(found, place / SEARCH)
-        return SearchResult(finite(found), place)
+        outcomes = {each["outcome"] for each in tried}
+        order = (AuditOutcome.VERIFIED, AuditOutcome.UNDECIDED)
+        outcome = next((each for each in order if each in outcomes), AuditOutcome.NO_SAVING)
+        return SearchResult(line, outcome, partial, finite(found), place)
 
     def fails(runs: Runs, arm: str, speedup: Speedup) -> bool:
         tested = replace(config, speedup=speedup, alpha=level)
@@ -150,10 +143,8 @@ def callback_line(config: AuditConfig, tried: Sequence[Mapping[str, Any]]) -> st
         few = f"; fewer than {FEW_SEEDS} seeds show none" * (config.seeds < FEW_SEEDS)
         return f"# no saving at equal quality was shown{few}"
     best = max(passed, key=lambda each: each["saving"])  # the first one of equals
-    options = [f"speedup={best['speedup']!r}"]
-    note = ""
-    if best["arm"] == CORRECTED:
-        options = ["speedup=1"]
-        note = f"  # in a run, and with a schedule, shorter by {best['speedup']:g}"
-    options += [f"{name}={value!r}" for name, value in config.hybrid.items()]
-    return f"HybridPredict({', '.join(options)}){note}"
+    speedup = best["speedup"]
+    if best["arm"] == HYBRID:
+        return as_call("HybridPredict", config.hybrid_config().with_speedup(speedup))
+    line = as_call("HybridPredict", config.hybrid_config().with_speedup(1))
+    return f"{line}  # in a run, and with a schedule, shorter by {speedup:g}"

@@ -68,8 +68,8 @@ class RunStore:
     ) -> None:
         self.folder = folder
         packages = {name: version(name) for name in ("hybrid-predict", "torch", "lightning")}
-        conditions = {**config.training(), **(source or {}), **packages, "schema": SCHEMA}
-        self.depends_on = _plain(conditions)
+        options = {name: config.to_dict()[name] for name in ("metric", "scaled", "hybrid")}
+        self.depends_on = _plain({**options, **(source or {}), **packages, "schema": SCHEMA})
         self._rows = Rows(folder / RUNS, _row_cell)
         for row in self._rows.done.values():
             run = row["run"]

@@ -204,6 +204,7 @@ def fit_arm(arm: AuditArm, make_run: MakeRun, meter: Meter, *further: pl.Callbac
     """Train what ``make_run`` builds, from the arm's seed, with callbacks after the user's."""
     pl.seed_everything(arm.seed, workers=True, verbose=False)
     trainer, model, data = arm.unpack(make_run(arm))
+    arm.check_shortened()
     trainer.callbacks += [meter, *further]  # type: ignore[attr-defined]
     fit(trainer, model, data)
     if not meter.total_steps:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from hybrid_predict.config import HybridConfig, Speedup
+from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.options import as_call
 from hybrid_predict.ledger import duration
@@ -51,9 +51,7 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     rows = _three_lines(trial, idle)
     if idle or plan is None:
         return False, [*rows, ("change", idle), *further]
-    callback = type(plugin).__name__
-    default = plugin.config == HybridConfig()
-    paste = f"{callback}(speedup=1.5)" if default else as_call(callback, plugin.config)
+    paste = as_call(type(plugin).__name__, plugin.config)
     told = plan.described()
     del told["corrects"]
     return True, [

@@ -67,7 +67,7 @@ def metric(borders):
     ("corrected", "hybrid", "line"),
     [
         (3.0, 1.5, "HybridPredict(speedup=1)  # in a run, and with a schedule, shorter by 3"),
-        (1.5, 2.0, "HybridPredict(speedup=2.0)"),
+        (1.0, 1.5, "HybridPredict(speedup=1.5)"),
         (0.0, 0.0, "# no saving at equal quality was shown"),
     ],
 )
