@@ -114,8 +114,8 @@ class AuditArm:
             expected = f"a length that is shorter at speedup {self._speedup:g}"
             raise ConfigError("Trainer", expected, self.lengths, remedy)
 
-    def unpack(self, built: Any) -> tuple[pl.Trainer, pl.LightningModule, dict[str, Any]]:
-        """Return Trainer, model and the data as arguments of ``fit`` from what was built."""
+    def unpack(self, built: Any) -> tuple[pl.Trainer, pl.LightningModule, list[Any]]:
+        """Return Trainer, model and loaders from what was built."""
         parts: Any = built if isinstance(built, tuple) and len(built) == 3 else (None, None, None)
         trainer, model, data = parts
         pair = isinstance(data, (tuple, list)) and len(data) == 2
@@ -136,9 +136,8 @@ class AuditArm:
             remedy = "Without it, the audit cannot shorten the arms alike."
             expected = "automatic optimization"
             raise UnsupportedSetupError("model", expected, "manual optimization", remedy)
-        if pair:
-            return trainer, model, {"train_dataloaders": data[0], "val_dataloaders": data[1]}
-        return trainer, model, {"datamodule": data}
+        # Lightning accepts a LightningDataModule in the place of the first loader too.
+        return trainer, model, list(data) if pair else [data]
 
 
 def check_length(name: str, value: Any) -> None:

@@ -50,7 +50,10 @@ class Runs:
         return self._store.runs[asked]
 
     def _train(self, config: AuditConfig, asked: Cell) -> None:
-        scale = self._scale(config, asked.seed) if asked.arm in SHORTENED else 1.0
+        scale = config.speedup if asked.arm in SHORTENED else 1.0
+        if isinstance(scale, str):  # as many times shorter as the hybrid arm was
+            hybrid = self.get(config, HYBRID, asked.seed)
+            scale = float(hybrid["total_steps"] / hybrid["full_steps"])
         logger = None
         if config.mlflow:
             name = f"{asked.arm}, seed {asked.seed}"
@@ -77,13 +80,6 @@ class Runs:
         self._store.save(run)
         if logger is not None:
             log_run(logger, run)
-
-    def _scale(self, config: AuditConfig, seed: int) -> float:
-        """Return how many times shorter a short arm is: with ``"auto"`` as the hybrid arm was."""
-        if not isinstance(config.speedup, str):
-            return config.speedup
-        hybrid = self.get(config, HYBRID, seed)
-        return float(hybrid["total_steps"] / hybrid["full_steps"])
 
 
 @dataclass(frozen=True)

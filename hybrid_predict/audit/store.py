@@ -61,10 +61,7 @@ class RunStore:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        config: AuditConfig,
-        source: Mapping[str, Any] | None = None,
+        self, folder: Path, config: AuditConfig, source: Mapping[str, Any] | None = None
     ) -> None:
         self.folder = folder
         packages = {name: version(name) for name in ("hybrid-predict", "torch", "lightning")}

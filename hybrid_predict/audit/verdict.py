@@ -40,6 +40,11 @@ from hybrid_predict.runs.evidence import (
     bounds,
 )
 
+_UNSTABLE = (
+    "If it diverged, lower the learning rate or clip gradients until plain training is stable; if "
+    "its weights are finite, correct how validation computes the metric."
+)
+
 
 class AuditOutcome(str, Enum):
     """What an audit found."""
@@ -117,7 +122,11 @@ def _compared(
     for name, values in zip((FULL, SHORT, arm), metrics.T, strict=True):
         if bad := np.count_nonzero(~np.isfinite(values)):
             what = f"the {name} arm has no finite metric on {bad} of {len(seeds)} seeds"
-            return _unstable(verdict, what, plain=name in (FULL, SHORT))
+            if name in (FULL, SHORT):
+                return replace(verdict, headline=f"no comparison: {what}", text=_UNSTABLE)
+            text = "The full and the short arm have no such seed, so the callback is the cause."
+            verdict = replace(verdict, headline=f"no saving: {what}", text=text)
+            return replace(verdict, outcome=AuditOutcome.NO_SAVING)
     full, short, hybrid = config.sign * metrics.T
     ways = [float(np.interp(k, [s, n], [0.0, 1.0])) for n, s, k in np.log(steps)]
     control = short + np.array(ways) * (full - short)
@@ -143,19 +152,6 @@ def _compared(
         gain=bounds((control - hybrid).tolist(), config.alpha),
         worth=bounds(worth.tolist(), config.alpha),
     )
-
-
-def _unstable(verdict: AuditVerdict, what: str, *, plain: bool) -> AuditVerdict:
-    """Return the verdict on an arm without a finite metric; ``plain`` is one of plain training."""
-    if plain:
-        text = (
-            "If it diverged, lower the learning rate or clip gradients until plain training is "
-            "stable; if its weights are finite, correct how validation computes the metric."
-        )
-        return replace(verdict, headline=f"no comparison: {what}", text=text)
-    text = "The full and the short arm have no such seed, so the callback is the cause."
-    outcome = AuditOutcome.NO_SAVING
-    return replace(verdict, outcome=outcome, headline=f"no saving: {what}", text=text)
 
 
 def _decided(verdict: AuditVerdict, config: AuditConfig, arm: str) -> AuditVerdict:

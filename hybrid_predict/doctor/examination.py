@@ -111,10 +111,10 @@ def _three_lines(trial: Trial, idle: str) -> Findings:
     ``idle`` is why the callback would do nothing, if so.
     """
     plan = trial.plan
+    corrects = ("corrects", "nothing" if plan is None else plan.reach(nothing=bool(idle)))
     if plan is None or trial.seconds is None:
         why = "not timed: too few full steps were trained"
-        corrects = "nothing" if plan is None else plan.reach(nothing=bool(idle))
-        return [("corrects", corrects), ("full step", why), ("run", why)]
+        return [corrects, ("full step", why), ("run", why)]
     plain, helped = trial.seconds
     least = helped * (plan.steps - plan.predicted)
     times = duration(helped * plan.steps)
@@ -122,7 +122,7 @@ def _three_lines(trial: Trial, idle: str) -> Findings:
         times = f"{duration(least)} (all planned predicted steps made) to {times} (none made)"
     told = f"{times} in place of {duration(plain * plan.steps)}; validation is not counted"
     rows = [
-        ("corrects", plan.reach(nothing=bool(idle))),
+        corrects,
         ("full step", f"takes {duration(helped)} in place of {duration(plain)} (a few were timed)"),
         ("run", f"takes {told}"),
     ]

@@ -58,11 +58,9 @@ def examine_built(name: str, built: tuple[Any, ...], speedup: Speedup | None) ->
     trainer.loggers = [DummyLogger()]
     judged = f"{next(iter(monitored(trainer)))}, if your model logs it in validation"
     trainer.num_sanity_val_steps = trainer.limit_val_batches = 0
-    # Lightning accepts a LightningDataModule in the place of the first loader too.
-    arguments = dict(zip(("train_dataloaders", "val_dataloaders"), data, strict=False))
     try:
         with suppress(TrialEnd):
-            fit(trainer, model, arguments)
+            fit(trainer, model, data[:2])
     except UnsupportedSetupError as error:
         trying.trial.plain = str(error)
     except MisconfigurationException as error:
