@@ -36,8 +36,8 @@ def configuration(config: HybridConfig | Mapping[str, Any] | None, **given: Any)
 
 
 def as_call(name: str, config: HybridConfig) -> str:
-    """Return the call of a callback's class that gives it a configuration."""
-    default = vars(HybridConfig())
+    """Return the call of a callback's class that gives it a configuration, with its speedup."""
+    default = {**vars(HybridConfig()), "speedup": None}
     chosen = [f"{k}={v!r}" for k, v in vars(config).items() if v != default[k]]
     return f"{name}({', '.join(chosen)})"
 

@@ -58,6 +58,8 @@ class AuditArm:
             speedup = 1.0 if name == CORRECTED else config.speedup
             chosen = config.hybrid_config().with_speedup(speedup)
             self.hybrid = HybridPredict(config=chosen, log_dir=str(folder))
+        # With auto, a saving of a tenth has to show in the short arms.
+        self._speedup = 1.1 if isinstance(config.speedup, str) else config.speedup
         self._scale = scale
         self._folder = folder
         self._logger = logger or DummyLogger()
@@ -105,8 +107,15 @@ class AuditArm:
         self._trainer = pl.Trainer(**{**options, **replaced})
         return self._trainer
 
-    def unpack(self, built: Any) -> tuple[pl.Trainer, pl.LightningModule, dict[str, Any]]:
-        """Return Trainer, model and the data as arguments of ``fit`` from what was built."""
+    def check_shortened(self) -> None:
+        """Check that the short arms of the audit are shorter than the full arm."""
+        if all(shortened(length, self._speedup) == length for length in self.lengths.values()):
+            remedy = "Set max_steps instead, or train for more epochs."
+            expected = f"a length that is shorter at speedup {self._speedup:g}"
+            raise ConfigError("Trainer", expected, self.lengths, remedy)
+
+    def unpack(self, built: Any) -> tuple[pl.Trainer, pl.LightningModule, list[Any]]:
+        """Return Trainer, model and loaders from what was built."""
         parts: Any = built if isinstance(built, tuple) and len(built) == 3 else (None, None, None)
         trainer, model, data = parts
         pair = isinstance(data, (tuple, list)) and len(data) == 2
@@ -127,9 +136,8 @@ class AuditArm:
             remedy = "Without it, the audit cannot shorten the arms alike."
             expected = "automatic optimization"
             raise UnsupportedSetupError("model", expected, "manual optimization", remedy)
-        if pair:
-            return trainer, model, {"train_dataloaders": data[0], "val_dataloaders": data[1]}
-        return trainer, model, {"datamodule": data}
+        # Lightning accepts a LightningDataModule in the place of the first loader too.
+        return trainer, model, list(data) if pair else [data]
 
 
 def check_length(name: str, value: Any) -> None:

@@ -12,15 +12,13 @@ from hybrid_predict.config import Described, HybridConfig, Speedup, check_names,
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.options import checked
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.runtime import finite
 
 AUTO: Literal["auto"] = "auto"
 """Speedup of a hybrid arm that decides itself; short arms take as many full steps as it did."""
 
 SHORTENED = (SHORT, CORRECTED)
 """Arms with a schedule that is shortened by the speedup."""
-
-ROUNDING = 1.1
-"""Largest factor by which rounding up may lengthen the short arms."""
 
 SET_BY_THE_AUDIT = {"speedup", "full_steps", "predict_steps", "total_steps", "enabled", "shadow"}
 """Fields of HybridConfig that ``hybrid`` does not have."""
@@ -35,25 +33,6 @@ def shortened(number: int, speedup: float) -> int:
     """Return the steps or epochs of a short arm, rounded up, from those of the full arm."""
     # The speedup is rarely a binary fraction: 33 / 1.1 has to be 30.
     return math.ceil(number / speedup - 1e-9)
-
-
-def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
-    """Return the full steps of a short arm, at least ``total / speedup``.
-
-    ``total`` steps and ``lengths`` (``max_steps`` and ``max_epochs``, if given) are the full arm's.
-
-    Raises:
-        ConfigError: If rounding up adds so many steps that the arm is no fair control.
-    """
-    shares = {name: shortened(length, speedup) / length for name, length in lengths.items()}
-    name = min(shares, key=shares.__getitem__)
-    if shares[name] > ROUNDING / speedup:
-        length = lengths[name]
-        got = f"{length} shortened to {shortened(length, speedup)}, not {length / speedup:.3g}"
-        expected = f"a length that can be divided by the speedup {speedup:g}"
-        remedy = "Set max_steps instead, to more steps, or train for more epochs."
-        raise ConfigError(name, expected, got, remedy)
-    return math.ceil(total * shares[name] - 1e-9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +88,6 @@ class AuditConfig:
         for name, (expected, valid) in _CHECKS.items():
             if not valid(value := getattr(self, name)):
                 raise ConfigError(name, expected, value)
-        for name in ("speedups", "scaled"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         for name, changes in self.controls.items():
             # Names of folders and of MLflow's metrics contain it.
             if not re.fullmatch(r"\w[\w ,.-]*", str(name)) or name in ARMS:
@@ -149,26 +126,13 @@ class AuditConfig:
         if config.on_overfit == "stop":
             remedy = "Arms train to their end; compare: best compares their best validations."
             raise ConfigError("hybrid.on_overfit", "'pause' or 'ignore'", "stop", remedy)
-        if not (chosen := config.chosen_predictors):
-            remedy = "Without predicted steps the hybrid arm saves no full step."
-            raise ConfigError("hybrid", "a predictor of some kind", chosen, remedy)
         return config
-
-    def training(self) -> dict[str, Any]:
-        """Return the options that all finished runs depend on, as plain data."""
-        values = self.to_dict()
-        return {name: values[name] for name in ("metric", "scaled", "hybrid")}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data."""
         chosen = self.hybrid_config().to_dict()
-        return {
-            **{name: getattr(self, name) for name in type(self).__dataclass_fields__},
-            "hybrid": {name: chosen[name] for name in self.hybrid},
-            "scaled": list(self.scaled),
-            "speedups": list(self.speedups),
-            "controls": {name: dict(changes) for name, changes in self.controls.items()},
-        }
+        values = {**vars(self), "hybrid": {name: chosen[name] for name in self.hybrid}}
+        return dict(finite(values))
 
 
 def _is_above(least: float, value: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from argparse import ArgumentError
 from collections.abc import Callable
@@ -109,10 +108,10 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
     ``changed`` has arguments that override those of the file.
     """
     builder: Callable[..., Any] = type("AuditCLI", (_Builder,), {"arm": arm})
-    arguments = sys.argv
-    sys.argv = arguments[:1]  # the command's own are not for Lightning and the user's model
     try:
         with warnings.catch_warnings():
+            # The command's own arguments, in sys.argv, are not for Lightning.
+            warnings.filterwarnings("ignore", "LightningCLI's args parameter")
             # Lightning uses what newer versions of its parser call deprecated.
             warnings.simplefilter("ignore", DeprecationWarning)
             return builder(
@@ -126,5 +125,3 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
     except ArgumentError as error:
         remedy = f"Its parser says: {shorten(str(error), 800)}"
         raise ConfigError("file", "what LightningCLI accepts", str(path), remedy) from error
-    finally:
-        sys.argv = arguments

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +13,6 @@ from hybrid_predict.runs.page import SIZE, data_uri, new_figure, render, scale, 
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-COLORS = ("#264653", "#8a8f98", "#2a9d8f", "#d1495b", "#457b9d", "#e9a03b", "#7b6d8d", "#6a994e")
-"""Colours of the arms, in turn."""
 
 
 def audit_page(results: Mapping[str, Any]) -> str:
@@ -76,7 +72,7 @@ def curves_figure(results: Mapping[str, Any]) -> Figure:
     """Draw the metric in training, one line per arm and seed."""
     figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
-    shades = dict(zip(results["summary"], cycle(COLORS)))
+    shades = {arm: f"C{place}" for place, arm in enumerate(results["summary"])}
     metric = results["config"]["metric"]
     for run in results["runs"]:
         if run["curve"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.audit.config import SHORTENED, AuditConfig, short_steps, speedup_text
+from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig, shortened, speedup_text
 from hybrid_predict.audit.search import most_runs, number_of_tests
 from hybrid_predict.audit.store import Cell, RunStore, cells
 from hybrid_predict.audit.training import LightningTrial, Meter, fit_arm
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.ledger import duration
-from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID
+from hybrid_predict.runs.evidence import FEW_SEEDS, HYBRID
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import collected, preserved, quiet
 from hybrid_predict.runs.trial import Trial, TrialEnd
@@ -40,11 +41,11 @@ def plan_audit(
     if folder is not None:
         finished = set(RunStore(given_path("folder", folder), config, source).runs)
     arm, trial, total = _tried(make_run, config)
-    steps = dict.fromkeys(config.arms, total)
-    auto = 'With "auto" the hybrid arm may take fewer full steps, and the short arms then too.'
+    share = 1.0
     if not isinstance(config.speedup, str):
-        steps.update(dict.fromkeys(SHORTENED, short_steps(total, arm.lengths, config.speedup)))
-        auto = ""
+        share = min(shortened(n, config.speedup) / n for n in arm.lengths.values())
+    steps = dict.fromkeys(config.arms, total)
+    steps.update(dict.fromkeys(SHORTENED, math.ceil(total * share - 1e-9)))
     every = cells(config)
     left = [steps[each.arm] for each in every if each not in finished]
     seeds = counted_seeds(config.seeds)
@@ -56,8 +57,10 @@ def plan_audit(
         title = f"At most {len(left)} runs, for {tests} tests of candidates; fewer if some are "
         title += "finished."
     shown = {name: f"{number:,}" for name, number in steps.items()}
-    if not auto and trial.plan is not None and trial.plan.predicted:
-        shown[HYBRID] = f"{total - trial.plan.predicted:,} to {shown[FULL]}"
+    if config.speedup == AUTO:
+        shown |= dict.fromkeys(SHORTENED, "as many as hybrid")
+    if trial.plan is not None and trial.plan.predicted:
+        shown[HYBRID] = f"{total - trial.plan.predicted:,} to {total:,}"
     listed = ", ".join(f"{name} {number}" for name, number in shown.items())
     why = f"it would be plain training: {trial.plain}" if trial.plain else trial.cost
     seconds = duration(sum(left) * trial.seconds_per_step)
@@ -65,7 +68,6 @@ def plan_audit(
     lines = [
         title,
         f"Full steps per run at speedup {speedup_text(config.speedup)}: {listed}.",
-        auto,
         *(f"Hybrid arm: {text}." for text in (trial.shortfall, why) if text),
         f"Training to come: at most {seconds}, at {duration(trial.seconds_per_step)} per "
         "plain full step; validation, corrected updates, predicted steps and start-up come on top.",

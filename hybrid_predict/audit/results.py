@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from typing import Any
 
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.store import SCHEMA, FinishedRun
-from hybrid_predict.audit.verdict import AuditVerdict, PairedSeed, judge_audit
+from hybrid_predict.audit.verdict import AuditVerdict, judge_audit
 from hybrid_predict.ledger import UNPREDICTED
 from hybrid_predict.runs.evidence import (
     ARMS,
@@ -55,10 +54,10 @@ def make_results(
         by_seed.setdefault(run["seed"], {})[run["arm"]] = run
     # Seeds that have all arms, controls apart.
     seeds = [arms for _, arms in sorted(by_seed.items()) if arms.keys() >= set(ARMS)]
-    pairs = [paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in seeds]
+    judged = [[arms[FULL], arms[SHORT], arms[HYBRID]] for arms in seeds]
     summary = _summary(runs, config)
-    times = _times(summary) if pairs else {}
-    verdict = judge_audit(pairs, config, time=times.get(HYBRID))
+    times = _times(summary) if seeds else {}
+    verdict = judge_audit(judged, config, time=times.get(HYBRID))
     compared = [(arm, without) for arm, without, _ in _MECHANISMS.values()]
     compared += [(HYBRID, name) for name in config.arms if name not in (HYBRID, CORRECTED)]
     compared += [(name, FULL) for name in config.arms if name not in (HYBRID, FULL)]
@@ -80,55 +79,34 @@ def make_results(
         },
         "verdict": asdict(verdict),
     }
-    results["notes"] = _notes(results, config)
+    results["notes"] = list(_notes(results, config)) if seeds else []
     return finite(results), verdict
 
 
-def best_point(run: FinishedRun, config: AuditConfig) -> tuple[int, float] | None:
-    """Return the full steps before a run's best validation, and its value; None without one."""
-    points = [(steps, value) for steps, value in run["curve"] if value is not None]
-    return min(points, key=lambda point: config.sign * point[1], default=None)
-
-
 def as_compared(run: FinishedRun, config: AuditConfig) -> FinishedRun:
-    """Return a run whose metric is the one that the audit compares."""
-    best = best_point(run, config)
-    if config.compare == "last" or run["failure"] or best is None:
-        return run
-    return {**run, "metric": best[1]}
+    """Return a run whose metric is the one that the audit compares.
 
-
-def paired(full: FinishedRun, short: FinishedRun, hybrid: FinishedRun) -> PairedSeed:
-    """Return what a verdict compares of one seed; a search may give another arm as ``hybrid``."""
-    named = {FULL: full, SHORT: short, HYBRID: hybrid}
-    return PairedSeed(
-        **{n: math.nan if run["failure"] else float(run["metric"]) for n, run in named.items()},
-        full_steps=full["full_steps"],
-        short_steps=short["full_steps"],
-        hybrid_steps=hybrid["full_steps"],
-    )
+    ``best`` in it are the full steps before its best validation, and the value; None without one.
+    """
+    points = [(steps, value) for steps, value in run["curve"] if value is not None]
+    best = min(points, key=lambda point: config.sign * point[1], default=None)
+    chosen = config.compare == "best" and best is not None and not run["failure"]
+    return {**run, "best": best, "metric": best[1] if chosen and best else run["metric"]}
 
 
 def _summary(runs: Sequence[FinishedRun], config: AuditConfig) -> dict[str, Any]:
     summary = {}
     for name in config.arms:
         if arm := [run for run in runs if run["arm"] == name]:
+            best = [run["best"] for run in arm if run["best"] is not None]
+            steps, value = map(fmean, zip(*best, strict=True)) if best else (None, None)
             summary[name] = {
                 "metric": spread([run["metric"] for run in arm if not run["failure"]]),
-                "best": _best(arm, config),
+                "best": {"full_steps": steps, "metric": value} if best else None,
                 **{key: fmean(run[key] for run in arm) for key in _MEANS},
                 "failures": Counter(run["failure"] for run in arm if run["failure"]),
             }
     return summary
-
-
-def _best(runs: Sequence[FinishedRun], config: AuditConfig) -> dict[str, float] | None:
-    """Return the means of the runs' best validations and of the full steps before them."""
-    points = [best_point(run, config) for run in runs]
-    known = [point for point in points if point is not None]
-    if not known:
-        return None
-    return {"full_steps": fmean(p[0] for p in known), "metric": fmean(p[1] for p in known)}
 
 
 def _difference(
@@ -155,44 +133,21 @@ def arm_rows(results: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def _notes(results: Mapping[str, Any], config: AuditConfig) -> list[str]:
-    """Return what a reader of the results should know besides the verdict, in sentences."""
-    if not results["verdict"]["seeds"]:
-        return []
-    return [*_gains(results, config), *_arms(results, config), *_events(results["runs"])]
-
-
-def _reading(results: Mapping[str, Any], config: AuditConfig, mechanism: str) -> str:
-    """Return whether a mechanism makes the metric better, at about as many full steps."""
-    arm, without, made = _MECHANISMS[mechanism]
-    found = results["paired"][f"{arm} - {without}"]
-    if not results["summary"][arm][made]:
-        return "none was made, so there is no gain from them"
-    if found["n"] < FEW_SEEDS:
-        return "too few seeds to tell"
-    worst, best = sorted(-config.sign * found[end] for end in ("lower", "upper"))
-    if worst <= 0.0 <= best:
-        return _ALIKE
-    return "better" if worst > 0.0 else "worse"
-
-
-def _gains(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
+def _notes(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
+    """Tell what a reader of the results should know besides the verdict, in sentences."""
     summary = results["summary"]
+    readings = []
     for name, (arm, without, made) in _MECHANISMS.items():
         found = results["paired"][f"{arm} - {without}"]
         gained = ""
-        if found["n"] and summary[arm][made]:
-            sd = "" if found["sd"] is None else f" ± {found['sd']:.2g}"
+        reading = "none was made, so there is no gain from them"
+        if summary[arm][made]:
+            reading = _reading(found, config)
             more = round(summary[arm]["full_steps"] - summary[without]["full_steps"])
             after = f", after {more:+,} full steps" if more else ""
-            gain = 0.0 - config.sign * found["mean"]  # no difference is +0
-            gained = f" gained {gain:+.3g}{sd}"
-            gained += f" ({arm} against {without}{after})"
-        yield f"{name.capitalize()}{gained}: {_reading(results, config, name)}."
-
-
-def _arms(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
-    summary = results["summary"]
+            gained = f"{_gained(found, config)} ({arm} against {without}{after})"
+        readings.append(reading)
+        yield f"{name.capitalize()}{gained}: {reading}."
     if times := _times(summary):
         yield (
             f"In seconds, without validation, the hybrid arm took {times[HYBRID]:.2f} times as "
@@ -204,13 +159,31 @@ def _arms(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
         gap = results["paired"][f"{name} - {FULL}"]["mean"]
         if gap is not None and config.sign * gap < 0:
             yield f"The control {name} ends better than the full arm: tune plain training first."
-    corrected, predicted = (_reading(results, config, name) for name in _MECHANISMS)
+    corrected, predicted = readings
     if corrected == "better" and predicted in (_ALIKE, "worse"):
         how = "is better" if predicted == "worse" else "may do as well"
         yield (
             f"Correction alone {how}: train with HybridPredict(speedup=1) for "
             f"{summary[CORRECTED]['full_steps']:,.0f} full steps, with a schedule of that length."
         )
+    yield from _events(results["runs"])
+
+
+def _reading(found: Mapping[str, Any], config: AuditConfig) -> str:
+    """Return whether a difference of arms makes the metric better."""
+    if found["n"] < FEW_SEEDS:
+        return "too few seeds to tell"
+    worst, best = sorted(-config.sign * found[end] for end in ("lower", "upper"))
+    if worst <= 0.0 <= best:
+        return _ALIKE
+    return "better" if worst > 0.0 else "worse"
+
+
+def _gained(found: Mapping[str, Any], config: AuditConfig) -> str:
+    if not found["n"]:
+        return ""
+    sd = "" if found["sd"] is None else f" ± {found['sd']:.2g}"
+    return f" gained {0.0 - config.sign * found['mean']:+.3g}{sd}"  # no difference is +0
 
 
 def _times(summary: Mapping[str, Any]) -> dict[str, float]:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.audit.config import SHORTENED, AuditConfig, short_steps
+from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.page import audit_page
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.audit.store import RESULTS, Cell, FinishedRun, RunStore, cell, cells
 from hybrid_predict.audit.tracking import log_run, log_verdict, mlflow_logger
 from hybrid_predict.audit.training import Meter, Observer, fit_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
-from hybrid_predict.config import Speedup
-from hybrid_predict.runs.evidence import FULL, HYBRID
+from hybrid_predict.runs.evidence import HYBRID
 from hybrid_predict.runs.files import replace_text
 from hybrid_predict.runs.runtime import locked, preserved, quiet, writable_folder, write_json
 
@@ -31,49 +29,42 @@ COUNTED = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
 class Runs:
     """Gives the runs of an audit or a search, from the store or trained now.
 
-    ``speedups`` are all that may be asked for. The observer is called once for every run.
+    The observer is called once for every run.
     """
 
-    def __init__(
-        self,
-        make_run: MakeRun,
-        store: RunStore,
-        speedups: Sequence[Speedup],
-        observer: Observer,
-        make_logger: Callable[[str], Any] | None = None,
-    ) -> None:
+    def __init__(self, make_run: MakeRun, store: RunStore, observer: Observer | None) -> None:
+        self.observer = observer or Observer()
         self._make_run = make_run
         self._store = store
-        self._speedups = speedups
-        self._observer = observer
-        self._make_logger = make_logger
         self._reported: set[Cell] = set()
 
     def get(self, config: AuditConfig, arm: str, seed: int) -> FinishedRun:
         """Return the finished run of an arm at the configuration's speedup."""
         asked = cell(config, arm, seed)
         if asked not in self._reported:
-            known = self._store.runs.get(asked)
-            run = known or self._train(config, asked)
-            self._check_lengths(run)
-            self._observer.run_finished(run, trained=known is None)
+            trained = asked not in self._store.runs
+            if trained:
+                self._train(config, asked)
+            self.observer.run_finished(self._store.runs[asked], trained)
             self._reported.add(asked)
         return self._store.runs[asked]
 
-    def _train(self, config: AuditConfig, asked: Cell) -> FinishedRun:
-        scale = self._scale(config, asked) if asked.arm in SHORTENED else 1.0
+    def _train(self, config: AuditConfig, asked: Cell) -> None:
+        scale = config.speedup if asked.arm in SHORTENED else 1.0
+        if isinstance(scale, str):  # as many times shorter as the hybrid arm was
+            hybrid = self.get(config, HYBRID, asked.seed)
+            scale = float(hybrid["total_steps"] / hybrid["full_steps"])
         logger = None
-        if self._make_logger is not None:
-            logger = self._make_logger(f"{asked.arm}, seed {asked.seed}")
+        if config.mlflow:
+            name = f"{asked.arm}, seed {asked.seed}"
+            logger = mlflow_logger(self._store.folder, config.experiment, name)
 
         def begun(entry: Mapping[str, Any]) -> None:
-            run = {**asked._asdict(), **entry}
-            self._store.check(run)
-            self._check_lengths(run)
-            self._observer.run_started(asked.arm, asked.seed, run["total_steps"])
+            self._store.check({**asked._asdict(), **entry})
+            self.observer.run_started(asked.arm, asked.seed, entry["total_steps"])
 
         arm = AuditArm(asked.arm, asked.seed, self._store.place(asked), config, scale, logger)
-        meter = Meter(arm, config.metric, begun, self._observer.stepped)
+        meter = Meter(arm, config.metric, begun, self.observer.stepped)
         with preserved():
             fit_arm(arm, self._make_run, meter)
         ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
@@ -89,22 +80,6 @@ class Runs:
         self._store.save(run)
         if logger is not None:
             log_run(logger, run)
-        return run
-
-    def _scale(self, config: AuditConfig, asked: Cell) -> float:
-        """Return how many times shorter a short arm is: with ``"auto"`` as the hybrid arm was."""
-        if not isinstance(config.speedup, str):
-            return config.speedup
-        hybrid = self.get(config, HYBRID, asked.seed)
-        scale = float(hybrid["total_steps"] / hybrid["full_steps"])
-        short_steps(hybrid["total_steps"], hybrid["lengths"], scale)
-        return scale
-
-    def _check_lengths(self, run: FinishedRun) -> None:
-        """Check that a full arm can be shortened, before anything else is trained."""
-        for speedup in self._speedups:
-            if run["arm"] == FULL and not isinstance(speedup, str):
-                short_steps(run["total_steps"], run["lengths"], speedup)
 
 
 @dataclass(frozen=True)
@@ -173,12 +148,10 @@ def audit(
     place = writable_folder(folder)
     with locked(place), quiet():
         store = RunStore(place, config, source)
-        make_logger = partial(mlflow_logger, place, config.experiment) if config.mlflow else None
-        runs = Runs(make_run, store, (config.speedup,), observer or Observer(), make_logger)
+        runs = Runs(make_run, store, observer)
 
         def written() -> AuditResult:
-            finished = store.runs
-            known = [finished[each] for each in cells(config) if each in finished]
+            known = [store.runs[each] for each in cells(config) if each in store.runs]
             results, verdict = make_results(config, store.depends_on, known)
             write_json(results, place / RESULTS)
             return AuditResult(verdict, results, place)

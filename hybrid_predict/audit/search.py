@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,13 @@ from typing import Any
 
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig
-from hybrid_predict.audit.results import as_compared, paired
+from hybrid_predict.audit.results import as_compared
 from hybrid_predict.audit.run import Runs
-from hybrid_predict.audit.store import SCHEMA, SEARCH, FinishedRun, RunStore
+from hybrid_predict.audit.store import SCHEMA, SEARCH, RunStore
 from hybrid_predict.audit.training import Observer
 from hybrid_predict.audit.verdict import AuditOutcome, judge_audit
 from hybrid_predict.config import Speedup
+from hybrid_predict.integrations.options import as_call
 from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import (
     environment,
@@ -37,30 +38,19 @@ class SearchResult:
     """What a search found.
 
     Args:
+        line: Python source that builds the callback; empty if nothing was trained.
+        outcome: Verified if a candidate keeps quality; undecided if more seeds may show one.
+        partial: Whether the user interrupted the search before its answer was final.
         results: Content of ``search.json``; ``tried`` in it are the candidates, in the order in
             which they were tested.
         folder: Folder of that file.
     """
 
+    line: str
+    outcome: AuditOutcome
+    partial: bool
     results: Mapping[str, Any]
     folder: Path
-
-    @property
-    def line(self) -> str:
-        """Python source that builds the callback; empty if nothing was trained."""
-        return str(self.results["line"])
-
-    @property
-    def outcome(self) -> AuditOutcome:
-        """Verified if a candidate keeps quality; undecided if more seeds may show one."""
-        found = {tried["outcome"] for tried in self.results["tried"]}
-        order = (AuditOutcome.VERIFIED, AuditOutcome.UNDECIDED)
-        return next((outcome for outcome in order if outcome in found), AuditOutcome.NO_SAVING)
-
-    @property
-    def partial(self) -> bool:
-        """Whether the user interrupted the search before its answer was final."""
-        return bool(self.results["partial"])
 
 
 def search(
@@ -76,8 +66,10 @@ def search(
     The search bisects the numbers of ``config.speedups`` once for each arm, and tests ``"auto"`` if
     it is among them. A candidate passes if the audit's own test verifies a saving over the paired
     seeds. The test's level is divided by the number of tests, so that the probability of any error
-    is at most ``config.alpha``. Runs are kept as those of an audit, and shared with audits in the
-    same folder. Nothing is recorded in MLflow.
+    is at most ``config.alpha``. It assumes that every candidate below one that passes would pass,
+    and every one above one that fails would fail. Runs are kept as those of an audit, and shared
+    with audits in the same folder; ``search.json`` is written after every candidate. Nothing is
+    recorded in MLflow.
 
     Arguments and errors are those of :func:`hybrid_predict.audit.audit`.
 
@@ -85,56 +77,44 @@ def search(
         The answer; ``partial`` is true after Ctrl-C.
     """
     place = writable_folder(folder)
-    watching = observer or Observer()
-    with locked(place), quiet():
-        store = RunStore(place, config, source)
-        runs = Runs(make_run, store, config.speedups, watching)
-        return search_runs(runs.get, config, place, watching)
-
-
-def search_runs(
-    get: Callable[[AuditConfig, str, int], FinishedRun],
-    config: AuditConfig,
-    folder: Path,
-    observer: Observer,
-) -> SearchResult:
-    """Test candidates until the answer cannot change, or the user interrupts.
-
-    ``get`` returns a finished run from the configuration, which has the speedup, arm and seed. The
-    search assumes that every candidate below one that passes would pass, and every one above one
-    that fails would fail. The results file is written after every candidate.
-    """
-    tried: list[dict[str, Any]] = []
+    config = replace(config, mlflow=False)
     level = config.alpha / number_of_tests(config)
+    tried: list[dict[str, Any]] = []
 
     def written(*, partial: bool) -> SearchResult:
-        found: dict[str, Any] = {"schema": SCHEMA, "partial": partial, "level": level}
+        line = callback_line(config, tried) if tried else ""
+        found: dict[str, Any] = {"schema": SCHEMA, "partial": partial, "level": level, "line": line}
         found |= {"environment": environment(), "config": config.to_dict(), "tried": tried}
-        found["line"] = callback_line(config, tried) if tried else ""
-        results = finite(found)
-        write_json(results, folder / SEARCH)
-        return SearchResult(results, folder)
+        write_json(found, place / SEARCH)
+        outcomes = {each["outcome"] for each in tried}
+        order = (AuditOutcome.VERIFIED, AuditOutcome.UNDECIDED)
+        outcome = next((each for each in order if each in outcomes), AuditOutcome.NO_SAVING)
+        return SearchResult(line, outcome, partial, finite(found), place)
 
-    def fails(speedup: Speedup, arm: str) -> bool:
+    def fails(runs: Runs, arm: str, speedup: Speedup) -> bool:
         tested = replace(config, speedup=speedup, alpha=level)
-        seeds = [
-            paired(*(as_compared(get(tested, name, seed), config) for name in (FULL, SHORT, arm)))
-            for seed in range(config.seeds)
-        ]
+        seeds = []
+        for seed in range(config.seeds):
+            arms = [runs.get(tested, name, seed) for name in (FULL, SHORT, arm)]
+            seeds.append([as_compared(run, config) for run in arms])
         verdict = judge_audit(seeds, tested, arm)
         tried.append({"arm": arm, "speedup": speedup, **asdict(verdict)})
         written(partial=True)
-        observer.candidate_finished(arm, speedup, verdict.outcome.value)
+        runs.observer.candidate_finished(arm, speedup, verdict.outcome.value)
         return verdict.outcome is not AuditOutcome.VERIFIED
 
-    try:
-        for arm in WAYS:
-            bisect_left(config.numbers, True, key=partial(fails, arm=arm))
-        if AUTO in config.speedups:
-            fails(AUTO, HYBRID)
-    except KeyboardInterrupt:
-        return written(partial=True)
-    return written(partial=False)
+    with locked(place), quiet():
+        runs = Runs(make_run, RunStore(place, config, source), observer)
+        try:
+            # Lengths that cannot be shortened are refused before anything else is trained.
+            runs.get(replace(config, speedup=config.speedups[0]), FULL, 0)
+            for arm in WAYS:
+                bisect_left(config.numbers, True, key=partial(fails, runs, arm))
+            if AUTO in config.speedups:
+                fails(runs, HYBRID, AUTO)
+        except KeyboardInterrupt:
+            return written(partial=True)
+        return written(partial=False)
 
 
 def number_of_tests(config: AuditConfig) -> int:
@@ -163,10 +143,8 @@ def callback_line(config: AuditConfig, tried: Sequence[Mapping[str, Any]]) -> st
         few = f"; fewer than {FEW_SEEDS} seeds show none" * (config.seeds < FEW_SEEDS)
         return f"# no saving at equal quality was shown{few}"
     best = max(passed, key=lambda each: each["saving"])  # the first one of equals
-    options = [f"speedup={best['speedup']!r}"]
-    note = ""
-    if best["arm"] == CORRECTED:
-        options = ["speedup=1"]
-        note = f"  # in a run, and with a schedule, shorter by {best['speedup']:g}"
-    options += [f"{name}={value!r}" for name, value in config.hybrid.items()]
-    return f"HybridPredict({', '.join(options)}){note}"
+    speedup = best["speedup"]
+    if best["arm"] == HYBRID:
+        return as_call("HybridPredict", config.hybrid_config().with_speedup(speedup))
+    line = as_call("HybridPredict", config.hybrid_config().with_speedup(1))
+    return f"{line}  # in a run, and with a schedule, shorter by {speedup:g}"

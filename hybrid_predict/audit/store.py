@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from hybrid_predict.audit.config import SHORTENED, AuditConfig, speedup_text
 from hybrid_predict.config import Speedup
@@ -28,8 +28,7 @@ RATES_APART = 0.05
 """Largest difference of the final learning rates of two arms, as shares of their peaks, at which a
 schedule counts as shortened; rates within a factor of two, of schedules without an end, do too."""
 
-_SAME = {"shapes": "names or shapes of parameters", "lengths": "max_steps or max_epochs"}
-"""What is the same in all runs of a training, and what to call it."""
+_ELSEWHERE = "Choose another folder, or delete this one to train its runs again."
 
 
 class Cell(NamedTuple):
@@ -46,10 +45,7 @@ class Cell(NamedTuple):
 
 def cell(config: AuditConfig, arm: str, seed: int) -> Cell:
     """Return the cell of an arm at the configuration's speedup."""
-    speedup: Speedup | None = None
-    if arm in (HYBRID, *SHORTENED):
-        speedup = config.speedup if isinstance(config.speedup, str) else float(config.speedup)
-    return Cell(arm, speedup, seed)
+    return Cell(arm, config.speedup if arm in (HYBRID, *SHORTENED) else None, seed)
 
 
 def cells(config: AuditConfig) -> list[Cell]:
@@ -65,15 +61,12 @@ class RunStore:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        config: AuditConfig,
-        source: Mapping[str, Any] | None = None,
+        self, folder: Path, config: AuditConfig, source: Mapping[str, Any] | None = None
     ) -> None:
         self.folder = folder
         packages = {name: version(name) for name in ("hybrid-predict", "torch", "lightning")}
-        conditions = {**config.training(), **(source or {}), **packages, "schema": SCHEMA}
-        self.depends_on = _plain(conditions)
+        options = {name: config.to_dict()[name] for name in ("metric", "scaled", "hybrid")}
+        self.depends_on = _plain({**options, **(source or {}), **packages, "schema": SCHEMA})
         self._rows = Rows(folder / RUNS, _row_cell)
         for row in self._rows.done.values():
             run = row["run"]
@@ -82,7 +75,8 @@ class RunStore:
             before = {**row["depends_on"], f"changes in {run['arm']}": run.get("changes")}
             names = sorted(now.keys() | before.keys())
             if other := [name for name in names if now.get(name) != before.get(name)]:
-                self._refuse(f"runs with other {', '.join(other)}")
+                got = f"runs with other {', '.join(other)}"
+                raise ConfigError(str(folder), "finished runs of this training", got, _ELSEWHERE)
 
     @property
     def runs(self) -> dict[Cell, FinishedRun]:
@@ -103,16 +97,19 @@ class RunStore:
     def check(self, run: FinishedRun) -> None:
         """Refuse a run of another training; ``run`` may be what is known before it is trained."""
         for other in self.runs.values():
-            for name, what in _SAME.items():
-                if other[name] != run[name]:
-                    self._refuse(f"{other['arm']}, seed {other['seed']}, with other {what}")
-            if run["seed"] == other["seed"]:
-                _check_start(run, other)
-                _check_rates({run["arm"]: run, other["arm"]: other})
-
-    def _refuse(self, got: str) -> NoReturn:
-        remedy = "Choose another folder, or delete this one to train its runs again."
-        raise ConfigError(str(self.folder), "finished runs of this training", got, remedy)
+            paired = run["seed"] == other["seed"]
+            same = ["shapes", "lengths", *["weights"] * paired]
+            if differing := [name for name in same if other[name] != run[name]]:
+                got = f"other {differing[0]} in {run['arm']}, seed {run['seed']}, than in "
+                got += f"{other['arm']}, seed {other['seed']}"
+                remedy = (
+                    "Build the model inside make_run, which is called after the seed is set. If "
+                    f"the training was changed since: {_ELSEWHERE}"
+                )
+                raise ConfigError("make_run", "the same training in every run", got, remedy)
+            arms = {run["arm"]: run, other["arm"]: other}
+            if paired and arms.keys() == {FULL, SHORT} and "rates" in run:
+                _check_rates(arms[FULL]["rates"], arms[SHORT]["rates"])
 
 
 def _row_cell(row: Mapping[str, Any]) -> Cell:
@@ -122,22 +119,9 @@ def _row_cell(row: Mapping[str, Any]) -> Cell:
     return Cell(str(run["arm"]), run["speedup"], int(run["seed"]))
 
 
-def _check_start(run: FinishedRun, other: FinishedRun) -> None:
-    if run["weights"] != other["weights"]:
-        expected = "the same initial weights in every arm of a seed"
-        got = f"others in {run['arm']} than in {other['arm']}, seed {run['seed']}"
-        remedy = (
-            "Build the model inside make_run, which is called after the seed is set; if the "
-            "training was changed since, choose another folder."
-        )
-        raise ConfigError("make_run", expected, got, remedy)
-
-
-def _check_rates(arms: Mapping[str, FinishedRun]) -> None:
+def _check_rates(full_arm: list[float], short_arm: list[float]) -> None:
     """Check that the full and the short arm of a seed end at alike learning rates."""
-    if arms.keys() != {FULL, SHORT} or not all("rates" in run for run in arms.values()):
-        return
-    for full, short in zip(arms[FULL]["rates"], arms[SHORT]["rates"], strict=False):
+    for full, short in zip(full_arm, short_arm, strict=False):
         low, high = sorted((full, short))
         if high - low > RATES_APART and high > 2 * low:
             got = f"a learning rate that ends at {full:.2g} of its peak in the full arm and at "

@@ -38,17 +38,9 @@ def log_run(logger: Any, run: FinishedRun) -> None:
 def log_verdict(
     folder: Path, experiment: str, verdict: AuditVerdict, summary: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Log the results as a run ``audit``, of which the newest counts, unless that says the same."""
-    from mlflow import MlflowClient
-
+    """Log the results as a run ``audit``, of which the newest counts."""
     note = f"**{verdict.headline}**\n\n{verdict.text}"
     tags = {"outcome": verdict.outcome.value, "conclusion": verdict.headline, NOTE: note}
-    client = MlflowClient(tracking_uri(folder))
-    if known := client.get_experiment_by_name(experiment):
-        named = "attributes.run_name = 'audit'"
-        newest = client.search_runs([known.experiment_id], named, max_results=1)
-        if any(tags.items() <= run.data.tags.items() for run in newest):
-            return
     logger = mlflow_logger(folder, experiment, "audit", **tags)
     means = {f"metric/{arm.replace(',', '')}": s["metric"]["mean"] for arm, s in summary.items()}
     logger.log_metrics(_known({**means, "saving": verdict.saving}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -203,22 +203,23 @@ def _digests(module: torch.nn.Module) -> dict[str, str]:
 def fit_arm(arm: AuditArm, make_run: MakeRun, meter: Meter, *further: pl.Callback) -> None:
     """Train what ``make_run`` builds, from the arm's seed, with callbacks after the user's."""
     pl.seed_everything(arm.seed, workers=True, verbose=False)
-    trainer, model, data = arm.unpack(make_run(arm))
+    trainer, model, loaders = arm.unpack(make_run(arm))
+    arm.check_shortened()
     trainer.callbacks += [meter, *further]  # type: ignore[attr-defined]
-    fit(trainer, model, data)
+    fit(trainer, model, loaders)
     if not meter.total_steps:
         remedy = "Give training data of at least one batch, and leave limit_train_batches out."
         raise UnsupportedSetupError("Trainer", "batches to train on", "none", remedy)
 
 
-def fit(trainer: pl.Trainer, model: pl.LightningModule, data: Mapping[str, Any]) -> None:
-    """Train a model; ``data`` are arguments of ``Trainer.fit``.
+def fit(trainer: pl.Trainer, model: pl.LightningModule, loaders: Sequence[Any]) -> None:
+    """Train a model; ``loaders`` are the first arguments of ``Trainer.fit`` after it.
 
     Ctrl-C raises KeyboardInterrupt, where Lightning exits and ignores further Ctrl-C.
     """
     handler = signal.getsignal(signal.SIGINT)
     try:
-        trainer.fit(model, **data)
+        trainer.fit(model, *loaders)
     except SystemExit as end:
         if not isinstance(end.__context__, KeyboardInterrupt):  # the model's own
             raise

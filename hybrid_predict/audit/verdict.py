@@ -20,11 +20,11 @@ must be above 0. Both have to hold, so each is tested at the full level (Berger,
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +40,11 @@ from hybrid_predict.runs.evidence import (
     bounds,
 )
 
+_UNSTABLE = (
+    "If it diverged, lower the learning rate or clip gradients until plain training is stable; if "
+    "its weights are finite, correct how validation computes the metric."
+)
+
 
 class AuditOutcome(str, Enum):
     """What an audit found."""
@@ -47,38 +52,6 @@ class AuditOutcome(str, Enum):
     VERIFIED = "verified"
     NO_SAVING = "no saving"
     UNDECIDED = "undecided"
-
-
-@dataclass(frozen=True)
-class PairedSeed:
-    """Results of the arms of one seed.
-
-    Args:
-        full: Final metric of the full arm; not finite if the run failed.
-        short: The same of the short arm.
-        hybrid: The same of the hybrid arm.
-        full_steps: Full steps of the full arm.
-        short_steps: Full steps of the short arm, fewer than those.
-        hybrid_steps: Full steps of the hybrid arm.
-    """
-
-    full: float
-    short: float
-    hybrid: float
-    full_steps: float
-    short_steps: float
-    hybrid_steps: float
-
-    @property
-    def way(self) -> float:
-        """Weight w of the full arm in the control, 0 to 1."""
-        ends = [math.log(self.short_steps), math.log(self.full_steps)]
-        return float(np.interp(math.log(self.hybrid_steps), ends, [0.0, 1.0]))
-
-    @property
-    def control(self) -> float:
-        """Metric p of plain training of the hybrid arm's full steps."""
-        return self.short + self.way * (self.full - self.short)
 
 
 @dataclass(frozen=True)
@@ -109,7 +82,7 @@ class AuditVerdict:
 
 
 def judge_audit(
-    seeds: Sequence[PairedSeed],
+    seeds: Sequence[Sequence[Mapping[str, Any]]],
     config: AuditConfig,
     arm: str = HYBRID,
     time: float | None = None,
@@ -117,7 +90,8 @@ def judge_audit(
     """Judge whether the hybrid arm saves steps at equal quality.
 
     Args:
-        seeds: Results of the seeds that have all arms.
+        seeds: Of each seed the runs of the full, the short and the hybrid arm: mappings with the
+            final ``metric``, None if the run failed, and ``full_steps``.
         config: Gives mode, margin, retention and level.
         arm: Name of the arm in the place of the hybrid one.
         time: Its seconds per second of the full arm, for the headline; None if unknown.
@@ -129,60 +103,54 @@ def judge_audit(
     if not n:
         text = "No seed has all its arms yet."
         return AuditVerdict(AuditOutcome.UNDECIDED, "nothing to compare yet", text)
-    saving = 1.0 - fmean(s.hybrid_steps for s in seeds) / fmean(s.full_steps for s in seeds)
-    verdict = _unstable(seeds, arm) or _compared(seeds, saving, config, arm, time)
-    verdict = replace(verdict, seeds=n, saving=saving)
+    verdict = _compared(seeds, config, arm, time)
     if n < FEW_SEEDS:
         headline = f"hint from {counted_seeds(n)}: {verdict.headline}"
         return replace(verdict, outcome=AuditOutcome.UNDECIDED, headline=headline)
     return _decided(verdict, config, arm) if verdict.contrast else verdict
 
 
-def _unstable(seeds: Sequence[PairedSeed], arm: str) -> AuditVerdict | None:
-    """Return the verdict if an arm has no finite metric; a plain arm that diverged comes first."""
-    for place, name in ((FULL, FULL), (SHORT, SHORT), (HYBRID, arm)):
-        bad = [s for s in seeds if not math.isfinite(getattr(s, place))]
-        if not bad:
-            continue
-        what = f"the {name} arm has no finite metric on {len(bad)} of {len(seeds)} seeds"
-        if place == HYBRID:
-            text = "The full and the short arm have no such seed, so the callback is the cause."
-            return AuditVerdict(AuditOutcome.NO_SAVING, f"no saving: {what}", text)
-        text = (
-            "If it diverged, lower the learning rate or clip gradients until plain training is "
-            "stable; if its weights are finite, correct how validation computes the metric."
-        )
-        return AuditVerdict(AuditOutcome.UNDECIDED, f"no comparison: {what}", text)
-    return None
-
-
 def _compared(
-    seeds: Sequence[PairedSeed], saving: float, config: AuditConfig, arm: str, time: float | None
+    seeds: Sequence[Sequence[Mapping[str, Any]]], config: AuditConfig, arm: str, time: float | None
 ) -> AuditVerdict:
-    """Return what was measured on arms that all have a finite metric; two seeds have bounds."""
-    sign = config.sign
-    lost = [sign * (s.hybrid - s.full) for s in seeds]
-    worth = [sign * (s.control - s.full) for s in seeds]
-    gain = [sign * (s.control - s.hybrid) for s in seeds]
-    allowed = [config.margin or (1.0 - config.retain) * w for w in worth]
-    contrast = [d - most for d, most in zip(lost, allowed, strict=True)]
-    way = fmean(s.way for s in seeds)
-    difference = f"{config.metric} differs by {sign * fmean(lost):+.3g}"
-    seconds = "" if time is None else f"{percent(abs(1.0 - time))} {_less(time)} seconds, "
-    measured = f"{percent(saving)} fewer full steps, {seconds}{difference}"
+    """Return what was measured, with bounds from two seeds on, if all metrics are finite."""
+    metrics = np.array([[run["metric"] for run in runs] for runs in seeds], dtype=float)
+    steps = np.array([[run["full_steps"] for run in runs] for runs in seeds], dtype=float)
+    most, _, taken = steps.mean(axis=0)
+    saving = float(1.0 - taken / most)
+    verdict = AuditVerdict(AuditOutcome.UNDECIDED, "", "", len(seeds), saving)
+    for name, values in zip((FULL, SHORT, arm), metrics.T, strict=True):
+        if bad := np.count_nonzero(~np.isfinite(values)):
+            what = f"the {name} arm has no finite metric on {bad} of {len(seeds)} seeds"
+            if name in (FULL, SHORT):
+                return replace(verdict, headline=f"no comparison: {what}", text=_UNSTABLE)
+            text = "The full and the short arm have no such seed, so the callback is the cause."
+            verdict = replace(verdict, headline=f"no saving: {what}", text=text)
+            return replace(verdict, outcome=AuditOutcome.NO_SAVING)
+    full, short, hybrid = config.sign * metrics.T
+    ways = [float(np.interp(k, [s, n], [0.0, 1.0])) for n, s, k in np.log(steps)]
+    control = short + np.array(ways) * (full - short)
+    worth = control - full
+    lost = hybrid - full
+    difference = f"{config.metric} differs by {config.sign * lost.mean():+.3g}"
+    less = "fewer" if time is None or time < 1.0 else "more"
+    seconds = "" if time is None else f"{percent(abs(1.0 - time))} {less} seconds, "
+    headline = f"{percent(saving)} fewer full steps, {seconds}{difference}"
     if saving < LEAST_SAVING:
-        measured = "no full steps were saved, so there is no saving to prove"
+        headline = "no full steps were saved, so there is no saving to prove"
     elif len(seeds) > 1:
-        measured += f" ± {stdev(lost):.2g}"
+        headline += f" ± {stdev(lost.tolist()):.2g}"
+    way = fmean(ways)
     text = _explained(way, saving, config, arm)
-    verdict = AuditVerdict(AuditOutcome.UNDECIDED, measured, text, way=way)
+    verdict = replace(verdict, headline=headline, text=text, way=way)
     if len(seeds) < 2:
         return verdict
+    allowed = config.margin or (1.0 - config.retain) * worth
     return replace(
         verdict,
-        contrast=bounds(contrast, config.alpha),
-        gain=bounds(gain, config.alpha),
-        worth=bounds(worth, config.alpha),
+        contrast=bounds((lost - allowed).tolist(), config.alpha),
+        gain=bounds((control - hybrid).tolist(), config.alpha),
+        worth=bounds(worth.tolist(), config.alpha),
     )
 
 
@@ -210,10 +178,6 @@ def _decided(verdict: AuditVerdict, config: AuditConfig, arm: str) -> AuditVerdi
             what = f"whether the {arm} arm is better than its control, {control}"
         headline = f"not enough seeds to tell {what}"
     return replace(verdict, outcome=outcome, headline=headline)
-
-
-def _less(time: float) -> str:
-    return "fewer" if time < 1.0 else "more"
 
 
 def _control(way: float) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
-from hybrid_predict.config import HybridConfig, Speedup
-from hybrid_predict.doctor.finding import call
+from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.options import as_call
 from hybrid_predict.ledger import duration
@@ -18,24 +20,8 @@ from hybrid_predict.runs.trial import Trial
 Findings = list[tuple[str, str]]
 """Titles and texts."""
 
-
-@dataclass
-class Examined:
-    """A Trainer after the trial of a callback in it.
-
-    Args:
-        trial: The trial.
-        callback: Name of the callback's class.
-        config: The callback's configuration.
-        judged: By what validation a run that overfits is seen, and when.
-        refusal: Why the callback refuses the set-up; empty if it does not.
-    """
-
-    trial: Trial
-    callback: str
-    config: HybridConfig
-    judged: str
-    refusal: str = ""
+Examined = tuple[Trial, Any, str]
+"""The trial, the callback that it tried, and by what validation a run that overfits is seen."""
 
 
 def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
@@ -54,21 +40,19 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     """
     messages: list[str] = []
     with tempfile.TemporaryDirectory() as folder, preserved(), quiet(), collected(messages):
-        found = _examined(name, Path(folder), speedup)
-    trial = found.trial
-    idle = found.refusal or trial.plain
-    if not idle and trial.plan is None:
+        trial, plugin, judged = _examined(name, Path(folder), speedup)
+    plan = trial.plan
+    idle = trial.plain
+    if not idle and plan is None:
         idle = "training did not start: give data, and parameters to train"
     # What made the run fall back is said in the line on what to change.
     warned = [text for text in messages if not trial.plain or trial.plain not in text]
     further = [("warning", text) for text in warned]
     rows = _three_lines(trial, idle)
-    if idle or trial.plan is None:
+    if idle or plan is None:
         return False, [*rows, ("change", idle), *further]
-    default = found.config == HybridConfig()
-    written = f"{found.callback}(speedup=1.5)"
-    paste = written if default else as_call(found.callback, found.config)
-    told = trial.plan.described()
+    paste = as_call(type(plugin).__name__, plugin.config)
+    told = plan.described()
     del told["corrects"]
     return True, [
         *rows,
@@ -76,7 +60,7 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
         *further,
         *told.items(),
         ("overhead", trial.cost or "not counted"),
-        ("overfitting", f"is judged by {found.judged}; {REMEDY}"),
+        ("overfitting", f"is judged by {judged}; {REMEDY}"),
     ]
 
 
@@ -85,7 +69,7 @@ def _examined(name: str, folder: Path, speedup: Speedup | None) -> Examined:
         from hybrid_predict.doctor.lightning import examine_file
 
         return examine_file(name, folder, speedup)
-    built = call(name)
+    built = _called(name)
     trainer, *others = built if isinstance(built, tuple) and built else [built]
     if hasattr(trainer, "callback_handler") and not others:
         from hybrid_predict.doctor.huggingface import examine_trainer
@@ -104,16 +88,33 @@ def _examined(name: str, folder: Path, speedup: Speedup | None) -> Examined:
     raise ConfigError("CONFIG", expected, ", ".join(got), remedy)
 
 
+def _called(name: str) -> Any:
+    """Return what a function returns that ``file.py:function`` or ``module:function`` names."""
+    place, _, function = name.rpartition(":")
+    path = Path(place)
+    if path.suffix == ".py":
+        sys.path.insert(0, str(path.parent))
+        place = path.stem
+    try:
+        made = resolve_name(f"{place}:{function}")
+        inspect.signature(made).bind()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        expected = "FILE.py:FUNCTION, a function without arguments that returns the Trainer"
+        remedy = f"Python says: {type(error).__name__}: {error}."
+        raise ConfigError("CONFIG", expected, name, remedy) from error
+    return made()
+
+
 def _three_lines(trial: Trial, idle: str) -> Findings:
     """Tell what is corrected, the seconds of a full step and of the run; and what loses time.
 
     ``idle`` is why the callback would do nothing, if so.
     """
     plan = trial.plan
+    corrects = ("corrects", "nothing" if plan is None else plan.reach(nothing=bool(idle)))
     if plan is None or trial.seconds is None:
         why = "not timed: too few full steps were trained"
-        corrects = "nothing" if plan is None else plan.reach(nothing=bool(idle))
-        return [("corrects", corrects), ("full step", why), ("run", why)]
+        return [corrects, ("full step", why), ("run", why)]
     plain, helped = trial.seconds
     least = helped * (plan.steps - plan.predicted)
     times = duration(helped * plan.steps)
@@ -121,7 +122,7 @@ def _three_lines(trial: Trial, idle: str) -> Findings:
         times = f"{duration(least)} (all planned predicted steps made) to {times} (none made)"
     told = f"{times} in place of {duration(plain * plan.steps)}; validation is not counted"
     rows = [
-        ("corrects", plan.reach(nothing=bool(idle))),
+        corrects,
         ("full step", f"takes {duration(helped)} in place of {duration(plain)} (a few were timed)"),
         ("run", f"takes {told}"),
     ]

@@ -55,16 +55,15 @@ def examine_trainer(trainer: Any, folder: Path, speedup: Speedup | None) -> Exam
     config = config if speedup is None else config.with_speedup(speedup)
     plugin = HybridPredictCallback(config=replace(config, enabled=True), log_dir=None)
     trying = HuggingFaceTrial(plugin)
-    name = trainer.args.metric_for_best_model or "loss"
-    judged = f"eval_{name.removeprefix('eval_')}, if the Trainer evaluates (eval_strategy)"
-    found = Examined(trying.trial, HybridPredictCallback.__name__, plugin.config, judged)
     vars(trainer.args).update(_WRITES_NOTHING, output_dir=str(folder))
     handler.callbacks = [DefaultFlowCallback(), plugin, trying]
     try:
         with suppress(TrialEnd):
             trainer.train()
     except UnsupportedSetupError as error:
-        found.refusal = str(error)
+        trying.trial.plain = str(error)
     finally:
         plugin.on_train_end(trainer.args, trainer.state, trainer.control)
-    return found
+    name = trainer.args.metric_for_best_model or "loss"
+    judged = f"eval_{name.removeprefix('eval_')}, if the Trainer evaluates (eval_strategy)"
+    return trying.trial, plugin, judged

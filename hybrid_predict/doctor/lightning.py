@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from hybrid_predict.audit.training import LightningTrial, fit
 from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.doctor.examination import Examined
 from hybrid_predict.integrations.lightning import HybridPredict, monitored
-from hybrid_predict.runs.evidence import FULL
+from hybrid_predict.runs.evidence import HYBRID
 from hybrid_predict.runs.trial import TrialEnd
 
 _LEFT_OUT = (
@@ -40,27 +39,17 @@ _LEFT_OUT = (
 def examine_file(name: str, folder: Path, speedup: Speedup | None) -> Examined:
     """Examine what an audit's YAML file describes."""
     make_run, config, _ = read_audit(name)
-    arm = AuditArm(FULL, 0, folder, config)
-    return _examined(name, *arm.unpack(make_run(arm)), config.hybrid_config(), speedup)
+    arm = AuditArm(HYBRID, 0, folder, config)
+    built = make_run(arm)
+    arm.unpack(built)  # refuses what cannot be tried
+    return examine_built(name, built, speedup)
 
 
 def examine_built(name: str, built: tuple[Any, ...], speedup: Speedup | None) -> Examined:
     """Examine a Trainer, its model and, if there are more, its data."""
     trainer, model, *data = built
     configs = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
-    # Lightning accepts a LightningDataModule in the place of the first loader too.
-    arguments = dict(zip(("train_dataloaders", "val_dataloaders"), data, strict=False))
-    return _examined(name, trainer, model, arguments, (*configs, HybridConfig())[0], speedup)
-
-
-def _examined(
-    name: str,
-    trainer: Any,
-    model: Any,
-    data: Mapping[str, Any],
-    config: HybridConfig,
-    speedup: Speedup | None,
-) -> Examined:
+    config = (*configs, HybridConfig())[0]
     config = config if speedup is None else config.with_speedup(speedup)
     plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
     trying = LightningTrial(plugin)
@@ -69,13 +58,12 @@ def _examined(
     trainer.loggers = [DummyLogger()]
     judged = f"{next(iter(monitored(trainer)))}, if your model logs it in validation"
     trainer.num_sanity_val_steps = trainer.limit_val_batches = 0
-    found = Examined(trying.trial, HybridPredict.__name__, plugin.config, judged)
     try:
         with suppress(TrialEnd):
-            fit(trainer, model, data)
+            fit(trainer, model, data[:2])
     except UnsupportedSetupError as error:
-        found.refusal = str(error)
+        trying.trial.plain = str(error)
     except MisconfigurationException as error:
         remedy = f"Lightning says: {error}."
         raise ConfigError("CONFIG", "what Lightning can train", name, remedy) from error
-    return found
+    return trying.trial, plugin, judged

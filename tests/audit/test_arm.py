@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import (
 from lightning_models import Net, loader
 
 from hybrid_predict import HybridPredict
-from hybrid_predict.audit import Observer, audit
+from hybrid_predict.audit import audit
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.run import Runs
@@ -30,9 +30,8 @@ def arm(name, folder, speedup=1.5):
 
 def trained(make_run, name, folder, **options):
     """Train one arm from seed 0; return its entry."""
-    config = AuditConfig(**options)
-    runs = Runs(make_run, RunStore(folder, config), (config.speedup,), Observer())
-    return runs.get(config, name, 0)
+    config = AuditConfig(mlflow=False, **options)
+    return Runs(make_run, RunStore(folder, config), None).get(config, name, 0)
 
 
 @pytest.mark.parametrize("name", ARMS)
@@ -86,7 +85,7 @@ BAD_RUNS = {
     "a pair": (lambda a: (a.trainer(max_steps=6), Spy()), "make_run: expected the Trainer that"),
     "two devices": (run(accelerator="cpu", devices=2), "expected a single device"),
     "no validation loader": (run(data=(loader(), None)), "'val_loss' from a validation"),
-    "four epochs": (run(max_epochs=4), r"max_epochs: .*shortened to .*Set max_steps instead"),
+    "two epochs": (run(max_epochs=2), "shorter at speedup 1.5, got .*'max_epochs': 2}. Set max_st"),
     "an early end": (run(Tired, min_steps=1, max_steps=30), "a run of 30 steps, got"),
     "a callback of the model": (run(Stopping), "callbacks: expected no EarlyStopping"),
 }

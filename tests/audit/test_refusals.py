@@ -44,7 +44,9 @@ def test_model_that_is_not_built_anew_is_refused_before_it_is_trained_on(tmp_pat
     def make_run(arm):
         return arm.trainer(max_steps=STEPS, accelerator="cpu"), model, (loader(), loader(2))
 
-    with pytest.raises(ConfigError, match=r"others in short than in full, seed 0.*Build the model"):
+    with pytest.raises(
+        ConfigError, match=r"other weights in short, seed 0, than in full.*Build the model"
+    ):
         audit(make_run, config(), tmp_path)
     assert model.batches == STEPS
 
@@ -56,10 +58,10 @@ class Wide(Net):
 
 
 @pytest.mark.parametrize(
-    ("other", "words"), [({"max_steps": 24}, "max_steps or"), ({"model": Wide}, "names or shapes")]
+    ("other", "what"), [({"max_steps": 24}, "lengths"), ({"model": Wide}, "shapes")]
 )
-def test_arms_of_another_training_are_refused_before_they_are_trained(audited, other, words):
-    with pytest.raises(ConfigError, match=f", seed 0, with other {words}"):
+def test_arms_of_another_training_are_refused_before_they_are_trained(audited, other, what):
+    with pytest.raises(ConfigError, match=f"other {what} in full, seed 2, than in full, seed 0"):
         audit(Task(**other), config(seeds=3), audited)
     assert len(kept(audited)) == 8
 

@@ -5,12 +5,9 @@ import json
 import pytest
 from audit_task import Task, config
 
-from hybrid_predict.audit import (
-    AuditOutcome,
-    Observer,
-    search,
-)
-from hybrid_predict.audit.search import most_runs, search_runs
+from hybrid_predict.audit import AuditOutcome, Observer, search
+from hybrid_predict.audit.run import Runs
+from hybrid_predict.audit.search import most_runs
 
 SPEEDUPS = (1.5, 2.0, 3.0)
 
@@ -29,25 +26,30 @@ class Lines(Observer):
         self.runs.append((trained, run["arm"], run["seed"]))
 
 
-def searched(metric, folder, **options):
-    """A search over made runs: its result, and what it told.
+@pytest.fixture
+def searched(tmp_path, monkeypatch):
+    """Search over made runs; return the result and what it told.
 
     The metric of a run is what a function of arm, speedup and seed says.
     """
-    lines = Lines()
 
-    def get(config, name, seed):
-        return {
-            "arm": name,
-            "seed": seed,
-            "metric": metric(name, config.speedup, seed),
-            "failure": None,
-            "curve": [],
-            "full_steps": 600 if name == "full" else 600 / config.speedup,
-        }
+    def run(metric, **options):
+        def get(self, config, name, seed):
+            return {
+                "arm": name,
+                "seed": seed,
+                "metric": metric(name, config.speedup, seed),
+                "failure": None,
+                "curve": [],
+                "full_steps": 600 if name == "full" else 600 / config.speedup,
+            }
 
-    chosen = config(**{"speedups": SPEEDUPS, "seeds": 5, "hybrid": {}, **options})
-    return search_runs(get, chosen, folder, lines), lines
+        monkeypatch.setattr(Runs, "get", get)
+        lines = Lines()
+        chosen = config(**{"speedups": SPEEDUPS, "seeds": 5, "hybrid": {}, **options})
+        return search(None, chosen, tmp_path, observer=lines), lines
+
+    return run
 
 
 def metric(borders):
@@ -65,13 +67,13 @@ def metric(borders):
     ("corrected", "hybrid", "line"),
     [
         (3.0, 1.5, "HybridPredict(speedup=1)  # in a run, and with a schedule, shorter by 3"),
-        (1.5, 2.0, "HybridPredict(speedup=2.0)"),
+        (1.0, 1.5, "HybridPredict(speedup=1.5)"),
         (0.0, 0.0, "# no saving at equal quality was shown"),
     ],
 )
-def test_each_arm_is_bisected_and_the_largest_saving_wins(corrected, hybrid, line, tmp_path):
+def test_each_arm_is_bisected_and_the_largest_saving_wins(corrected, hybrid, line, searched):
     borders = {"corrected": corrected, "hybrid": hybrid}
-    result, lines = searched(metric(borders), tmp_path)
+    result, lines = searched(metric(borders))
     assert result.line.startswith(line) and not result.partial
     for arm, border in borders.items():
         tested = [speedup for name, speedup, _ in lines.tested if name == arm]
@@ -80,9 +82,9 @@ def test_each_arm_is_bisected_and_the_largest_saving_wins(corrected, hybrid, lin
     assert result.outcome is expected
 
 
-def test_fewer_than_five_seeds_show_no_saving(tmp_path):
+def test_fewer_than_five_seeds_show_no_saving(searched):
     good = metric({"corrected": 0.0, "hybrid": 3.0})
-    result, _ = searched(good, tmp_path, seeds=4)
+    result, _ = searched(good, seeds=4)
     assert result.line.endswith("fewer than 5 seeds show none")
     assert result.outcome is AuditOutcome.UNDECIDED
 

@@ -219,22 +219,17 @@ def test_what_works_and_what_does_not_is_shown_with_its_reason(work, examine, na
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("threads_of_mine.py", "doctor threads_of_mine.py:FUNCTION"),
-        ("threads_of_mine", "got 'threads_of_mine'. Type: hybrid-predict doctor threads_of_mine:F"),
-        ("build:threads_of_mine", "Type: hybrid-predict doctor threads_of_mine:build"),
-        ("threads_of_mine:biuld", "got 'biuld'. Did you mean build?"),
-        ("threads_of_mine:constant", "got 3. Type: hybrid-predict doctor threads_of_mine:FUNCTION"),
-        ("threads_of_mine:needs", "got 'needs(width)'. Python says: missing a required argument"),
+        ("threads_of_mine", "got 'threads_of_mine'. Python says: ValueError: invalid format"),
+        ("threads_of_mine:biuld", "has no attribute 'biuld'"),
+        ("threads_of_mine:constant", "3 is not a callable object"),
+        ("threads_of_mine:needs", "Python says: TypeError: missing a required argument: 'width'"),
         ("threads_of_mine:swapped", "got 'Line, Trainer'. Let it end with: return trainer, model"),
         ("threads_of_mine:Line", "in this order, or the Trainer of Hugging Face alone, got 'Line'"),
-        (
-            "nowhere.py:build",
-            "got 'nowhere.py:build'. Type: hybrid-predict doctor FILE.py:FUNCTION",
-        ),
-        ("broken:build", "Python says: ModuleNotFoundError: No module named 'no_such_package'. To"),
+        ("nowhere.py:build", "No module named 'nowhere'"),
+        ("broken:build", "Python says: ModuleNotFoundError: No module named 'no_such_package'"),
     ],
 )
-def test_what_cannot_be_examined_is_told_with_the_line_to_type(refused, name, told):
+def test_what_cannot_be_examined_is_told_with_the_reason(refused, name, told):
     line = refused("doctor", name)
     assert line.startswith("hybrid-predict: error: CONFIG: expected ") and told in line
 
