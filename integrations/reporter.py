@@ -14,7 +14,7 @@ from hybrid_predict.errors import raise_interrupt
 from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord, percent, remarks
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.facts import ONE_RUN
-from hybrid_predict.runs.log import NAME, LogWriter, RunLog
+from hybrid_predict.runs.log import NAME, RunLog
 from hybrid_predict.runs.overview import Overview, added_cost, cautions, overview
 
 SAVING = "saved_steps_fraction"
@@ -77,6 +77,9 @@ class Reporter:
         say: Shows one line to the user, on rank 0.
         folder: Folder of the run log, or None; None on all ranks but the first.
         loggers: Loggers of a Lightning Trainer; none on all ranks but the first.
+
+    Attributes:
+        log: The log of the run, empty before its first full step.
     """
 
     def __init__(
@@ -94,12 +97,7 @@ class Reporter:
         self._position: int | None = None  # of the last full step
         self._logged: dict[str, float] = {}  # numbers that the loggers got last
         self._closed = False
-        self._writer = LogWriter(None if folder is None else folder / NAME)
-
-    @property
-    def log(self) -> RunLog:
-        """The log of the run, empty before its first full step."""
-        return self._writer.log
+        self.log = RunLog(None if folder is None else folder / NAME)
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -118,8 +116,11 @@ class Reporter:
                 plan = overview(self._engine)
                 if not self.log.start:
                     self._begin(plan)
-                self._writer.start(plan, self._engine.config.to_dict(), self._ledger.full_steps - 1)
-            self._writer.step(record, self._ledger)
+                with self._failing(self.log):
+                    before = self._ledger.full_steps - 1
+                    self.log.begin(plan, self._engine.config.to_dict(), before)
+            with self._failing(self.log):
+                self.log.step(record, self._ledger)
             self._position = position
             if due:
                 self._log_row()
@@ -193,7 +194,7 @@ class Reporter:
                     how = f"The run log is among the artifacts:\n\n    {read}"
                     client.set_tag(run, NOTE, f"{_HEADING} {told}.\n\n{ONE_RUN}\n\n{how}")
                 client.log_dict(run, self._ledger.summary(), f"{_PLACE}/ledger.json")
-                client.log_text(run, self.log.text(), f"{_PLACE}/{NAME}")
+                client.log_text(run, self.log.text, f"{_PLACE}/{NAME}")
                 command = read
         return command
 
@@ -207,9 +208,10 @@ class Reporter:
     def _end(self, status: str) -> None:
         self._log_row()
         if self.log.start:
-            self._writer.end(status)
+            with self._failing(self.log):
+                self.log.close(status)
         command = self._end_in_mlflow(status)
-        if self.log.start and self._writer.path is not None:
+        if self.log.path is not None and id(self.log) not in self._failed:
             command = f"hybrid-predict report {quote(str(self.log.path.parent))}"
         why = remarks(self._ledger, "the warning there says why")
         told = [str(self._ledger), why, self._blind(status)]

@@ -38,7 +38,7 @@ def plan_audit(
     """
     finished: set[Cell] = set()
     if folder is not None:
-        finished = set(RunStore(given_path("folder", folder), config, source).runs)
+        finished = set(RunStore(given_path(folder), config, source).runs)
     arm, trial, total = _tried(make_run, config)
     steps = dict.fromkeys(config.arms, total)
     auto = 'With "auto" the hybrid arm may take fewer full steps, and the short arms then too.'

@@ -66,10 +66,11 @@ def _report(options: Namespace) -> int:
 
     from hybrid_predict.runs.page import run_page
 
-    logs = [read_log(find_log(name)) for name in options.logs]
-    path = logs[0].path.with_suffix(".html") if len(logs) == 1 else Path(_PAGE)
+    places = [find_log(name) for name in options.logs]
+    logs = [read_log(place) for place in places]
+    path = places[0].with_suffix(".html") if len(logs) == 1 else Path(_PAGE)
     if options.output is not None:
-        path = given_path("--output", options.output)
+        path = given_path(options.output)
     replace_text(path, run_page(logs), "--output")
     for log in logs:
         Console().print(text_of(log))

@@ -36,14 +36,8 @@ def writing(path: Path, argument: str = "folder") -> AbstractContextManager[None
     return named(argument, "a file that can be written", path, kept)
 
 
-def given_path(argument: str, name: str | PathLike[str]) -> Path:
-    """Return the path that an argument names; ``~`` is the home folder.
-
-    Raises:
-        ConfigError: If no file and no folder can have that name.
-    """
-    if not str(name) or "\0" in str(name):
-        raise ConfigError(argument, "the name of a file or folder", str(name))
+def given_path(name: str | PathLike[str]) -> Path:
+    """Return the path that a user has given; ``~`` is the home folder."""
     return Path(os.path.expanduser(name))
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from time import time
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-from hybrid_predict.errors import ConfigError, raise_interrupt
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.runs.files import given_path, named
+from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import (
     append_json,
     environment,
@@ -35,8 +34,6 @@ SCHEMA = 4
 ROWS = 1000
 """Rows evenly spaced over a run; more are written for new events."""
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Row:
@@ -57,26 +54,32 @@ class Row:
 
 @dataclass
 class RunLog:
-    """The log of one run.
+    """The log of one run, written line by line while it trains, or read from a file.
+
+    Runs in the same folder append to the same file, one after the other, by one process at a time;
+    readers show the one that was started last.
 
     Args:
-        path: The file, which need not exist.
-        start: The first line: ``run`` (its identifier), ``time`` at which it began, ``full_steps``
-            done before it was resumed, ``config``, ``plan`` and ``environment``. Empty before the
-            first full step.
+        path: The file, which need not exist; None keeps the log in memory only.
+        start: The first line: ``time`` at which the run began, ``full_steps`` done before it was
+            resumed, ``config``, ``plan`` and ``environment``. Empty before the first full step.
         rows: The run after some of its full steps, in order.
         end: ``time`` and ``status`` at the end; None while the run trains, or if it was killed.
+        text: The lines that were added here, as the file has them.
     """
 
-    path: Path = Path(NAME)
+    path: Path | None = None
     start: Mapping[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     end: Mapping[str, Any] | None = None
+    text: str = field(default="", repr=False, compare=False)
+    _losses: list[float] = field(default_factory=list, repr=False, compare=False)
+    _last: tuple[StepRecord, SavingsLedger] | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
         """Name of the run on pages: the last two folders of its path."""
-        return "/".join(self.path.resolve().parent.parts[-2:])
+        return "/".join((self.path or Path(NAME)).resolve().parent.parts[-2:])
 
     @property
     def steps(self) -> int:
@@ -105,88 +108,59 @@ class RunLog:
         """Ledger as of the last row."""
         return self.rows[-1].ledger if self.rows else SavingsLedger()
 
-    def entry(self, row: Row) -> dict[str, Any]:
-        """Return a row as a line of the file has it."""
-        ledger = row.ledger.summary()
-        return {"type": "row", "run": self.start["run"], **vars(row), "ledger": ledger}
+    def begin(self, plan: Overview, config: Mapping[str, Any], full_steps: int = 0) -> None:
+        """Add the first line of a run; it is added again if the run's length changes on the way.
 
-    def text(self) -> str:
-        """Return the log as a file of it has it; empty before the first full step."""
-        entries = [self.start, *map(self.entry, self.rows), self.end]
-        return "".join(json_line(entry) for entry in entries if entry)
-
-
-class LogWriter:
-    """Writes the log of a run; if its file cannot be written, training goes on without it.
-
-    Every line is written at once. Runs in the same folder append to the same file, of which readers
-    show the one that was started last. Without a path the log is kept in memory only.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self.log = RunLog() if path is None else RunLog(path)
-        self.path = None if path is None else path.absolute()
-        self._losses: list[float] = []
-        self._last: tuple[StepRecord, SavingsLedger] | None = None
-        self._events = 0
-
-    def start(self, plan: Overview, config: Mapping[str, Any], full_steps: int = 0) -> None:
-        """Write the first line of the run; a resumed one has done ``full_steps`` before.
-
-        It is written again if the run's length changes on the way.
+        Raises:
+            OSError: If the file cannot be written; the same holds for the other lines.
         """
-        start = {
-            "type": "start",
-            "schema": SCHEMA,
-            "run": uuid4().hex,
-            "time": round(time(), 3),
-            "full_steps": full_steps,
-            "config": dict(config),
-            "plan": asdict(plan),
-            "environment": environment(),
-        }
-        self.log.start = finite(start)
-        self._write(self.log.start)
+        self.start = _entry(
+            "start",
+            schema=SCHEMA,
+            full_steps=full_steps,
+            config=dict(config),
+            plan=asdict(plan),
+            environment=environment(),
+        )
+        self._write(self.start)
 
     def step(self, record: StepRecord, ledger: SavingsLedger) -> None:
-        """Take the record of a full step; write a row if one is due or an event is new."""
+        """Take the record of a full step; add a row if one is due or an event is new."""
         self._last = record, ledger
         if record.loss is not None:
             self._losses.append(record.loss)
-        due = record.step % max(1, self.log.steps // ROWS) == 0
-        if due or len(ledger.events) != self._events:
+        due = record.step % max(1, self.steps // ROWS) == 0
+        if due or len(ledger.events) != len(self.ledger.events):
             self._add_row(record, ledger)
 
-    def end(self, status: str) -> None:
-        """Write the last row and ``finished``, ``stopped`` or ``failed: ...``.
+    def close(self, status: str) -> None:
+        """Add the last row and ``finished``, ``stopped`` or ``failed: ...``.
 
         A validation after the last row may have changed the ledger.
         """
-        if self._last is not None and self._last[1] != self.log.ledger:
+        if self._last is not None and self._last[1] != self.ledger:
             self._add_row(*self._last)
-        run = self.log.start["run"]
-        self.log.end = {"type": "end", "run": run, "time": round(time(), 3), "status": status}
-        self._write(self.log.end)
+        self.end = _entry("end", status=status)
+        self._write(self.end)
 
     def _add_row(self, record: StepRecord, ledger: SavingsLedger) -> None:
-        loss = sum(self._losses) / len(self._losses) if self._losses else None
-        row = Row(round(time(), 3), record.phase.value, loss, ledger.copy())
-        self.log.rows.append(row)
-        self._losses = []
-        self._events = len(ledger.events)
-        self._write(self.log.entry(row))
+        loss = fmean(self._losses) if self._losses else None
+        self._losses.clear()
+        phase = record.phase.value
+        entry = _entry("row", phase=phase, loss=loss, ledger=ledger.summary())
+        self.rows.append(Row(entry["time"], phase, loss, ledger.copy()))
+        self._write(entry)
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        if self.path is None:
-            return
-        try:
+        self.text += json_line(entry)
+        if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             append_json(self.path, entry)
-        except OSError as error:
-            raise_interrupt(error)  # a time limit of the user is an OSError too
-            text = "%s cannot be written (%s); training goes on without it."
-            logger.warning(text, self.path, error.strerror or error)
-            self.path = None
+
+
+def _entry(kind: str, **values: Any) -> dict[str, Any]:
+    entry: dict[str, Any] = finite({"type": kind, "time": round(time(), 3), **values})
+    return entry
 
 
 def find_log(name: str | Path) -> Path:
@@ -195,7 +169,7 @@ def find_log(name: str | Path) -> Path:
     Raises:
         ConfigError: If there is no log.
     """
-    place = given_path("RUN", name)
+    place = given_path(name)
     if os.path.isfile(place):
         return place
     if found := [path for path in place.rglob(NAME) if path.is_file()]:
@@ -212,31 +186,25 @@ def read_log(path: Path) -> RunLog:
     """Read the run of a file that was started last.
 
     A resumed run keeps the rows of the run before it, up to the full step from which it goes on.
-    Lines that a crash has cut off, and lines of other runs, are skipped.
+    Lines that a crash has cut off are skipped.
 
     Raises:
         ConfigError: If the file is not a run log of this version.
     """
     log = RunLog(path)
-    with named("RUN", "the log of a run", path):
-        entries = [entry for entry in read_json_lines(path) if entry is not None]
     try:
-        for entry in entries:
-            kind = entry["type"]
-            if kind == "start":
-                known = entry["schema"] == SCHEMA
+        for entry in filter(None, read_json_lines(path)):
+            if entry["type"] == "start":
                 kept = [row for row in log.rows if row.ledger.full_steps <= entry["full_steps"]]
-                log = RunLog(path, entry, kept) if known else RunLog(path)
-            elif entry["run"] != log.start.get("run"):
-                continue
-            elif kind == "end":
+                log = RunLog(path, entry, kept)
+            elif log.start["schema"] == SCHEMA and entry["type"] == "end":
                 log.end = entry
-            else:
+            elif log.start["schema"] == SCHEMA:
                 ledger = SavingsLedger.from_dict(entry["ledger"])
                 log.rows.append(Row(entry["time"], entry["phase"], entry["loss"], ledger))
-        if not log.start:
+        if log.start.get("schema") != SCHEMA:
             raise ValueError("no run that this version has written")
-    except (LookupError, TypeError, ValueError) as error:
+    except (OSError, LookupError, TypeError, ValueError) as error:
         remedy = f"Reading it failed with: {error!r}."
         raise ConfigError("RUN", "the log of a run", str(path), remedy) from error
     return log

@@ -112,7 +112,7 @@ def writable_folder(folder: str | Path, argument: str = "folder") -> Path:
     Raises:
         ConfigError: If the folder cannot be created or written to.
     """
-    place = given_path(argument, folder)
+    place = given_path(folder)
     with named(argument, "a folder that can be written to", folder):
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
@@ -191,7 +191,7 @@ def json_line(entry: Mapping[str, Any]) -> str:
 
 
 def append_json(path: Path, entry: Mapping[str, Any]) -> None:
-    """Append an entry as a line of JSON, after the end of a line that a crash has cut off.
+    """Append an entry as a line of JSON; an earlier one that a crash has cut off stays apart.
 
     Raises:
         OSError: If the file cannot be written.
