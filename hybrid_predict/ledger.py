@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from hybrid_predict.policy.overfitting import OVERFITS, REMEDY
 from hybrid_predict.policy.schedule import Phase as Phase
 from hybrid_predict.policy.verdict import Verdict
+from hybrid_predict.text import duration, percent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,11 +110,6 @@ class SavingsLedger:
         return self.predicted_length / self.predicted_steps if self.predicted_steps else None
 
     @property
-    def predicted_per_full_step(self) -> float:
-        """Mean number of predicted steps that stand per full step."""
-        return self.predicted_steps / self.full_steps if self.full_steps else 0.0
-
-    @property
     def saved_steps_fraction(self) -> float:
         """Share of the steps that were not full steps, in [0, 1)."""
         return 1.0 - self.full_steps / self.steps if self.steps else 0.0
@@ -190,16 +186,8 @@ class SavingsLedger:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SavingsLedger:
-        """Read a ledger from :meth:`summary`; an error says that a number is missing or is none."""
-        ledger = cls(**{each.name: data[each.name] for each in fields(cls)}).copy()
-        for name, value in vars(cls()).items():
-            if isinstance(value, (int, float)):
-                float(getattr(ledger, name))
-        if ledger.best is not None:
-            ledger.best = {
-                name: ledger.best[name] for name in ("metric", "value", "step", "full_steps")
-            }
-        return ledger
+        """Read a ledger from :meth:`summary`; KeyError if a number is missing."""
+        return cls(**{each.name: data[each.name] for each in fields(cls)}).copy()
 
 
 FELL_BACK = "fell back to plain training: "
@@ -211,39 +199,21 @@ UNPREDICTED = "no predicted steps"
 _DERIVED = (
     "saved_steps_fraction",
     "mean_length",
-    "predicted_per_full_step",
     "overhead_fraction",
     "estimated_seconds_saved",
 )
 """Figures that :meth:`SavingsLedger.summary` adds to the counts."""
 
 
-def remarks(ledger: SavingsLedger, where: str = "") -> str:
-    """Return why a run fell back or predicted nothing, and that it has overfitted, if it did.
-
-    ``where`` says where a reader finds why the run fell back, in place of the reason.
-    """
-    step, why = ledger.last_event(FELL_BACK)
-    if why and where:
-        why = f"plain training since full step {step:,} ({where})"
-    if not (why or ledger.predicted_steps):
-        why = ledger.last_event(UNPREDICTED)[1]
-    overfitted = f"{OVERFITS} ({REMEDY})" if ledger.last_event(OVERFITS)[1] else ""
-    return "; ".join(filter(None, (why, overfitted)))
-
-
-def percent(share: float) -> str:
-    """Format a share as whole percent."""
-    return f"{100 * share:.0f} %"
-
-
-def duration(seconds: float) -> str:
-    """Format seconds for people: ``1.7 ms``, ``0.42 s``, ``12 s``, ``4.5 min``, ``3.2 h``."""
-    if seconds < 120:
-        number, unit = (1e3 * seconds, "ms") if 0 < seconds < 0.1 else (seconds, "s")
-        return f"{number:.0f} {unit}" if number >= 10 else f"{float(f'{number:.2g}'):g} {unit}"
-    minutes = seconds / 60
-    return f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+def remarks(ledger: SavingsLedger) -> list[str]:
+    """Return why a run fell back or predicted nothing, and that it has overfitted, if it did."""
+    step, fell_back = ledger.last_event(FELL_BACK)
+    told = [f"plain training since full step {step:,} (the warning there says why)"]
+    if not fell_back:
+        told = [] if ledger.predicted_steps else [ledger.last_event(UNPREDICTED)[1]]
+    if ledger.last_event(OVERFITS)[1]:
+        told.append(f"it has overfitted ({REMEDY})")
+    return [*filter(None, told)]
 
 
 @final

@@ -11,11 +11,12 @@ from typing import Any, final
 
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import raise_interrupt
-from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord, percent, remarks
+from hybrid_predict.ledger import SavingsLedger, StepRecord, remarks
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.facts import ONE_RUN
 from hybrid_predict.runs.log import NAME, RunLog
 from hybrid_predict.runs.overview import Overview, added_cost, cautions, overview
+from hybrid_predict.text import percent
 
 SAVING = "saved_steps_fraction"
 
@@ -31,10 +32,6 @@ METRICS = (
     "estimated_seconds_saved",
 )
 """Numbers of the ledger that are logged while the run trains, over full steps; the log has all."""
-
-UNVALIDATED = "no validation was seen, so overfitting would go unnoticed"
-UNWATCHED = "no training loss was seen, so overfitting would go unnoticed"
-"""Said at the end of a run in which nothing was validated, or not by the monitored metric."""
 
 NOTE = "mlflow.note.content"
 """Tag that MLflow shows as a run's description."""
@@ -129,18 +126,16 @@ class Reporter:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine = self._engine
         text = f"{plan}{added_cost(engine)}"
-        step, fell_back = self._ledger.last_event(FELL_BACK)
-        if fell_back:
-            warned = step == self._ledger.full_steps
-            why = "the warning above says why" if warned else fell_back
-            text = f"leaves this run to plain training: {why}"
+        nevertheless = ""
+        if self._ledger.fell_back:
+            text = f"leaves this run to {remarks(self._ledger)[0]}"
+            if change := engine._state.remedy:
+                nevertheless = f" To correct nevertheless, in slower steps:\n    {change}"
         elif engine.config.shadow:
             text = "scores forecasts and changes nothing (shadow=True)"
         else:
             for caution in cautions(engine):
                 logger.warning("%s", caution)
-        change = engine._state.remedy if fell_back else ""
-        nevertheless = f" To correct nevertheless, in slower steps:\n    {change}" if change else ""
         self._say(f"HybridPredict {text}.{nevertheless}")
         # Fields that are set, under names that no user has.
         chosen = {
@@ -190,7 +185,7 @@ class Reporter:
                 for name, text in {"status": status, "phase": phase, "report": read}.items():
                     client.set_tag(run, f"hybrid_predict.{name}", text)
                 if _HEADING in client.get_run(run).data.tags.get(NOTE, _HEADING):
-                    told = "; ".join(filter(None, (str(self._ledger), remarks(self._ledger))))
+                    told = "; ".join([str(self._ledger), *remarks(self._ledger)])
                     how = f"The run log is among the artifacts:\n\n    {read}"
                     client.set_tag(run, NOTE, f"{_HEADING} {told}.\n\n{ONE_RUN}\n\n{how}")
                 client.log_dict(run, self._ledger.summary(), f"{_PLACE}/ledger.json")
@@ -213,8 +208,7 @@ class Reporter:
         command = self._end_in_mlflow(status)
         if self.log.path is not None and id(self.log) not in self._failed:
             command = f"hybrid-predict report {quote(str(self.log.path.parent))}"
-        why = remarks(self._ledger, "the warning there says why")
-        told = [str(self._ledger), why, self._blind(status)]
+        told = [str(self._ledger), *remarks(self._ledger), self._blind(status)]
         if self._ledger.best is None and self.log.losses:
             told.insert(1, f"training loss {self.log.losses}")
         how = "" if status == "finished" else f" {status} after"
@@ -226,6 +220,7 @@ class Reporter:
         """Tell why overfitting would have gone unnoticed in a run that has finished, if so."""
         if status != "finished" or self._engine.config.on_overfit == "ignore":
             return ""
-        if self._ledger.best is None:
-            return UNVALIDATED
-        return UNWATCHED if math.isnan(self._engine._policy.limits.mean) else ""
+        lacking = "validation"
+        if self._ledger.best is not None:
+            lacking = "training loss" if math.isnan(self._engine._policy.limits.mean) else ""
+        return f"no {lacking} was seen, so overfitting would go unnoticed" if lacking else ""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hybrid_predict.cli.program import EXTRAS, add_command, missing, need
 from hybrid_predict.errors import install_line
-from hybrid_predict.runs.files import printable
+from hybrid_predict.text import printable
 
 REFUSED = 4
 """Exit status where the callback refuses the set-up, or the run would be plain training."""

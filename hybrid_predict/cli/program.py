@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from typing import Any
 
 from hybrid_predict.errors import HybridPredictError, MissingExtraError
-from hybrid_predict.runs.files import printable
+from hybrid_predict.text import printable
 
 PROGRAM = "hybrid-predict"
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.cli.program import add_command, need
 from hybrid_predict.runs.facts import ONE_RUN, PROOF, events, facts
-from hybrid_predict.runs.files import given_path, printable, replace_text
+from hybrid_predict.runs.files import given_path, replace_text
 from hybrid_predict.runs.log import RunLog, find_log, read_log
+from hybrid_predict.text import printable
 
 if TYPE_CHECKING:
     from rich.table import Table

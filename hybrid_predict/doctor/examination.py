@@ -10,10 +10,10 @@ from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.doctor.finding import call
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.options import as_call
-from hybrid_predict.ledger import duration
 from hybrid_predict.policy.overfitting import REMEDY
 from hybrid_predict.runs.runtime import collected, preserved, quiet
 from hybrid_predict.runs.trial import Trial
+from hybrid_predict.text import duration
 
 Findings = list[tuple[str, str]]
 """Titles and texts."""
@@ -68,13 +68,12 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     default = found.config == HybridConfig()
     written = f"{found.callback}(speedup=1.5)"
     paste = written if default else as_call(found.callback, found.config)
-    told = trial.plan.described()
-    del told["corrects"]
+    _, *told = trial.plan.described().items()
     return True, [
         *rows,
         ("paste", f"Trainer(..., callbacks=[{paste}])"),
         *further,
-        *told.items(),
+        *told,
         ("overhead", trial.cost or "not counted"),
         ("overfitting", f"is judged by {found.judged}; {REMEDY}"),
     ]
@@ -110,9 +109,9 @@ def _three_lines(trial: Trial, idle: str) -> Findings:
     ``idle`` is why the callback would do nothing, if so.
     """
     plan = trial.plan
+    corrects = "nothing" if plan is None or idle else plan.described()["corrects"]
     if plan is None or trial.seconds is None:
         why = "not timed: too few full steps were trained"
-        corrects = "nothing" if plan is None else plan.reach(nothing=bool(idle))
         return [("corrects", corrects), ("full step", why), ("run", why)]
     plain, helped = trial.seconds
     least = helped * (plan.steps - plan.predicted)
@@ -121,7 +120,7 @@ def _three_lines(trial: Trial, idle: str) -> Findings:
         times = f"{duration(least)} (all planned predicted steps made) to {times} (none made)"
     told = f"{times} in place of {duration(plain * plan.steps)}; validation is not counted"
     rows = [
-        ("corrects", plan.reach(nothing=bool(idle))),
+        ("corrects", corrects),
         ("full step", f"takes {duration(helped)} in place of {duration(plain)} (a few were timed)"),
         ("run", f"takes {told}"),
     ]

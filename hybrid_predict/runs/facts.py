@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from hybrid_predict.ledger import FELL_BACK, UNPREDICTED, SavingsLedger, duration, percent
-from hybrid_predict.policy.overfitting import OVERFITS
-from hybrid_predict.runs.files import printable
+from hybrid_predict.ledger import remarks
 from hybrid_predict.runs.log import RunLog
+from hybrid_predict.text import duration, percent, printable
 
 ONE_RUN = (
     "One run cannot show whether the loss is as good as that of plain training: nothing here was "
@@ -38,18 +38,8 @@ def finding(log: RunLog) -> str:
         text = f"{share} fewer full steps; {ledger.host_time}"
     else:
         text = f"{ledger.full_steps:,} full steps, none predicted"
-    return f"{text}{_cause(ledger)}"
-
-
-def _cause(ledger: SavingsLedger) -> str:
-    """Return in a few words what an event says about the whole run, to end a sentence."""
-    if ledger.last_event(OVERFITS)[1]:
-        return "; it has overfitted"
-    step, fell_back = ledger.last_event(FELL_BACK)
-    if fell_back:
-        return f"; plain training since full step {step:,}"
-    reason = "" if ledger.predicted_steps else ledger.last_event(f"{UNPREDICTED} ")[1]
-    return f"; {printable(reason.partition(':')[0])}" if reason else ""
+    briefly = [re.split(r": | \(", remark)[0] for remark in remarks(ledger)]
+    return printable("; ".join([text, *briefly]))
 
 
 def facts(log: RunLog) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Paths that users give, files replaced as a whole, and text for any terminal."""
+"""Paths that users give, and files that are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -11,13 +11,6 @@ from pathlib import Path
 from uuid import uuid4
 
 from hybrid_predict.errors import ConfigError
-
-_BLANKS = str.maketrans("\n\r\t\N{NO-BREAK SPACE}", "    ")
-
-
-def printable(text: object) -> str:
-    """Return text on one line, with ``?`` for every character that a terminal does not print."""
-    return "".join(c if c.isprintable() else "?" for c in str(text).translate(_BLANKS))
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from hybrid_predict.config import KINDS
-from hybrid_predict.ledger import percent
 from hybrid_predict.policy.budget import NONE_FIT
 from hybrid_predict.policy.policy import TOO_FEW
+from hybrid_predict.text import percent
 
 if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine
@@ -75,24 +75,16 @@ class Overview:
             least = "auto, at least " if self.paced else ""
             full = f"{least}{self.steps - self.predicted:,} full"
             plan = f"{full} + up to {self.predicted:,} predicted = {self.steps:,} steps"
-        corrected = [part for part in self.parts if part.corrected]
-        muon = ""
-        if sum(part.weights for part in corrected) > self.flat:
-            muon = f"; torch.optim.Muon takes {self.flat:,} of these weights"
         return {
-            "corrects": f"{self._listed(corrected)}{muon}",
+            "corrects": self._reach(),
             "predicts": self._listed([part for part in self.parts if part.predicted]),
             "leaves": self._listed(left),
             "plan": f"{plan}, warm-up {self.warmup:,}",
             "memory": f"{self.held_bytes / 1e6:,.2f} MB",
         }
 
-    def reach(self, *, nothing: bool = False) -> str:
-        """Return how many weights are corrected, and ``torch.optim.Muon`` would be, in words.
-
-        ``nothing`` is whether the run is plain training.
-        """
-        corrected = [part for part in self.parts if part.corrected and not nothing]
+    def _reach(self) -> str:
+        corrected = [part for part in self.parts if part.corrected]
         number = sum(part.weights for part in corrected)
         total = sum(part.weights for part in self.parts)
         if not number:

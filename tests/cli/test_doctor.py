@@ -206,7 +206,7 @@ def test_a_file_is_examined_with_its_own_settings(examine):
     [
         ("monitored", 0, "corrects 96 of"),
         ("refused", doctor.REFUSED, "^corrects nothing .+ change optimizer: expected"),
-        ("wide", doctor.REFUSED, "^corrects nothing of .+ change max_overhead allows no corr"),
+        ("wide", doctor.REFUSED, "^corrects nothing full .+ change max_overhead allows no corr"),
     ],
 )
 def test_what_works_and_what_does_not_is_shown_with_its_reason(work, examine, name, status, words):
@@ -228,8 +228,8 @@ def test_what_works_and_what_does_not_is_shown_with_its_reason(work, examine, na
         ("threads_of_mine:swapped", "got 'Line, Trainer'. Let it end with: return trainer, model"),
         ("threads_of_mine:Line", "in this order, or the Trainer of Hugging Face alone, got 'Line'"),
         (
-            "nowhere.py:build",
-            "got 'nowhere.py:build'. Type: hybrid-predict doctor FILE.py:FUNCTION",
+            "nowhere.py:make",
+            "got 'nowhere.py:make'. Type: hybrid-predict doctor FILE.py:FUNCTION",
         ),
         ("broken:build", "Python says: ModuleNotFoundError: No module named 'no_such_package'. To"),
     ],
