@@ -5,10 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from hybrid_predict import __version__
-from hybrid_predict.cli.audit import add_audit, add_demo
-from hybrid_predict.cli.doctor import add_doctor
+from hybrid_predict.cli.commands import add_commands
 from hybrid_predict.cli.program import PROGRAM, run_program
-from hybrid_predict.cli.runs import add_report, add_watch
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -20,10 +18,5 @@ def main(argv: list[str] | None = None) -> int:
         epilog=f"{PROGRAM} COMMAND --help prints the options of a command.",
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    add_demo(commands)
-    add_doctor(commands)
-    add_watch(commands)
-    add_report(commands)
-    add_audit(commands)
+    add_commands(parser.add_subparsers(title="commands", metavar="COMMAND", required=True))
     return run_program(parser, argv)

@@ -40,6 +40,7 @@ def add_command(
 
     The first sentence of the description is its line in the list of commands.
     """
+    description = " ".join(description.split())
     line = description.partition(". ")[0]
     parser: ArgumentParser = commands.add_parser(name, help=line, description=description)
     parser.set_defaults(run=run)
