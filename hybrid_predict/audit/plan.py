@@ -60,15 +60,18 @@ def plan_audit(
         shown[HYBRID] = f"{total - trial.plan.predicted:,} to {shown[FULL]}"
     listed = ", ".join(f"{name} {number}" for name, number in shown.items())
     why = f"it would be plain training: {trial.plain}" if trial.plain else trial.cost
-    seconds = duration(sum(left) * trial.seconds_per_step)
+    come = "unknown: the runs are too short to time a full step"
+    if trial.seconds is not None:
+        plain = trial.seconds[0]
+        come = f"at most {duration(sum(left) * plain)}, at {duration(plain)} per plain full step"
     few = f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint."
     lines = [
         title,
         f"Full steps per run at speedup {speedup_text(config.speedup)}: {listed}.",
         auto,
         *(f"Hybrid arm: {text}." for text in (trial.shortfall, why) if text),
-        f"Training to come: at most {seconds}, at {duration(trial.seconds_per_step)} per "
-        "plain full step; validation, corrected updates, predicted steps and start-up come on top.",
+        f"Training to come: {come}; validation, corrected updates, predicted steps and start-up "
+        "come on top.",
         few if config.seeds < FEW_SEEDS else "",
     ]
     return "\n".join(filter(None, lines))

@@ -68,7 +68,7 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     default = found.config == HybridConfig()
     written = f"{found.callback}(speedup=1.5)"
     paste = written if default else as_call(found.callback, found.config)
-    _, *told = trial.plan.described().items()
+    _, *told = trial.plan.words.items()
     return True, [
         *rows,
         ("paste", f"Trainer(..., callbacks=[{paste}])"),
@@ -109,7 +109,7 @@ def _three_lines(trial: Trial, idle: str) -> Findings:
     ``idle`` is why the callback would do nothing, if so.
     """
     plan = trial.plan
-    corrects = "nothing" if plan is None or idle else plan.described()["corrects"]
+    corrects = "nothing" if plan is None or idle else plan.words["corrects"]
     if plan is None or trial.seconds is None:
         why = "not timed: too few full steps were trained"
         return [("corrects", corrects), ("full step", why), ("run", why)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -28,79 +30,24 @@ _NAMES = {
 
 @final
 @dataclass(frozen=True)
-class Part:
-    """Trained parameters of one kind that are treated alike, and their number of weights."""
-
-    kind: str
-    corrected: bool
-    predicted: bool
-    tensors: int
-    weights: int
-
-    def __str__(self) -> str:
-        one, many = _NAMES[self.kind]
-        return f"{self.tensors:,} {one if self.tensors == 1 else many}"
-
-
-@final
-@dataclass(frozen=True)
 class Overview:
     """The plan of a run in steps, as far as it is known before the first one.
 
     Args:
-        parts: The trained parameters, by kind and treatment.
+        steps: Length of the run.
         predicted: Number of planned predicted steps; the largest possible one if ``paced``.
-        held_bytes: Memory in bytes that the plug-in keeps between full steps now.
         paced: Whether the run decides itself how many predicted steps it takes.
-        flat: Corrected weights in tensors of two dimensions, all that ``torch.optim.Muon`` takes.
+        words: What is corrected, predicted and left alone, plan and memory, in words.
     """
 
-    parts: tuple[Part, ...]
     steps: int
     predicted: int
-    warmup: int
-    held_bytes: int
-    paced: bool = False
-    flat: int = 0
+    paced: bool
+    words: Mapping[str, str]
 
     def __str__(self) -> str:
         """Return the overview in one line."""
-        return "; ".join(f"{name} {text}" for name, text in self.described().items())
-
-    def described(self) -> dict[str, str]:
-        """Return what is corrected, predicted and left alone, plan and memory, in words."""
-        left = [part for part in self.parts if not (part.corrected or part.predicted)]
-        plan = f"{self.steps:,} full steps, none predicted"
-        if self.predicted:
-            least = "auto, at least " if self.paced else ""
-            full = f"{least}{self.steps - self.predicted:,} full"
-            plan = f"{full} + up to {self.predicted:,} predicted = {self.steps:,} steps"
-        return {
-            "corrects": self._reach(),
-            "predicts": self._listed([part for part in self.parts if part.predicted]),
-            "leaves": self._listed(left),
-            "plan": f"{plan}, warm-up {self.warmup:,}",
-            "memory": f"{self.held_bytes / 1e6:,.2f} MB",
-        }
-
-    def _reach(self) -> str:
-        corrected = [part for part in self.parts if part.corrected]
-        number = sum(part.weights for part in corrected)
-        total = sum(part.weights for part in self.parts)
-        if not number:
-            return f"nothing of {total:,} weights"
-        muon = "as many" if self.flat == number else f"{self.flat:,}"
-        return (
-            f"{number:,} of {total:,} weights ({percent(number / total)}), in "
-            f"{', '.join(map(str, corrected))}; torch.optim.Muon would reach {muon}"
-        )
-
-    def _listed(self, chosen: list[Part]) -> str:
-        if not chosen:
-            return "nothing"
-        total = sum(part.weights for part in self.parts)
-        share = percent(sum(part.weights for part in chosen) / total)
-        return f"{', '.join(map(str, chosen))} ({share} of the weights)"
+        return "; ".join(f"{name} {text}" for name, text in self.words.items())
 
 
 def overview(engine: HybridEngine) -> Overview:
@@ -108,28 +55,51 @@ def overview(engine: HybridEngine) -> Overview:
     mapper = engine.mapper
     schedule = engine.schedule
     groups = engine._state.groups
-    treated = {name: group.treatment for group in groups for name in group.names}
+    shapes = dict(zip(mapper.names, mapper.shapes, strict=True))
+    kinds = dict(zip(mapper.names, mapper.kinds, strict=True))
+    pairs = zip(mapper.names, mapper.parameters, strict=True)
+    trained = [name for name, parameter in pairs if parameter.requires_grad]
+    corrected = [n for group in groups if group.treatment.update for n in group.names]
+    predicted = [n for group in groups if group.treatment.predictor for n in group.names]
     possible = engine.config.shadow or (bool(engine._policy.judged) and not _too_few(engine))
-    sizes: dict[tuple[str, bool, bool], list[int]] = {}
-    flat = 0
-    columns = zip(mapper.names, mapper.parameters, mapper.shapes, mapper.kinds, strict=True)
-    for name, parameter, shape, kind in columns:
-        if parameter.requires_grad:
-            treatment = treated.get(name)
-            corrected = treatment is not None and treatment.update is not None
-            predicted = possible and treatment is not None and treatment.predictor is not None
-            sizes.setdefault((kind, corrected, predicted), []).append(math.prod(shape))
-            flat += math.prod(shape) if corrected and len(shape) == 2 else 0
-    order = sorted(sizes, key=lambda key: (KINDS.index(key[0]), key))
-    return Overview(
-        parts=tuple(Part(*key, len(sizes[key]), sum(sizes[key])) for key in order),
-        steps=schedule.total,
-        predicted=schedule.planned if possible else 0,
-        warmup=schedule.warmup,
-        held_bytes=groups.held_bytes,
-        paced=engine.config.paced,
-        flat=flat,
-    )
+    predicted = predicted if possible else []
+
+    def weights(names: Iterable[str]) -> int:
+        return sum(math.prod(shapes[name]) for name in names)
+
+    def listed(names: Iterable[str]) -> str:
+        counts = Counter(kinds[name] for name in names)
+        known = [kind for kind in KINDS if counts[kind]]
+        return ", ".join(f"{counts[kind]:,} {_NAMES[kind][counts[kind] > 1]}" for kind in known)
+
+    def share(names: list[str]) -> str:
+        of_all = percent(weights(names) / total)
+        return f"{listed(names)} ({of_all} of the weights)" if names else "nothing"
+
+    total = weights(trained)
+    number = weights(corrected)
+    corrects = f"nothing of {total:,} weights"
+    if number:
+        flat = weights(name for name in corrected if len(shapes[name]) == 2)
+        muon = "as many" if flat == number else f"{flat:,}"
+        corrects = (
+            f"{number:,} of {total:,} weights ({percent(number / total)}), in {listed(corrected)}; "
+            f"torch.optim.Muon would reach {muon}"
+        )
+    planned = schedule.planned if possible else 0
+    plan = f"{schedule.total:,} full steps, none predicted"
+    if planned:
+        least = "auto, at least " if engine.config.paced else ""
+        full = f"{least}{schedule.total - planned:,} full"
+        plan = f"{full} + up to {planned:,} predicted = {schedule.total:,} steps"
+    words = {
+        "corrects": corrects,
+        "predicts": share(predicted),
+        "leaves": share([name for name in trained if name not in {*corrected, *predicted}]),
+        "plan": f"{plan}, warm-up {schedule.warmup:,}",
+        "memory": f"{groups.held_bytes / 1e6:,.2f} MB",
+    }
+    return Overview(schedule.total, planned, engine.config.paced, words)
 
 
 def _too_few(engine: HybridEngine) -> bool:
@@ -140,7 +110,7 @@ def _too_few(engine: HybridEngine) -> bool:
 def added_cost(engine: HybridEngine) -> str:
     """Return what correcting costs, to end a sentence; empty if it is not counted."""
     share = engine.ledger.correction_share
-    if share is None or not any(part.corrected for part in overview(engine).parts):
+    if share is None or not any(group.treatment.update for group in engine._state.groups):
         return ""
     text = f"; correcting adds {percent(share)} to a full step's operations"
     if share > engine.config.max_overhead:

@@ -53,13 +53,6 @@ class Trial:
         plain = helped if self.plain else self._times[self._first + self._most :]
         return (fmean(plain), fmean(helped)) if len(plain) >= _LEAST else None
 
-    @property
-    def seconds_per_step(self) -> float:
-        """Seconds of a full step of plain training, as near as the trial came to one."""
-        first = self._first
-        timed = self._times[first + self._most :] or self._times[first:] or self._times
-        return min(timed, default=0.0)
-
     def resume(self, device: torch.device) -> None:
         """Start the clock, before a full step that nothing else than full steps came before."""
         self._last = now(device)

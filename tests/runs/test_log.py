@@ -11,7 +11,7 @@ from hybrid_predict.runs.overview import Overview
 
 def begun(path, full_steps=0, steps=100):
     log = RunLog(path)
-    log.begin(Overview((), steps, 30, 10, 1000), {}, full_steps)
+    log.begin(Overview(steps, 30, False, {}), {}, full_steps)
     return log
 
 
