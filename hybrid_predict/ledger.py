@@ -58,13 +58,11 @@ class SavingsLedger:
 
     def __str__(self) -> str:
         """Return one line with steps, validation, seconds and skill; lost seconds come first."""
-        parts = [
-            f"{self.full_steps:,} full + {self.predicted_steps:,} predicted = {self.steps:,} steps"
-        ]
+        steps = f"{self.full_steps:,} full + {self.predicted_steps:,} predicted"
+        steps += f" = {self.steps:,} steps"
         if self.predicted_steps:
-            parts[0] += f", {percent(self.saved_steps_fraction)} of them predicted"
-        if self.best is not None:
-            parts.append(self.best_validation)
+            steps += f", {percent(self.saved_steps_fraction)} of them predicted"
+        parts = [steps, self.best_validation]
         if self.predicted_steps or self.undone_steps:
             parts.append(f"{self.undone_steps:,} predicted steps undone")
         if self.full_seconds and self.predicted_steps:
@@ -77,7 +75,7 @@ class SavingsLedger:
             parts.append(f"overhead {share} of the host seconds of full steps")
         if self.skill is not None:
             parts.append(f"skill of forecasts {self.skill:.2f} (1 is perfect, 0 is chance)")
-        return "; ".join(parts)
+        return "; ".join(filter(None, parts))
 
     def count_predicted(self, number: int, length: float | None) -> None:
         """Count predicted steps that stand, each of a length in drifts; None is the mean one."""
@@ -96,10 +94,8 @@ class SavingsLedger:
 
     def keep_best(self, metric: str, value: float, *, larger_is_better: bool) -> None:
         """Keep the value of a validation if it is finite, and the best so far."""
-        before = math.inf if self.best is None else self.best["value"]
-        better = value < before
-        if larger_is_better:
-            better = self.best is None or value > before
+        sign = -1.0 if larger_is_better else 1.0
+        better = self.best is None or sign * value < sign * self.best["value"]
         if better and math.isfinite(value):
             places = {"step": self.steps, "full_steps": self.full_steps}
             self.best = {"metric": metric, "value": value, **places}
@@ -260,14 +256,12 @@ class StepRecord:
 
     def __str__(self) -> str:
         """Return the step in one line, without unknown values."""
-        parts = [f"full step {self.step} ({self.phase.value})"]
-        if self.predicted:
-            parts.append(f"{self.predicted} predicted before it")
-        if self.verdict is not None:
-            long = "" if self.length is None else f", length {self.length:.2f}"
-            parts.append(f"{self.verdict.value}{long}")
-        if self.loss is not None:
-            parts.append(f"loss {self.loss:.4g}")
-        if self.skill is not None:
-            parts.append(f"skill {self.skill:.2f}")
-        return ", ".join(parts)
+        parts = [
+            f"full step {self.step} ({self.phase.value})",
+            f"{self.predicted} predicted before it" if self.predicted else "",
+            "" if self.verdict is None else self.verdict.value,
+            "" if self.verdict is None or self.length is None else f"length {self.length:.2f}",
+            "" if self.loss is None else f"loss {self.loss:.4g}",
+            "" if self.skill is None else f"skill {self.skill:.2f}",
+        ]
+        return ", ".join(filter(None, parts))

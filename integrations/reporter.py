@@ -13,8 +13,7 @@ from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import raise_interrupt
 from hybrid_predict.ledger import SavingsLedger, StepRecord, remarks
 from hybrid_predict.ranks import processes
-from hybrid_predict.runs.facts import ONE_RUN
-from hybrid_predict.runs.log import NAME, RunLog
+from hybrid_predict.runs.log import NAME, ONE_RUN, RunLog
 from hybrid_predict.runs.overview import Overview, added_cost, cautions, overview
 from hybrid_predict.text import percent
 
@@ -195,10 +194,11 @@ class Reporter:
 
     def close(self, status: str) -> None:
         """Report how the run ended, ``finished``, ``stopped`` or ``failed: ...``; once."""
-        if not self._closed:
-            self._closed = True
-            with self._failing(self):
-                self._end(status)
+        if self._closed:
+            return
+        self._closed = True
+        with self._failing(self):
+            self._end(status)
 
     def _end(self, status: str) -> None:
         self._log_row()

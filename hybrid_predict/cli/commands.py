@@ -201,9 +201,8 @@ def report(options: Namespace) -> int:
     need("The report", ["cli"])
     from rich.console import Console
 
-    from hybrid_predict.runs.facts import ONE_RUN, PROOF
     from hybrid_predict.runs.files import given_path, replace_text
-    from hybrid_predict.runs.log import find_log, read_log
+    from hybrid_predict.runs.log import ONE_RUN, PROOF, find_log, read_log
     from hybrid_predict.runs.page import run_page
 
     places = [find_log(name) for name in options.logs]
@@ -223,7 +222,7 @@ def _table(log: RunLog) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from hybrid_predict.runs.facts import events, facts
+    from hybrid_predict.runs.log import events, facts
 
     table = Table.grid(padding=(0, 2))
     last = [("event", event) for event in events(log)[-5:]]

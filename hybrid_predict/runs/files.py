@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from errno import EEXIST
 from os import PathLike
 from pathlib import Path
@@ -14,19 +14,15 @@ from hybrid_predict.errors import ConfigError
 
 
 @contextmanager
-def named(argument: str, expected: str, path: str | Path, further: str = "") -> Iterator[None]:
+def named(
+    path: str | Path, expected: str = "a file that can be written", argument: str = "folder"
+) -> Iterator[None]:
     """Turn an error of the system inside the block into a ConfigError about an argument."""
     try:
         yield
     except OSError as error:
-        remedy = f"The system says: {error.strerror or error}.{further}"
+        remedy = f"The system says: {error.strerror or error}."
         raise ConfigError(argument, expected, str(path), remedy) from error
-
-
-def writing(path: Path, argument: str = "folder") -> AbstractContextManager[None]:
-    """Name the file that cannot be written inside the block."""
-    kept = " What was written before is kept."
-    return named(argument, "a file that can be written", path, kept)
 
 
 def given_path(name: str | PathLike[str]) -> Path:
@@ -41,7 +37,7 @@ def replace_text(path: Path, text: str, argument: str = "folder") -> Path:
         ConfigError: If the file cannot be written, or a folder or a device has its name.
     """
     draft = path.parent / f".{path.name}.{uuid4().hex[:8]}.part"
-    with writing(path, argument):
+    with named(path, argument=argument):
         if path.exists() and not path.is_file():
             raise OSError(EEXIST, "a folder or a device has that name")
         try:

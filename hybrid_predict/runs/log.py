@@ -1,17 +1,19 @@
-"""The log of a run, a file of JSON lines: how it is written while the run trains, and read."""
+"""The log of a run, a file of JSON lines: written while it trains, read, and told in words."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from statistics import fmean
 from time import time
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.ledger import SavingsLedger, remarks
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import (
     append_json,
@@ -20,6 +22,7 @@ from hybrid_predict.runs.runtime import (
     json_line,
     read_json_lines,
 )
+from hybrid_predict.text import duration, percent, printable
 
 if TYPE_CHECKING:
     from hybrid_predict.ledger import StepRecord
@@ -33,6 +36,15 @@ SCHEMA = 4
 
 ROWS = 1000
 """Rows evenly spaced over a run; more are written for new events."""
+
+ONE_RUN = (
+    "One run cannot show whether the loss is as good as that of plain training: nothing here was "
+    "trained without the plug-in. It shows what was spent."
+)
+"""Sentence on what a single run can show."""
+
+PROOF = "hybrid-predict audit (of a Lightning model), or a few seeds with and without the callback"
+"""What shows whether quality is kept."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +108,6 @@ class RunLog:
         """The first and the last training loss that are known, in words; empty if none is."""
         known = [row.loss for row in self.rows if row.loss is not None]
         return f"{known[0]:.4g} to {known[-1]:.4g}" if known else ""
-
-    @property
-    def seen(self) -> float:
-        """Time of the last line, in seconds since 1970."""
-        last = self.rows[-1].time if self.rows else self.start["time"]
-        return float(last if self.end is None else self.end["time"])
 
     @property
     def ledger(self) -> SavingsLedger:
@@ -208,3 +214,69 @@ def read_log(path: Path) -> RunLog:
         remedy = f"Reading it failed with: {error!r}."
         raise ConfigError("RUN", "the log of a run", str(path), remedy) from error
     return log
+
+
+def finding(log: RunLog) -> str:
+    """Return a short line on the full steps and host seconds of a run; its events say more.
+
+    Only a run that has made all its steps has taken fewer full steps than planned: what plain
+    training would have taken until it stops is not known.
+    """
+    ledger = log.ledger
+    if not ledger.full_steps:
+        return "nothing was trained yet"
+    share = percent(ledger.saved_steps_fraction) if ledger.predicted_steps else "none"
+    if ledger.steps < log.steps:
+        how = "running," if log.end is None else f"{log.status.partition(':')[0]} after"
+        text = f"{how} {ledger.steps:,} of {log.steps:,} steps, {share} of them predicted"
+    elif ledger.predicted_steps:
+        text = f"{share} fewer full steps; {ledger.host_time}"
+    else:
+        text = f"{ledger.full_steps:,} full steps, none predicted"
+    briefly = [re.split(r": | \(", remark)[0] for remark in remarks(ledger)]
+    return printable("; ".join([text, *briefly]))
+
+
+def facts(log: RunLog) -> dict[str, str]:
+    """Return what a run found, counted and measured, by name; what is unknown is left out."""
+    ledger = log.ledger
+    plan = log.start["plan"]
+    times = [log.start["time"], *(row.time for row in log.rows), (log.end or {}).get("time", 0)]
+    planned = f"{'at most ' if plan['paced'] else ''}{plan['predicted']:,} planned"
+    shown = {
+        "finding": finding(log),
+        "status": log.status,
+        "written": datetime.fromtimestamp(max(times)).strftime("%Y-%m-%d %H:%M:%S"),
+        "steps": f"{ledger.steps:,} of {log.steps:,}",
+        "full steps": f"{ledger.full_steps:,}, {ledger.corrected_steps:,} corrected",
+        "predicted": f"{ledger.predicted_steps:,} ({planned}), {ledger.undone_steps:,} undone",
+    }
+    if ledger.mean_length is not None:
+        shown["mean length"] = f"{ledger.mean_length:.2f} of the drift"
+    shown["seconds"] = (
+        f"{duration(ledger.full_seconds)} in full steps, {duration(ledger.overhead_seconds)} in "
+        "the plug-in, on the host"
+    )
+    if ledger.best is not None:
+        shown["validation"] = ledger.best_validation
+    if log.losses:
+        shown["loss"] = log.losses
+    for kind, skill in ledger.skills.items():
+        bound = f"at least {skill['lower']:.2f}, " if skill["windows"] > 1 else ""
+        shown[f"skill, {kind}"] = f"{skill['mean']:.2f} ({bound}{skill['windows']:g} windows)"
+        shown[f"length, {kind}"] = f"{skill['length']:.2f} of the drift"
+    return shown
+
+
+def events(log: RunLog) -> list[str]:
+    """Return the events of a run, each with the full steps where it happened."""
+    return [f"{when(event)}: {event['reason']}" for event in log.ledger.events]
+
+
+def when(event: Mapping[str, Any]) -> str:
+    """Return in which full steps an event of a ledger happened, and how often."""
+    first = event["step"]
+    last = event.get("last", first)
+    if last == first:
+        return f"full step {first:,}"
+    return f"full steps {first:,} to {last:,}, {event['count']:,} times"

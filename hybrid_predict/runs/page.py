@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid_predict.runs.facts import ONE_RUN, PROOF, events, facts
-from hybrid_predict.runs.log import RunLog
+from hybrid_predict.runs.log import ONE_RUN, PROOF, RunLog, events, facts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

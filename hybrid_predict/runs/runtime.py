@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.runs.files import given_path, named, replace_text, writing
+from hybrid_predict.runs.files import given_path, named, replace_text
 
 RUNS = "runs.jsonl"
 """Name of the file of finished runs in an output folder."""
@@ -113,7 +113,7 @@ def writable_folder(folder: str | Path, argument: str = "folder") -> Path:
         ConfigError: If the folder cannot be created or written to.
     """
     place = given_path(folder)
-    with named(argument, "a folder that can be written to", folder):
+    with named(folder, "a folder that can be written to", argument):
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
             return place
@@ -224,7 +224,7 @@ class Rows(Generic[Key]):
         self.path = path
         self.done: dict[Key, Row] = {}
         self._key = key
-        with named("folder", "a file that can be read", path):
+        with named(path, "a file that can be read"):
             rows = list(read_json_lines(path)) if path.exists() else []
         for number, row in enumerate(rows, 1):
             try:
@@ -239,6 +239,6 @@ class Rows(Generic[Key]):
             ConfigError: If the file cannot be written; the rows before it are kept.
         """
         kept: Row = finite(row)
-        with writing(self.path):
+        with named(self.path):
             append_json(self.path, kept)
         self.done[self._key(kept)] = kept
