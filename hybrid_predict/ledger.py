@@ -138,13 +138,6 @@ class SavingsLedger:
         took = duration(self.full_seconds + self.overhead_seconds)
         return f"{took} on the host, {duration(self.plain_seconds)} plain by estimate"
 
-    @property
-    def correction_share(self) -> float | None:
-        """Operations that correcting adds per operation of a full step; None if not counted."""
-        if not self.flops_per_step:
-            return None
-        return (self.flops_per_correction or 0) / self.flops_per_step
-
     def record(self, step: int, reason: str) -> bool:
         """Record an event; return True if it is new, so that the caller logs it once."""
         for event in self.events:
@@ -154,11 +147,6 @@ class SavingsLedger:
                 return False
         self.events.append({"step": step, "last": step, "reason": reason, "count": 1})
         return True
-
-    @property
-    def fell_back(self) -> str:
-        """The event of the return to plain training, with its reason; empty if there is none."""
-        return self.last_event(FELL_BACK)[1]
 
     def last_event(self, words: str) -> tuple[int, str]:
         """Return first full step and reason of the last event with these words; 0, "" without."""

@@ -11,13 +11,11 @@ from typing import Any, final
 
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import raise_interrupt
-from hybrid_predict.ledger import SavingsLedger, StepRecord, remarks
+from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord, remarks
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.log import NAME, ONE_RUN, RunLog
-from hybrid_predict.runs.overview import Overview, added_cost, cautions, overview
+from hybrid_predict.runs.overview import Overview, cautions, overview
 from hybrid_predict.text import percent
-
-SAVING = "saved_steps_fraction"
 
 METRICS = (
     "full_steps",
@@ -25,7 +23,7 @@ METRICS = (
     "corrected_steps",
     "predicted_steps",
     "undone_steps",
-    SAVING,
+    "saved_steps_fraction",
     "skill",
     "overhead_fraction",
     "estimated_seconds_saved",
@@ -55,7 +53,7 @@ def numbers(ledger: SavingsLedger) -> dict[str, float]:
     return {
         f"hybrid_predict/{name}": float(value)
         for name, value in known.items()
-        if value or name == SAVING
+        if value or name == "saved_steps_fraction"
     }
 
 
@@ -124,9 +122,9 @@ class Reporter:
     def _begin(self, plan: Overview) -> None:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine = self._engine
-        text = f"{plan}{added_cost(engine)}"
+        text = str(plan)
         nevertheless = ""
-        if self._ledger.fell_back:
+        if self._ledger.last_event(FELL_BACK)[1]:
             text = f"leaves this run to {remarks(self._ledger)[0]}"
             if change := engine._state.remedy:
                 nevertheless = f" To correct nevertheless, in slower steps:\n    {change}"

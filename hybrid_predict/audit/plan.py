@@ -59,7 +59,10 @@ def plan_audit(
     if not auto and trial.plan is not None and trial.plan.predicted:
         shown[HYBRID] = f"{total - trial.plan.predicted:,} to {shown[FULL]}"
     listed = ", ".join(f"{name} {number}" for name, number in shown.items())
-    why = f"it would be plain training: {trial.plain}" if trial.plain else trial.cost
+    cost = trial.plan.words.get("correcting") if trial.plan is not None else None
+    why = f"correcting {cost}" if cost else ""
+    if trial.plain:
+        why = f"it would be plain training: {trial.plain}"
     come = "unknown: the runs are too short to time a full step"
     if trial.seconds is not None:
         plain = trial.seconds[0]

@@ -1,4 +1,4 @@
-"""What each command does; its docstring is what ``--help`` prints."""
+"""The commands of ``hybrid-predict``; what ``--help`` prints is their docstring."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from shutil import get_terminal_size
 from textwrap import TextWrapper
 from time import sleep
 from typing import TYPE_CHECKING, Any, Literal
 
-from hybrid_predict.cli.program import EXTRAS, INTERRUPTED, add_command, missing, need
+from hybrid_predict import __version__
+from hybrid_predict.cli.program import (
+    EXTRAS,
+    INTERRUPTED,
+    PROGRAM,
+    add_command,
+    missing,
+    need,
+    run_program,
+)
 from hybrid_predict.errors import install_line
 from hybrid_predict.text import printable
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hybrid_predict.runs.log import RunLog
 
 STATUS = {"verified": 0, "no saving": 4, "undecided": 3}
@@ -33,9 +41,23 @@ replace full ones. What counts is the loss at the end, and how many full steps t
 
 _PAGE = "hybrid_predict.html"
 
+Rows = list[tuple[str, str]]  # titles and texts
 
-def add_commands(commands: Any) -> None:
-    """Add all commands, with their options, to those of a parser."""
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; see :func:`hybrid_predict.cli.program.run_program`."""
+    parser = ArgumentParser(
+        prog=PROGRAM,
+        description="Train neural networks in fewer full steps: corrected updates, and predicted "
+        "steps between them.",
+        epilog=f"{PROGRAM} COMMAND --help prints the options of a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    _add_commands(parser.add_subparsers(title="commands", metavar="COMMAND", required=True))
+    return run_program(parser, argv)
+
+
+def _add_commands(commands: Any) -> None:
     parser = _add(commands, demo)
     parser.set_defaults(file=Path(__file__).parents[1] / "demo" / "audit.yaml")
     _add_options(parser, "hybrid-predict-demo")
@@ -139,35 +161,38 @@ def doctor(options: Namespace) -> int:
         from hybrid_predict.doctor.examination import examine
 
         works, findings = examine(options.config, options.speedup)
-        for title, text in findings:
-            _print(title, text)
-        print()
-    _print_installed()
+        print(f"{_told(findings)}\n")
+    rows = _installed()
     if options.config is None:
         text = "hybrid-predict doctor CONFIG prints what works with your Trainer and model."
-        _print("next", text)
+        rows.append(("next", text))
+    print(_told(rows))
     return 0 if works else REFUSED
 
 
-def _print_installed() -> None:
+def _installed() -> Rows:
     from hybrid_predict.runs.runtime import environment
 
     found = environment()
     names = ("hybrid_predict", "python", "torch", "lightning")
     cores = f"{found['cpu_count']} CPU cores ({found['cpu']})"
     lacking = {extra: ", ".join(missing(extra)) for extra in EXTRAS}
-    _print("versions", ", ".join(f"{name} {found[name] or 'missing'}" for name in names))
-    _print("device", f"{found['gpu'] or 'no GPU'}, {cores}")
-    _print("extras", ", ".join(extra for extra in EXTRAS if not lacking[extra]) or "none")
+    rows = [
+        ("versions", ", ".join(f"{name} {found[name] or 'missing'}" for name in names)),
+        ("device", f"{found['gpu'] or 'no GPU'}, {cores}"),
+        ("extras", ", ".join(extra for extra in EXTRAS if not lacking[extra]) or "none"),
+    ]
     for extra, modules in lacking.items():
         if modules:
-            _print(f"extra {extra}", f"missing {modules}: {install_line(extra)}")
+            rows.append((f"extra {extra}", f"missing {modules}: {install_line(extra)}"))
+    return rows
 
 
-def _print(title: str, text: str) -> None:
-    # Lines to paste stay whole.
-    shown = TextWrapper(80, "", " " * 18, break_long_words=False, break_on_hyphens=False)
-    print(shown.fill(f"{title:18}{printable(text)}"))
+def _told(rows: Rows) -> str:
+    """Return titles and texts in two columns; lines to paste stay whole."""
+    width = min(80, get_terminal_size().columns)
+    shown = TextWrapper(width, "", " " * 18, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(shown.fill(f"{printable(name):18}{printable(text)}") for name, text in rows)
 
 
 def watch(options: Namespace) -> int:
@@ -178,16 +203,17 @@ def watch(options: Namespace) -> int:
     """
     need("The view", ["cli"])
     from rich.live import Live
+    from rich.text import Text
 
     from hybrid_predict.runs.log import find_log, read_log
 
     path = find_log(options.log)
     log = read_log(path)
-    with suppress(KeyboardInterrupt), Live(_table(log), auto_refresh=False) as live:
+    with suppress(KeyboardInterrupt), Live(Text(_facts(log)), auto_refresh=False) as live:
         while log.end is None and live.console.is_terminal:
             sleep(1.0)
             log = read_log(path)
-            live.update(_table(log), refresh=True)
+            live.update(Text(_facts(log)), refresh=True)
     return 0
 
 
@@ -199,8 +225,6 @@ def report(options: Namespace) -> int:
     TensorBoard or CSV logger.
     """
     need("The report", ["cli"])
-    from rich.console import Console
-
     from hybrid_predict.runs.files import given_path, replace_text
     from hybrid_predict.runs.log import ONE_RUN, PROOF, find_log, read_log
     from hybrid_predict.runs.page import run_page
@@ -212,20 +236,13 @@ def report(options: Namespace) -> int:
         path = given_path(options.output)
     replace_text(path, run_page(logs), "--output")
     for log in logs:
-        Console().print(_table(log))
+        print(_facts(log))
     print(f"\n{ONE_RUN}\nProof:    {PROOF}\nReport:   {printable(path)}")
     return 0
 
 
-def _table(log: RunLog) -> Table:
-    """Return the facts of a run and its last events as a table for the terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
+def _facts(log: RunLog) -> str:
     from hybrid_predict.runs.log import events, facts
 
-    table = Table.grid(padding=(0, 2))
     last = [("event", event) for event in events(log)[-5:]]
-    for name, text in [("run", log.name), *facts(log).items(), *last]:
-        table.add_row(Text(printable(name)), Text(printable(text)))
-    return table
+    return _told([("run", log.name), *facts(log).items(), *last])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import traceback
@@ -19,8 +18,7 @@ PROGRAM = "hybrid-predict"
 
 BAD_USAGE = 2
 INTERRUPTED = 130
-CUT_OFF = 141
-"""Exit statuses that every command shares; the last one is that of SIGPIPE in a shell."""
+"""Exit statuses that every command shares."""
 
 EXTRAS = {
     "cli": ("rich", "matplotlib", "jsonargparse", "scipy", "filelock", "jinja2"),
@@ -52,7 +50,7 @@ def run_program(parser: ArgumentParser, argv: Sequence[str] | None = None) -> in
 
     Errors of the package are printed in one line, others with their traceback. None as ``argv``
     reads the process's arguments. The exit status is the command's; 2 for bad usage or an error,
-    130 after Ctrl-C or SIGTERM, 141 after a broken pipe.
+    130 after Ctrl-C or SIGTERM.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -72,9 +70,6 @@ def run_program(parser: ArgumentParser, argv: Sequence[str] | None = None) -> in
         print(f"{parser.prog}: error: the model's own code raised {end!r}.", file=sys.stderr)
     except HybridPredictError as error:
         print(f"{parser.prog}: error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
-    except BrokenPipeError:  # the reader of a pipe, such as head, has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CUT_OFF
     except KeyboardInterrupt:
         text = "stopped; what was finished is kept, and the same command continues from there."
         print(f"{parser.prog}: {text}", file=sys.stderr)

@@ -74,7 +74,6 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
         ("paste", f"Trainer(..., callbacks=[{paste}])"),
         *further,
         *told,
-        ("overhead", trial.cost or "not counted"),
         ("overfitting", f"is judged by {found.judged}; {REMEDY}"),
     ]
 

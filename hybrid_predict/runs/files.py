@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from errno import EEXIST
 from os import PathLike
 from pathlib import Path
-from uuid import uuid4
 
 from hybrid_predict.errors import ConfigError
 
@@ -36,12 +35,9 @@ def replace_text(path: Path, text: str, argument: str = "folder") -> Path:
     Raises:
         ConfigError: If the file cannot be written, or a folder or a device has its name.
     """
-    draft = path.parent / f".{path.name}.{uuid4().hex[:8]}.part"
+    draft = path.parent / f".{path.name}.part"
     with named(path, argument=argument):
         if path.exists() and not path.is_file():
             raise OSError(EEXIST, "a folder or a device has that name")
-        try:
-            draft.write_text(text, encoding="utf-8", errors="backslashreplace")
-            return draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return draft.replace(path)

@@ -181,10 +181,7 @@ def find_log(name: str | Path) -> Path:
     if found := [path for path in place.rglob(NAME) if path.is_file()]:
         return max(found, key=os.path.getmtime)
     expected = f"a folder with a {NAME} in or below it, or such a file"
-    remedy = (
-        "HybridPredict writes one into the folder of a TensorBoard or CSV logger, or into "
-        "HybridPredict(log_dir=...)."
-    )
+    remedy = "A run with a TensorBoard or CSV logger has one, or HybridPredict(log_dir=...) does."
     raise ConfigError("RUN", expected, str(name), remedy)
 
 
@@ -241,12 +238,12 @@ def facts(log: RunLog) -> dict[str, str]:
     """Return what a run found, counted and measured, by name; what is unknown is left out."""
     ledger = log.ledger
     plan = log.start["plan"]
-    times = [log.start["time"], *(row.time for row in log.rows), (log.end or {}).get("time", 0)]
+    last = log.end or (vars(log.rows[-1]) if log.rows else log.start)
     planned = f"{'at most ' if plan['paced'] else ''}{plan['predicted']:,} planned"
     shown = {
         "finding": finding(log),
         "status": log.status,
-        "written": datetime.fromtimestamp(max(times)).strftime("%Y-%m-%d %H:%M:%S"),
+        "written": datetime.fromtimestamp(last["time"]).strftime("%Y-%m-%d %H:%M:%S"),
         "steps": f"{ledger.steps:,} of {log.steps:,}",
         "full steps": f"{ledger.full_steps:,}, {ledger.corrected_steps:,} corrected",
         "predicted": f"{ledger.predicted_steps:,} ({planned}), {ledger.undone_steps:,} undone",

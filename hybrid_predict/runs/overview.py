@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -37,7 +37,8 @@ class Overview:
         steps: Length of the run.
         predicted: Number of planned predicted steps; the largest possible one if ``paced``.
         paced: Whether the run decides itself how many predicted steps it takes.
-        words: What is corrected, predicted and left alone, plan and memory, in words.
+        words: What is corrected, predicted and left alone, plan, memory and what correcting
+            costs, in words.
     """
 
     steps: int
@@ -53,6 +54,7 @@ class Overview:
 def overview(engine: HybridEngine) -> Overview:
     """Return the overview of an engine's run."""
     mapper = engine.mapper
+    policy = engine._policy
     schedule = engine.schedule
     groups = engine._state.groups
     shapes = dict(zip(mapper.names, mapper.shapes, strict=True))
@@ -61,7 +63,8 @@ def overview(engine: HybridEngine) -> Overview:
     trained = [name for name, parameter in pairs if parameter.requires_grad]
     corrected = [n for group in groups if group.treatment.update for n in group.names]
     predicted = [n for group in groups if group.treatment.predictor for n in group.names]
-    possible = engine.config.shadow or (bool(engine._policy.judged) and not _too_few(engine))
+    few = policy.closed and policy.reason == TOO_FEW
+    possible = engine.config.shadow or (bool(policy.judged) and not few)
     predicted = predicted if possible else []
 
     def weights(names: Iterable[str]) -> int:
@@ -98,44 +101,38 @@ def overview(engine: HybridEngine) -> Overview:
         "leaves": share([name for name in trained if name not in {*corrected, *predicted}]),
         "plan": f"{plan}, warm-up {schedule.warmup:,}",
         "memory": f"{groups.held_bytes / 1e6:,.2f} MB",
+        **(_cost(engine) if number else {}),
     }
     return Overview(schedule.total, planned, engine.config.paced, words)
 
 
-def _too_few(engine: HybridEngine) -> bool:
-    policy = engine._policy
-    return policy.closed and policy.reason == TOO_FEW
-
-
-def added_cost(engine: HybridEngine) -> str:
-    """Return what correcting costs, to end a sentence; empty if it is not counted."""
-    share = engine.ledger.correction_share
-    if share is None or not any(group.treatment.update for group in engine._state.groups):
-        return ""
-    text = f"; correcting adds {percent(share)} to a full step's operations"
+def _cost(engine: HybridEngine) -> dict[str, str]:
+    ledger = engine.ledger
+    if not ledger.flops_per_step:  # they were not counted
+        return {}
+    share = (ledger.flops_per_correction or 0) / ledger.flops_per_step
+    text = f"adds {percent(share)} to a full step's operations"
     if share > engine.config.max_overhead:
         text += ", and one this small is counted as if it had 100 million"
     change = engine._state.remedy
-    return f"{text}; {NONE_FIT} {change}" if change else text
+    return {"correcting": f"{text}; {NONE_FIT} {change}" if change else text}
 
 
-def cautions(engine: HybridEngine) -> list[str]:
-    """Return warnings about the run, as sentences: speedup too high, run too short, few weights."""
+def cautions(engine: HybridEngine) -> Iterator[str]:
+    """Yield warnings about the run, as sentences: speedup too high, run too short, few weights."""
     asked = engine.config.compression
     schedule = engine.schedule
-    gated = engine._policy.gated
-    lines = []
+    policy = engine._policy
     if asked > MOST_SPEEDUP and not engine.config.paced:
-        lines.append(
+        yield (
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "A forecast is good for only one or two steps; start with speedup=1.5."
         )
-    if asked > 1 and schedule.total < SHORT_RUN and gated and not schedule.shortfall:
-        lines.append(
+    if asked > 1 and schedule.total < SHORT_RUN and policy.gated and not schedule.shortfall:
+        yield (
             f"A run of {schedule.total:,} steps is too short to gain much: the first "
             f"{schedule.warmup:,} only show whether forecasts have skill. Train for at least a few "
             "hundred steps."
         )
-    if schedule.planned and _too_few(engine):
-        lines.append(f"There are {TOO_FEW}.")
-    return lines
+    if schedule.planned and policy.closed and policy.reason == TOO_FEW:
+        yield f"There are {TOO_FEW}."

@@ -26,7 +26,6 @@ from hybrid_predict.runs.files import given_path, named, replace_text
 RUNS = "runs.jsonl"
 """Name of the file of finished runs in an output folder."""
 
-Row = dict[str, Any]
 Key = TypeVar("Key")
 
 logger = logging.getLogger(__name__)
@@ -222,7 +221,7 @@ class Rows(Generic[Key]):
 
     def __init__(self, path: Path, key: Callable[[Mapping[str, Any]], Key]) -> None:
         self.path = path
-        self.done: dict[Key, Row] = {}
+        self.done: dict[Key, dict[str, Any]] = {}
         self._key = key
         with named(path, "a file that can be read"):
             rows = list(read_json_lines(path)) if path.exists() else []
@@ -238,7 +237,7 @@ class Rows(Generic[Key]):
         Raises:
             ConfigError: If the file cannot be written; the rows before it are kept.
         """
-        kept: Row = finite(row)
+        kept: dict[str, Any] = finite(row)
         with named(self.path):
             append_json(self.path, kept)
         self.done[self._key(kept)] = kept

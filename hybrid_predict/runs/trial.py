@@ -11,7 +11,7 @@ import torch
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.policy.policy import NOTHING
-from hybrid_predict.runs.overview import Overview, added_cost, overview
+from hybrid_predict.runs.overview import Overview, overview
 from hybrid_predict.updates.spectral import EARLY, SEEN_EVERY
 
 _FIRST = EARLY + 1
@@ -31,14 +31,12 @@ class Trial:
     """Times a few full steps, those of the data loader included, and ends the training.
 
     ``plan`` is the plug-in's plan after one full step, ``plain`` why the run would be plain
-    training, ``cost`` what correcting costs, and ``shortfall`` why fewer predicted steps are
-    planned than asked for.
+    training, and ``shortfall`` why fewer predicted steps are planned than asked for.
     """
 
     def __init__(self) -> None:
         self.plan: Overview | None = None
         self.plain = ""
-        self.cost = ""
         self.shortfall = ""
         self._times: list[float] = []
         self._last = 0.0
@@ -75,10 +73,9 @@ class Trial:
 
     def _begin(self, engine: HybridEngine) -> None:
         self.plan = overview(engine)
-        self.cost = added_cost(engine).removeprefix("; ")
         self.shortfall = engine.schedule.shortfall
         idle = NOTHING if engine._state.groups.dormant else ""
-        self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK) or idle
+        self.plain = engine.ledger.last_event(FELL_BACK)[1].removeprefix(FELL_BACK) or idle
 
 
 def now(device: torch.device) -> float:
