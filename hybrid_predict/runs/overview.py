@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from hybrid_predict.config import KINDS
+from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.policy.budget import NONE_FIT
 from hybrid_predict.policy.policy import TOO_FEW
 from hybrid_predict.text import percent
@@ -54,18 +54,17 @@ class Overview:
 def overview(engine: HybridEngine) -> Overview:
     """Return the overview of an engine's run."""
     mapper = engine.mapper
-    policy = engine._policy
     schedule = engine.schedule
     groups = engine._state.groups
     shapes = dict(zip(mapper.names, mapper.shapes, strict=True))
     kinds = dict(zip(mapper.names, mapper.kinds, strict=True))
-    pairs = zip(mapper.names, mapper.parameters, strict=True)
-    trained = [name for name, parameter in pairs if parameter.requires_grad]
+    trained = [n for n, p in zip(mapper.names, mapper.parameters, strict=True) if p.requires_grad]
     corrected = [n for group in groups if group.treatment.update for n in group.names]
-    predicted = [n for group in groups if group.treatment.predictor for n in group.names]
-    few = policy.closed and policy.reason == TOO_FEW
-    possible = engine.config.shadow or (bool(policy.judged) and not few)
-    predicted = predicted if possible else []
+    few = engine._policy.closed and engine._policy.reason == TOO_FEW
+    possible = engine.config.shadow or (bool(engine._policy.judged) and not few)
+    moving = groups.predicted if possible else []
+    predicted = [n for group in moving for n in group.names]
+    treated = {*corrected, *predicted}
 
     def weights(names: Iterable[str]) -> int:
         return sum(math.prod(shapes[name]) for name in names)
@@ -76,8 +75,9 @@ def overview(engine: HybridEngine) -> Overview:
         return ", ".join(f"{counts[kind]:,} {_NAMES[kind][counts[kind] > 1]}" for kind in known)
 
     def share(names: list[str]) -> str:
-        of_all = percent(weights(names) / total)
-        return f"{listed(names)} ({of_all} of the weights)" if names else "nothing"
+        if not names:
+            return "nothing"
+        return f"{listed(names)} ({percent(weights(names) / total)} of the weights)"
 
     total = weights(trained)
     number = weights(corrected)
@@ -90,20 +90,22 @@ def overview(engine: HybridEngine) -> Overview:
             f"torch.optim.Muon would reach {muon}"
         )
     planned = schedule.planned if possible else 0
-    plan = f"{schedule.total:,} full steps, none predicted"
-    if planned:
-        least = "auto, at least " if engine.config.paced else ""
-        full = f"{least}{schedule.total - planned:,} full"
-        plan = f"{full} + up to {planned:,} predicted = {schedule.total:,} steps"
     words = {
         "corrects": corrects,
         "predicts": share(predicted),
-        "leaves": share([name for name in trained if name not in {*corrected, *predicted}]),
-        "plan": f"{plan}, warm-up {schedule.warmup:,}",
+        "leaves": share([name for name in trained if name not in treated]),
+        "plan": f"{_plan(schedule.total, planned, engine.config)}, warm-up {schedule.warmup:,}",
         "memory": f"{groups.held_bytes / 1e6:,.2f} MB",
         **(_cost(engine) if number else {}),
     }
     return Overview(schedule.total, planned, engine.config.paced, words)
+
+
+def _plan(steps: int, planned: int, config: HybridConfig) -> str:
+    if not planned:
+        return f"{steps:,} full steps, none predicted"
+    least = "auto, at least " if config.paced else ""
+    return f"{least}{steps - planned:,} full + up to {planned:,} predicted = {steps:,} steps"
 
 
 def _cost(engine: HybridEngine) -> dict[str, str]:
