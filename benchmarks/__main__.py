@@ -14,7 +14,7 @@ from benchmarks.plan import Selection, make_runs
 from benchmarks.registry import STUDIES, Study
 from hybrid_predict.cli.program import add_command, need, run_program
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.runs.files import writing
+from hybrid_predict.runs.files import named
 from hybrid_predict.runs.runtime import Rows, finite, locked, writable_folder, write_json
 
 PROGRAM = "python -m benchmarks"
@@ -104,7 +104,7 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
         path = folder / study.file
         rows = list(store.done.values())
         if study.compiled is None:
-            with writing(path):
+            with named(path):
                 path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
         else:
             whole = not plan.ready(store.done)

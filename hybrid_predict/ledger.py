@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.policy.overfitting import OVERFITS, REMEDY
 from hybrid_predict.policy.schedule import Phase as Phase
+from hybrid_predict.text import duration, percent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,13 +59,11 @@ class SavingsLedger:
 
     def __str__(self) -> str:
         """Return one line with steps, validation, seconds and skill; lost seconds come first."""
-        parts = [
-            f"{self.full_steps:,} full + {self.predicted_steps:,} predicted = {self.steps:,} steps"
-        ]
+        steps = f"{self.full_steps:,} full + {self.predicted_steps:,} predicted"
+        steps += f" = {self.steps:,} steps"
         if self.predicted_steps:
-            parts[0] += f", {percent(self.saved_steps_fraction)} of them predicted"
-        if self.best is not None:
-            parts.append(self.best_validation)
+            steps += f", {percent(self.saved_steps_fraction)} of them predicted"
+        parts = [steps, self.best_validation]
         if self.predicted_steps or self.undone_steps:
             parts.append(f"{self.undone_steps:,} predicted steps undone")
         if self.full_seconds and self.predicted_steps:
@@ -77,7 +76,7 @@ class SavingsLedger:
             parts.append(f"overhead {share} of the host seconds of full steps")
         if self.skill is not None:
             parts.append(f"skill of forecasts {self.skill:.2f} (1 is perfect, 0 is chance)")
-        return "; ".join(parts)
+        return "; ".join(filter(None, parts))
 
     def count_predicted(self, number: int, length: float | None) -> None:
         """Count predicted steps that stand, each of a length in drifts; None is the mean one."""
@@ -96,10 +95,8 @@ class SavingsLedger:
 
     def keep_best(self, metric: str, value: float, *, larger_is_better: bool) -> None:
         """Keep the value of a validation if it is finite, and the best so far."""
-        before = math.inf if self.best is None else self.best["value"]
-        better = value < before
-        if larger_is_better:
-            better = self.best is None or value > before
+        sign = -1.0 if larger_is_better else 1.0
+        better = self.best is None or sign * value < sign * self.best["value"]
         if better and math.isfinite(value):
             places = {"step": self.steps, "full_steps": self.full_steps}
             self.best = {"metric": metric, "value": value, **places}
@@ -108,11 +105,6 @@ class SavingsLedger:
     def mean_length(self) -> float | None:
         """Mean length of the predicted steps that stand, in lengths of the drift; None without."""
         return self.predicted_length / self.predicted_steps if self.predicted_steps else None
-
-    @property
-    def predicted_per_full_step(self) -> float:
-        """Mean number of predicted steps that stand per full step."""
-        return self.predicted_steps / self.full_steps if self.full_steps else 0.0
 
     @property
     def saved_steps_fraction(self) -> float:
@@ -147,13 +139,6 @@ class SavingsLedger:
         took = duration(self.full_seconds + self.overhead_seconds)
         return f"{took} on the host, {duration(self.plain_seconds)} plain by estimate"
 
-    @property
-    def correction_share(self) -> float | None:
-        """Operations that correcting adds per operation of a full step; None if not counted."""
-        if not self.flops_per_step:
-            return None
-        return (self.flops_per_correction or 0) / self.flops_per_step
-
     def record(self, step: int, reason: str) -> bool:
         """Record an event; return True if it is new, so that the caller logs it once."""
         for event in self.events:
@@ -163,11 +148,6 @@ class SavingsLedger:
                 return False
         self.events.append({"step": step, "last": step, "reason": reason, "count": 1})
         return True
-
-    @property
-    def fell_back(self) -> str:
-        """The event of the return to plain training, with its reason; empty if there is none."""
-        return self.last_event(FELL_BACK)[1]
 
     def last_event(self, words: str) -> tuple[int, str]:
         """Return first full step and reason of the last event with these words; 0, "" without."""
@@ -191,16 +171,8 @@ class SavingsLedger:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SavingsLedger:
-        """Read a ledger from :meth:`summary`; an error says that a number is missing or is none."""
-        ledger = cls(**{each.name: data[each.name] for each in fields(cls)}).copy()
-        for name, value in vars(cls()).items():
-            if isinstance(value, (int, float)):
-                float(getattr(ledger, name))
-        if ledger.best is not None:
-            ledger.best = {
-                name: ledger.best[name] for name in ("metric", "value", "step", "full_steps")
-            }
-        return ledger
+        """Read a ledger from :meth:`summary`; KeyError if a number is missing."""
+        return cls(**{each.name: data[each.name] for each in fields(cls)}).copy()
 
 
 FELL_BACK = "fell back to plain training: "
@@ -212,39 +184,21 @@ UNPREDICTED = "no predicted steps"
 _DERIVED = (
     "saved_steps_fraction",
     "mean_length",
-    "predicted_per_full_step",
     "overhead_fraction",
     "estimated_seconds_saved",
 )
 """Figures that :meth:`SavingsLedger.summary` adds to the counts."""
 
 
-def remarks(ledger: SavingsLedger, where: str = "") -> str:
-    """Return why a run fell back or predicted nothing, and that it has overfitted, if it did.
-
-    ``where`` says where a reader finds why the run fell back, in place of the reason.
-    """
-    step, why = ledger.last_event(FELL_BACK)
-    if why and where:
-        why = f"plain training since full step {step:,} ({where})"
-    if not (why or ledger.predicted_steps):
-        why = ledger.last_event(UNPREDICTED)[1]
-    overfitted = f"{OVERFITS} ({REMEDY})" if ledger.last_event(OVERFITS)[1] else ""
-    return "; ".join(filter(None, (why, overfitted)))
-
-
-def percent(share: float) -> str:
-    """Format a share as whole percent."""
-    return f"{100 * share:.0f} %"
-
-
-def duration(seconds: float) -> str:
-    """Format seconds for people: ``1.7 ms``, ``0.42 s``, ``12 s``, ``4.5 min``, ``3.2 h``."""
-    if seconds < 120:
-        number, unit = (1e3 * seconds, "ms") if 0 < seconds < 0.1 else (seconds, "s")
-        return f"{number:.0f} {unit}" if number >= 10 else f"{float(f'{number:.2g}'):g} {unit}"
-    minutes = seconds / 60
-    return f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+def remarks(ledger: SavingsLedger) -> list[str]:
+    """Return why a run fell back or predicted nothing, and that it has overfitted, if it did."""
+    step, fell_back = ledger.last_event(FELL_BACK)
+    told = [f"plain training since full step {step:,} (the warning there says why)"]
+    if not fell_back:
+        told = [] if ledger.predicted_steps else [ledger.last_event(UNPREDICTED)[1]]
+    if ledger.last_event(OVERFITS)[1]:
+        told.append(f"it has overfitted ({REMEDY})")
+    return [*filter(None, told)]
 
 
 @final
@@ -291,14 +245,12 @@ class StepRecord:
 
     def __str__(self) -> str:
         """Return the step in one line, without unknown values."""
-        parts = [f"full step {self.step} ({self.phase.value})"]
-        if self.predicted:
-            parts.append(f"{self.predicted} predicted before it")
-        if self.verdict is not None:
-            long = "" if self.length is None else f", length {self.length:.2f}"
-            parts.append(f"{self.verdict.value}{long}")
-        if self.loss is not None:
-            parts.append(f"loss {self.loss:.4g}")
-        if self.skill is not None:
-            parts.append(f"skill {self.skill:.2f}")
-        return ", ".join(parts)
+        parts = [
+            f"full step {self.step} ({self.phase.value})",
+            f"{self.predicted} predicted before it" if self.predicted else "",
+            "" if self.verdict is None else self.verdict.value,
+            "" if self.verdict is None or self.length is None else f"length {self.length:.2f}",
+            "" if self.loss is None else f"loss {self.loss:.4g}",
+            "" if self.skill is None else f"skill {self.skill:.2f}",
+        ]
+        return ", ".join(filter(None, parts))

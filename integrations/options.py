@@ -60,13 +60,7 @@ def checked(config: HybridConfig) -> HybridConfig:
 
 
 def checked_folder(log_dir: Any) -> str | None:
-    """Return the folder of a run's log, "auto" or None, as a callback's argument names it.
-
-    Raises:
-        ConfigError: If it is no path.
-    """
-    if log_dir is None:
-        return None
-    if not isinstance(log_dir, (str, PathLike)):
+    """Return the folder of a run's log, "auto" or None; ConfigError if it is no path."""
+    if not (log_dir is None or isinstance(log_dir, (str, PathLike))):
         raise ConfigError("log_dir", "a path, 'auto' or None", log_dir)
-    return str(given_path("log_dir", log_dir))
+    return None if log_dir is None else str(given_path(log_dir))

@@ -11,13 +11,11 @@ from typing import Any, final
 
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import raise_interrupt
-from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord, percent, remarks
+from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord, remarks
 from hybrid_predict.ranks import processes
-from hybrid_predict.runs.facts import ONE_RUN
-from hybrid_predict.runs.log import NAME, LogWriter, RunLog
-from hybrid_predict.runs.overview import Overview, added_cost, cautions, overview
-
-SAVING = "saved_steps_fraction"
+from hybrid_predict.runs.log import NAME, ONE_RUN, RunLog
+from hybrid_predict.runs.overview import Overview, cautions, overview
+from hybrid_predict.text import percent
 
 METRICS = (
     "full_steps",
@@ -25,16 +23,12 @@ METRICS = (
     "corrected_steps",
     "predicted_steps",
     "undone_steps",
-    SAVING,
+    "saved_steps_fraction",
     "skill",
     "overhead_fraction",
     "estimated_seconds_saved",
 )
 """Numbers of the ledger that are logged while the run trains, over full steps; the log has all."""
-
-UNVALIDATED = "no validation was seen, so overfitting would go unnoticed"
-UNWATCHED = "no training loss was seen, so overfitting would go unnoticed"
-"""Said at the end of a run in which nothing was validated, or not by the monitored metric."""
 
 NOTE = "mlflow.note.content"
 """Tag that MLflow shows as a run's description."""
@@ -59,7 +53,7 @@ def numbers(ledger: SavingsLedger) -> dict[str, float]:
     return {
         f"hybrid_predict/{name}": float(value)
         for name, value in known.items()
-        if value or name == SAVING
+        if value or name == "saved_steps_fraction"
     }
 
 
@@ -77,6 +71,9 @@ class Reporter:
         say: Shows one line to the user, on rank 0.
         folder: Folder of the run log, or None; None on all ranks but the first.
         loggers: Loggers of a Lightning Trainer; none on all ranks but the first.
+
+    Attributes:
+        log: The log of the run, empty before its first full step.
     """
 
     def __init__(
@@ -94,12 +91,7 @@ class Reporter:
         self._position: int | None = None  # of the last full step
         self._logged: dict[str, float] = {}  # numbers that the loggers got last
         self._closed = False
-        self._writer = LogWriter(None if folder is None else folder / NAME)
-
-    @property
-    def log(self) -> RunLog:
-        """The log of the run, empty before its first full step."""
-        return self._writer.log
+        self.log = RunLog(None if folder is None else folder / NAME)
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -118,8 +110,11 @@ class Reporter:
                 plan = overview(self._engine)
                 if not self.log.start:
                     self._begin(plan)
-                self._writer.start(plan, self._engine.config.to_dict(), self._ledger.full_steps - 1)
-            self._writer.step(record, self._ledger)
+                with self._failing(self.log):
+                    before = self._ledger.full_steps - 1
+                    self.log.begin(plan, self._engine.config.to_dict(), before)
+            with self._failing(self.log):
+                self.log.step(record, self._ledger)
             self._position = position
             if due:
                 self._log_row()
@@ -127,19 +122,17 @@ class Reporter:
     def _begin(self, plan: Overview) -> None:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine = self._engine
-        text = f"{plan}{added_cost(engine)}"
-        step, fell_back = self._ledger.last_event(FELL_BACK)
-        if fell_back:
-            warned = step == self._ledger.full_steps
-            why = "the warning above says why" if warned else fell_back
-            text = f"leaves this run to plain training: {why}"
+        text = str(plan)
+        nevertheless = ""
+        if self._ledger.last_event(FELL_BACK)[1]:
+            text = f"leaves this run to {remarks(self._ledger)[0]}"
+            if change := engine._state.remedy:
+                nevertheless = f" To correct nevertheless, in slower steps:\n    {change}"
         elif engine.config.shadow:
             text = "scores forecasts and changes nothing (shadow=True)"
         else:
             for caution in cautions(engine):
                 logger.warning("%s", caution)
-        change = engine._state.remedy if fell_back else ""
-        nevertheless = f" To correct nevertheless, in slower steps:\n    {change}" if change else ""
         self._say(f"HybridPredict {text}.{nevertheless}")
         # Fields that are set, under names that no user has.
         chosen = {
@@ -189,30 +182,31 @@ class Reporter:
                 for name, text in {"status": status, "phase": phase, "report": read}.items():
                     client.set_tag(run, f"hybrid_predict.{name}", text)
                 if _HEADING in client.get_run(run).data.tags.get(NOTE, _HEADING):
-                    told = "; ".join(filter(None, (str(self._ledger), remarks(self._ledger))))
+                    told = "; ".join([str(self._ledger), *remarks(self._ledger)])
                     how = f"The run log is among the artifacts:\n\n    {read}"
                     client.set_tag(run, NOTE, f"{_HEADING} {told}.\n\n{ONE_RUN}\n\n{how}")
                 client.log_dict(run, self._ledger.summary(), f"{_PLACE}/ledger.json")
-                client.log_text(run, self.log.text(), f"{_PLACE}/{NAME}")
+                client.log_text(run, self.log.text, f"{_PLACE}/{NAME}")
                 command = read
         return command
 
     def close(self, status: str) -> None:
         """Report how the run ended, ``finished``, ``stopped`` or ``failed: ...``; once."""
-        if not self._closed:
-            self._closed = True
-            with self._failing(self):
-                self._end(status)
+        if self._closed:
+            return
+        self._closed = True
+        with self._failing(self):
+            self._end(status)
 
     def _end(self, status: str) -> None:
         self._log_row()
         if self.log.start:
-            self._writer.end(status)
+            with self._failing(self.log):
+                self.log.close(status)
         command = self._end_in_mlflow(status)
-        if self.log.start and self._writer.path is not None:
+        if self.log.path is not None and id(self.log) not in self._failed:
             command = f"hybrid-predict report {quote(str(self.log.path.parent))}"
-        why = remarks(self._ledger, "the warning there says why")
-        told = [str(self._ledger), why, self._blind(status)]
+        told = [str(self._ledger), *remarks(self._ledger), self._blind(status)]
         if self._ledger.best is None and self.log.losses:
             told.insert(1, f"training loss {self.log.losses}")
         how = "" if status == "finished" else f" {status} after"
@@ -224,6 +218,7 @@ class Reporter:
         """Tell why overfitting would have gone unnoticed in a run that has finished, if so."""
         if status != "finished" or self._engine.config.on_overfit == "ignore":
             return ""
-        if self._ledger.best is None:
-            return UNVALIDATED
-        return UNWATCHED if math.isnan(self._engine._policy.limits.mean) else ""
+        lacking = "validation"
+        if self._ledger.best is not None:
+            lacking = "training loss" if math.isnan(self._engine._policy.limits.mean) else ""
+        return f"no {lacking} was seen, so overfitting would go unnoticed" if lacking else ""

@@ -39,7 +39,7 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     It has the sections ``model``, ``data`` and ``trainer`` of ``LightningCLI``, optionally
     ``optimizer`` and ``lr_scheduler``, and ``audit`` with the arguments of :class:`AuditConfig`.
     """
-    path = given_path("file", file)
+    path = given_path(file)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, OSError, ValueError, LookupError) as error:

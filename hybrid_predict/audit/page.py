@@ -20,8 +20,8 @@ def audit_page(results: Mapping[str, Any]) -> str:
     metric = results["config"]["metric"]
     figures = {}
     if any(value is not None for run in results["runs"] for _, value in run["curve"]):
-        figures["Final metric by arm"] = data_uri(final_figure, results)
-        figures[f"{metric} over full steps"] = data_uri(curves_figure, results)
+        figures["Final metric by arm"] = data_uri(final_figure(results))
+        figures[f"{metric} over full steps"] = data_uri(curves_figure(results))
     return render(
         "audit/page.html.jinja",
         results=results,

@@ -15,11 +15,11 @@ from hybrid_predict.audit.search import most_runs, number_of_tests
 from hybrid_predict.audit.store import Cell, RunStore, cells
 from hybrid_predict.audit.training import LightningTrial, Meter, fit_arm
 from hybrid_predict.audit.verdict import counted_seeds
-from hybrid_predict.ledger import duration
 from hybrid_predict.runs.evidence import FEW_SEEDS, HYBRID
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import collected, preserved, quiet
 from hybrid_predict.runs.trial import Trial, TrialEnd
+from hybrid_predict.text import duration
 
 
 def plan_audit(
@@ -39,7 +39,7 @@ def plan_audit(
     """
     finished: set[Cell] = set()
     if folder is not None:
-        finished = set(RunStore(given_path("folder", folder), config, source).runs)
+        finished = set(RunStore(given_path(folder), config, source).runs)
     arm, trial, total = _tried(make_run, config)
     share = 1.0
     if not isinstance(config.speedup, str):
@@ -62,15 +62,21 @@ def plan_audit(
     if trial.plan is not None and trial.plan.predicted:
         shown[HYBRID] = f"{total - trial.plan.predicted:,} to {total:,}"
     listed = ", ".join(f"{name} {number}" for name, number in shown.items())
-    why = f"it would be plain training: {trial.plain}" if trial.plain else trial.cost
-    seconds = duration(sum(left) * trial.seconds_per_step)
+    cost = trial.plan.words.get("correcting") if trial.plan is not None else None
+    why = f"correcting {cost}" if cost else ""
+    if trial.plain:
+        why = f"it would be plain training: {trial.plain}"
+    come = "unknown: the runs are too short to time a full step"
+    if trial.seconds is not None:
+        plain = trial.seconds[0]
+        come = f"at most {duration(sum(left) * plain)}, at {duration(plain)} per plain full step"
     few = f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint."
     lines = [
         title,
         f"Full steps per run at speedup {speedup_text(config.speedup)}: {listed}.",
         *(f"Hybrid arm: {text}." for text in (trial.shortfall, why) if text),
-        f"Training to come: at most {seconds}, at {duration(trial.seconds_per_step)} per "
-        "plain full step; validation, corrected updates, predicted steps and start-up come on top.",
+        f"Training to come: {come}; validation, corrected updates, predicted steps and start-up "
+        "come on top.",
         few if config.seeds < FEW_SEEDS else "",
     ]
     return "\n".join(filter(None, lines))

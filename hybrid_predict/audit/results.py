@@ -23,7 +23,7 @@ from hybrid_predict.runs.evidence import (
     mean_and_sd,
     spread,
 )
-from hybrid_predict.runs.facts import when
+from hybrid_predict.runs.log import when
 from hybrid_predict.runs.runtime import environment, finite
 
 _MEANS = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps", "steps", "seconds")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import traceback
@@ -13,14 +12,13 @@ from io import TextIOWrapper
 from typing import Any
 
 from hybrid_predict.errors import HybridPredictError, MissingExtraError
-from hybrid_predict.runs.files import printable
+from hybrid_predict.text import printable
 
 PROGRAM = "hybrid-predict"
 
 BAD_USAGE = 2
 INTERRUPTED = 130
-CUT_OFF = 141
-"""Exit statuses that every command shares; the last one is that of SIGPIPE in a shell."""
+"""Exit statuses that every command shares."""
 
 EXTRAS = {
     "cli": ("rich", "matplotlib", "jsonargparse", "scipy", "filelock", "jinja2"),
@@ -40,6 +38,7 @@ def add_command(
 
     The first sentence of the description is its line in the list of commands.
     """
+    description = " ".join(description.split())
     line = description.partition(". ")[0]
     parser: ArgumentParser = commands.add_parser(name, help=line, description=description)
     parser.set_defaults(run=run)
@@ -51,7 +50,7 @@ def run_program(parser: ArgumentParser, argv: Sequence[str] | None = None) -> in
 
     Errors of the package are printed in one line, others with their traceback. None as ``argv``
     reads the process's arguments. The exit status is the command's; 2 for bad usage or an error,
-    130 after Ctrl-C or SIGTERM, 141 after a broken pipe.
+    130 after Ctrl-C or SIGTERM.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -71,9 +70,6 @@ def run_program(parser: ArgumentParser, argv: Sequence[str] | None = None) -> in
         print(f"{parser.prog}: error: the model's own code raised {end!r}.", file=sys.stderr)
     except HybridPredictError as error:
         print(f"{parser.prog}: error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
-    except BrokenPipeError:  # the reader of a pipe, such as head, has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CUT_OFF
     except KeyboardInterrupt:
         text = "stopped; what was finished is kept, and the same command continues from there."
         print(f"{parser.prog}: {text}", file=sys.stderr)

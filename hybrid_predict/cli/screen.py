@@ -20,14 +20,14 @@ from hybrid_predict.audit.tracking import tracking_uri
 from hybrid_predict.audit.training import Observer
 from hybrid_predict.config import Speedup
 from hybrid_predict.runs.evidence import FEW_SEEDS, LEAST_SAVING
-from hybrid_predict.runs.files import printable
+from hybrid_predict.text import printable
 
 
 class Screen(Observer):
     """Shows how far all runs together are, and a line for each finished one.
 
-    A terminal gets a bar; a file or a pipe gets a line at every quarter of a run. ``runs`` is the
-    number of runs, for a search the largest one.
+    A terminal gets a bar; a file or a pipe gets a line when a run begins. ``runs`` is the number of
+    runs, for a search the largest one.
     """
 
     def __init__(self, runs: int, metric: str) -> None:
@@ -38,7 +38,6 @@ class Screen(Observer):
         self._trained = 0
         self._name = ""
         self._steps = 0
-        self._told = 0  # quarters of the current run
         self._progress = Progress(console=self.console, disable=not self.console.is_terminal)
         self._bar = self._progress.add_task("", total=runs, visible=False)
 
@@ -59,19 +58,16 @@ class Screen(Observer):
         """Show the run; what was finished before says nothing about the time left."""
         self._name = f"{self._done + 1}/{self._runs} {arm}, seed {seed}"
         self._steps = steps
-        self._told = -1
         self._progress.reset(self._bar, completed=self._done, total=self._runs, visible=True)
         self.stepped(0)
+        if not self.console.is_terminal:
+            self.say(f"{self._name}: {steps:,} steps")
 
     def stepped(self, steps: int) -> None:
-        """Move the bar, or print a line."""
+        """Move the bar."""
         text = f"{self._name}: {steps:,} of {self._steps:,} steps"
         done = self._done + steps / self._steps
         self._progress.update(self._bar, description=text, completed=done)
-        quarter = 4 * steps // self._steps
-        if self._told < quarter < 4 and not self.console.is_terminal:
-            self.say(text)
-        self._told = quarter
 
     def run_finished(self, run: Mapping[str, Any], trained: bool) -> None:
         """Print a line."""

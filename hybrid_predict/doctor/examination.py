@@ -12,10 +12,10 @@ from typing import Any
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.options import as_call
-from hybrid_predict.ledger import duration
 from hybrid_predict.policy.overfitting import REMEDY
 from hybrid_predict.runs.runtime import collected, preserved, quiet
 from hybrid_predict.runs.trial import Trial
+from hybrid_predict.text import duration
 
 Findings = list[tuple[str, str]]
 """Titles and texts."""
@@ -52,14 +52,12 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     if idle or plan is None:
         return False, [*rows, ("change", idle), *further]
     paste = as_call(type(plugin).__name__, plugin.config)
-    told = plan.described()
-    del told["corrects"]
+    _, *told = plan.words.items()
     return True, [
         *rows,
         ("paste", f"Trainer(..., callbacks=[{paste}])"),
         *further,
-        *told.items(),
-        ("overhead", trial.cost or "not counted"),
+        *told,
         ("overfitting", f"is judged by {judged}; {REMEDY}"),
     ]
 
@@ -111,10 +109,10 @@ def _three_lines(trial: Trial, idle: str) -> Findings:
     ``idle`` is why the callback would do nothing, if so.
     """
     plan = trial.plan
-    corrects = ("corrects", "nothing" if plan is None else plan.reach(nothing=bool(idle)))
+    corrects = "nothing" if plan is None or idle else plan.words["corrects"]
     if plan is None or trial.seconds is None:
         why = "not timed: too few full steps were trained"
-        return [corrects, ("full step", why), ("run", why)]
+        return [("corrects", corrects), ("full step", why), ("run", why)]
     plain, helped = trial.seconds
     least = helped * (plan.steps - plan.predicted)
     times = duration(helped * plan.steps)
@@ -122,7 +120,7 @@ def _three_lines(trial: Trial, idle: str) -> Findings:
         times = f"{duration(least)} (all planned predicted steps made) to {times} (none made)"
     told = f"{times} in place of {duration(plain * plan.steps)}; validation is not counted"
     rows = [
-        corrects,
+        ("corrects", corrects),
         ("full step", f"takes {duration(helped)} in place of {duration(plain)} (a few were timed)"),
         ("run", f"takes {told}"),
     ]

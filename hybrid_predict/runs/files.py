@@ -1,49 +1,31 @@
-"""Paths that users give, files replaced as a whole, and text for any terminal."""
+"""Paths that users give, and files that are replaced as a whole."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from errno import EEXIST
 from os import PathLike
 from pathlib import Path
-from uuid import uuid4
 
 from hybrid_predict.errors import ConfigError
 
-_BLANKS = str.maketrans("\n\r\t\N{NO-BREAK SPACE}", "    ")
-
-
-def printable(text: object) -> str:
-    """Return text on one line, with ``?`` for every character that a terminal does not print."""
-    return "".join(c if c.isprintable() else "?" for c in str(text).translate(_BLANKS))
-
 
 @contextmanager
-def named(argument: str, expected: str, path: str | Path, further: str = "") -> Iterator[None]:
+def named(
+    path: str | Path, expected: str = "a file that can be written", argument: str = "folder"
+) -> Iterator[None]:
     """Turn an error of the system inside the block into a ConfigError about an argument."""
     try:
         yield
     except OSError as error:
-        remedy = f"The system says: {error.strerror or error}.{further}"
+        remedy = f"The system says: {error.strerror or error}."
         raise ConfigError(argument, expected, str(path), remedy) from error
 
 
-def writing(path: Path, argument: str = "folder") -> AbstractContextManager[None]:
-    """Name the file that cannot be written inside the block."""
-    kept = " What was written before is kept."
-    return named(argument, "a file that can be written", path, kept)
-
-
-def given_path(argument: str, name: str | PathLike[str]) -> Path:
-    """Return the path that an argument names; ``~`` is the home folder.
-
-    Raises:
-        ConfigError: If no file and no folder can have that name.
-    """
-    if not str(name) or "\0" in str(name):
-        raise ConfigError(argument, "the name of a file or folder", str(name))
+def given_path(name: str | PathLike[str]) -> Path:
+    """Return the path that a user has given; ``~`` is the home folder."""
     return Path(os.path.expanduser(name))
 
 
@@ -53,12 +35,9 @@ def replace_text(path: Path, text: str, argument: str = "folder") -> Path:
     Raises:
         ConfigError: If the file cannot be written, or a folder or a device has its name.
     """
-    draft = path.parent / f".{path.name}.{uuid4().hex[:8]}.part"
-    with writing(path, argument):
+    draft = path.parent / f".{path.name}.part"
+    with named(path, argument=argument):
         if path.exists() and not path.is_file():
             raise OSError(EEXIST, "a folder or a device has that name")
-        try:
-            draft.write_text(text, encoding="utf-8", errors="backslashreplace")
-            return draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return draft.replace(path)

@@ -1,19 +1,20 @@
-"""The log of a run, a file of JSON lines: how it is written while the run trains, and read."""
+"""The log of a run, a file of JSON lines: written while it trains, read, and told in words."""
 
 from __future__ import annotations
 
-import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from time import time
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-from hybrid_predict.errors import ConfigError, raise_interrupt
-from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.runs.files import given_path, named
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.ledger import SavingsLedger, remarks
+from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import (
     append_json,
     environment,
@@ -21,6 +22,7 @@ from hybrid_predict.runs.runtime import (
     json_line,
     read_json_lines,
 )
+from hybrid_predict.text import duration, percent, printable
 
 if TYPE_CHECKING:
     from hybrid_predict.ledger import StepRecord
@@ -35,7 +37,14 @@ SCHEMA = 4
 ROWS = 1000
 """Rows evenly spaced over a run; more are written for new events."""
 
-logger = logging.getLogger(__name__)
+ONE_RUN = (
+    "One run cannot show whether the loss is as good as that of plain training: nothing here was "
+    "trained without the plug-in. It shows what was spent."
+)
+"""Sentence on what a single run can show."""
+
+PROOF = "hybrid-predict audit (of a Lightning model), or a few seeds with and without the callback"
+"""What shows whether quality is kept."""
 
 
 @dataclass(frozen=True)
@@ -57,26 +66,32 @@ class Row:
 
 @dataclass
 class RunLog:
-    """The log of one run.
+    """The log of one run, written line by line while it trains, or read from a file.
+
+    Runs in the same folder append to the same file, one after the other, by one process at a time;
+    readers show the one that was started last.
 
     Args:
-        path: The file, which need not exist.
-        start: The first line: ``run`` (its identifier), ``time`` at which it began, ``full_steps``
-            done before it was resumed, ``config``, ``plan`` and ``environment``. Empty before the
-            first full step.
+        path: The file, which need not exist; None keeps the log in memory only.
+        start: The first line: ``time`` at which the run began, ``full_steps`` done before it was
+            resumed, ``config``, ``plan`` and ``environment``. Empty before the first full step.
         rows: The run after some of its full steps, in order.
         end: ``time`` and ``status`` at the end; None while the run trains, or if it was killed.
+        text: The lines that were added here, as the file has them.
     """
 
-    path: Path = Path(NAME)
+    path: Path | None = None
     start: Mapping[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     end: Mapping[str, Any] | None = None
+    text: str = field(default="", repr=False, compare=False)
+    _losses: list[float] = field(default_factory=list, repr=False, compare=False)
+    _last: tuple[StepRecord, SavingsLedger] | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
         """Name of the run on pages: the last two folders of its path."""
-        return "/".join(self.path.resolve().parent.parts[-2:])
+        return "/".join((self.path or Path(NAME)).resolve().parent.parts[-2:])
 
     @property
     def steps(self) -> int:
@@ -95,98 +110,63 @@ class RunLog:
         return f"{known[0]:.4g} to {known[-1]:.4g}" if known else ""
 
     @property
-    def seen(self) -> float:
-        """Time of the last line, in seconds since 1970."""
-        last = self.rows[-1].time if self.rows else self.start["time"]
-        return float(last if self.end is None else self.end["time"])
-
-    @property
     def ledger(self) -> SavingsLedger:
         """Ledger as of the last row."""
         return self.rows[-1].ledger if self.rows else SavingsLedger()
 
-    def entry(self, row: Row) -> dict[str, Any]:
-        """Return a row as a line of the file has it."""
-        ledger = row.ledger.summary()
-        return {"type": "row", "run": self.start["run"], **vars(row), "ledger": ledger}
+    def begin(self, plan: Overview, config: Mapping[str, Any], full_steps: int = 0) -> None:
+        """Add the first line of a run; it is added again if the run's length changes on the way.
 
-    def text(self) -> str:
-        """Return the log as a file of it has it; empty before the first full step."""
-        entries = [self.start, *map(self.entry, self.rows), self.end]
-        return "".join(json_line(entry) for entry in entries if entry)
-
-
-class LogWriter:
-    """Writes the log of a run; if its file cannot be written, training goes on without it.
-
-    Every line is written at once. Runs in the same folder append to the same file, of which readers
-    show the one that was started last. Without a path the log is kept in memory only.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self.log = RunLog() if path is None else RunLog(path)
-        self.path = None if path is None else path.absolute()
-        self._losses: list[float] = []
-        self._last: tuple[StepRecord, SavingsLedger] | None = None
-        self._events = 0
-
-    def start(self, plan: Overview, config: Mapping[str, Any], full_steps: int = 0) -> None:
-        """Write the first line of the run; a resumed one has done ``full_steps`` before.
-
-        It is written again if the run's length changes on the way.
+        Raises:
+            OSError: If the file cannot be written; the same holds for the other lines.
         """
-        start = {
-            "type": "start",
-            "schema": SCHEMA,
-            "run": uuid4().hex,
-            "time": round(time(), 3),
-            "full_steps": full_steps,
-            "config": dict(config),
-            "plan": asdict(plan),
-            "environment": environment(),
-        }
-        self.log.start = finite(start)
-        self._write(self.log.start)
+        self.start = _entry(
+            "start",
+            schema=SCHEMA,
+            full_steps=full_steps,
+            config=dict(config),
+            plan=asdict(plan),
+            environment=environment(),
+        )
+        self._write(self.start)
 
     def step(self, record: StepRecord, ledger: SavingsLedger) -> None:
-        """Take the record of a full step; write a row if one is due or an event is new."""
+        """Take the record of a full step; add a row if one is due or an event is new."""
         self._last = record, ledger
         if record.loss is not None:
             self._losses.append(record.loss)
-        due = record.step % max(1, self.log.steps // ROWS) == 0
-        if due or len(ledger.events) != self._events:
+        due = record.step % max(1, self.steps // ROWS) == 0
+        if due or len(ledger.events) != len(self.ledger.events):
             self._add_row(record, ledger)
 
-    def end(self, status: str) -> None:
-        """Write the last row and ``finished``, ``stopped`` or ``failed: ...``.
+    def close(self, status: str) -> None:
+        """Add the last row and ``finished``, ``stopped`` or ``failed: ...``.
 
         A validation after the last row may have changed the ledger.
         """
-        if self._last is not None and self._last[1] != self.log.ledger:
+        if self._last is not None and self._last[1] != self.ledger:
             self._add_row(*self._last)
-        run = self.log.start["run"]
-        self.log.end = {"type": "end", "run": run, "time": round(time(), 3), "status": status}
-        self._write(self.log.end)
+        self.end = _entry("end", status=status)
+        self._write(self.end)
 
     def _add_row(self, record: StepRecord, ledger: SavingsLedger) -> None:
-        loss = sum(self._losses) / len(self._losses) if self._losses else None
-        row = Row(round(time(), 3), record.phase.value, loss, ledger.copy())
-        self.log.rows.append(row)
-        self._losses = []
-        self._events = len(ledger.events)
-        self._write(self.log.entry(row))
+        loss = fmean(self._losses) if self._losses else None
+        self._losses.clear()
+        phase = record.phase.value
+        entry = _entry("row", phase=phase, loss=loss, ledger=ledger.summary())
+        self.rows.append(Row(entry["time"], phase, loss, ledger.copy()))
+        self._write(entry)
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        if self.path is None:
-            return
-        try:
+        self.text += json_line(entry)
+        if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             append_json(self.path, entry)
-        except OSError as error:
-            raise_interrupt(error)  # a time limit of the user is an OSError too
-            text = "%s cannot be written (%s); training goes on without it."
-            logger.warning(text, self.path, error.strerror or error)
-            self.path = None
+
+
+def _entry(kind: str, **values: Any) -> dict[str, Any]:
+    entry: dict[str, Any] = finite({"type": kind, "time": round(time(), 3), **values})
+    return entry
 
 
 def find_log(name: str | Path) -> Path:
@@ -195,16 +175,13 @@ def find_log(name: str | Path) -> Path:
     Raises:
         ConfigError: If there is no log.
     """
-    place = given_path("RUN", name)
+    place = given_path(name)
     if os.path.isfile(place):
         return place
     if found := [path for path in place.rglob(NAME) if path.is_file()]:
         return max(found, key=os.path.getmtime)
     expected = f"a folder with a {NAME} in or below it, or such a file"
-    remedy = (
-        "HybridPredict writes one into the folder of a TensorBoard or CSV logger, or into "
-        "HybridPredict(log_dir=...)."
-    )
+    remedy = "A run with a TensorBoard or CSV logger has one, or HybridPredict(log_dir=...) does."
     raise ConfigError("RUN", expected, str(name), remedy)
 
 
@@ -212,31 +189,91 @@ def read_log(path: Path) -> RunLog:
     """Read the run of a file that was started last.
 
     A resumed run keeps the rows of the run before it, up to the full step from which it goes on.
-    Lines that a crash has cut off, and lines of other runs, are skipped.
+    Lines that a crash has cut off are skipped.
 
     Raises:
         ConfigError: If the file is not a run log of this version.
     """
     log = RunLog(path)
-    with named("RUN", "the log of a run", path):
-        entries = [entry for entry in read_json_lines(path) if entry is not None]
     try:
-        for entry in entries:
-            kind = entry["type"]
-            if kind == "start":
-                known = entry["schema"] == SCHEMA
+        for entry in filter(None, read_json_lines(path)):
+            if entry["type"] == "start":
                 kept = [row for row in log.rows if row.ledger.full_steps <= entry["full_steps"]]
-                log = RunLog(path, entry, kept) if known else RunLog(path)
-            elif entry["run"] != log.start.get("run"):
-                continue
-            elif kind == "end":
+                log = RunLog(path, entry, kept)
+            elif log.start["schema"] == SCHEMA and entry["type"] == "end":
                 log.end = entry
-            else:
+            elif log.start["schema"] == SCHEMA:
                 ledger = SavingsLedger.from_dict(entry["ledger"])
                 log.rows.append(Row(entry["time"], entry["phase"], entry["loss"], ledger))
-        if not log.start:
+        if log.start.get("schema") != SCHEMA:
             raise ValueError("no run that this version has written")
-    except (LookupError, TypeError, ValueError) as error:
+    except (OSError, LookupError, TypeError, ValueError) as error:
         remedy = f"Reading it failed with: {error!r}."
         raise ConfigError("RUN", "the log of a run", str(path), remedy) from error
     return log
+
+
+def finding(log: RunLog) -> str:
+    """Return a short line on the full steps and host seconds of a run; its events say more.
+
+    Only a run that has made all its steps has taken fewer full steps than planned: what plain
+    training would have taken until it stops is not known.
+    """
+    ledger = log.ledger
+    if not ledger.full_steps:
+        return "nothing was trained yet"
+    share = percent(ledger.saved_steps_fraction) if ledger.predicted_steps else "none"
+    if ledger.steps < log.steps:
+        how = "running," if log.end is None else f"{log.status.partition(':')[0]} after"
+        text = f"{how} {ledger.steps:,} of {log.steps:,} steps, {share} of them predicted"
+    elif ledger.predicted_steps:
+        text = f"{share} fewer full steps; {ledger.host_time}"
+    else:
+        text = f"{ledger.full_steps:,} full steps, none predicted"
+    briefly = [re.split(r": | \(", remark)[0] for remark in remarks(ledger)]
+    return printable("; ".join([text, *briefly]))
+
+
+def facts(log: RunLog) -> dict[str, str]:
+    """Return what a run found, counted and measured, by name; what is unknown is left out."""
+    ledger = log.ledger
+    plan = log.start["plan"]
+    last = log.end or (vars(log.rows[-1]) if log.rows else log.start)
+    planned = f"{'at most ' if plan['paced'] else ''}{plan['predicted']:,} planned"
+    shown = {
+        "finding": finding(log),
+        "status": log.status,
+        "written": datetime.fromtimestamp(last["time"]).strftime("%Y-%m-%d %H:%M:%S"),
+        "steps": f"{ledger.steps:,} of {log.steps:,}",
+        "full steps": f"{ledger.full_steps:,}, {ledger.corrected_steps:,} corrected",
+        "predicted": f"{ledger.predicted_steps:,} ({planned}), {ledger.undone_steps:,} undone",
+    }
+    if ledger.mean_length is not None:
+        shown["mean length"] = f"{ledger.mean_length:.2f} of the drift"
+    shown["seconds"] = (
+        f"{duration(ledger.full_seconds)} in full steps, {duration(ledger.overhead_seconds)} in "
+        "the plug-in, on the host"
+    )
+    if ledger.best is not None:
+        shown["validation"] = ledger.best_validation
+    if log.losses:
+        shown["loss"] = log.losses
+    for kind, skill in ledger.skills.items():
+        bound = f"at least {skill['lower']:.2f}, " if skill["windows"] > 1 else ""
+        shown[f"skill, {kind}"] = f"{skill['mean']:.2f} ({bound}{skill['windows']:g} windows)"
+        shown[f"length, {kind}"] = f"{skill['length']:.2f} of the drift"
+    return shown
+
+
+def events(log: RunLog) -> list[str]:
+    """Return the events of a run, each with the full steps where it happened."""
+    return [f"{when(event)}: {event['reason']}" for event in log.ledger.events]
+
+
+def when(event: Mapping[str, Any]) -> str:
+    """Return in which full steps an event of a ledger happened, and how often."""
+    first = event["step"]
+    last = event.get("last", first)
+    if last == first:
+        return f"full step {first:,}"
+    return f"full steps {first:,} to {last:,}, {event['count']:,} times"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid_predict.runs.facts import ONE_RUN, PROOF, events, facts
-from hybrid_predict.runs.log import RunLog
+from hybrid_predict.config import KINDS
+from hybrid_predict.runs.log import ONE_RUN, PROOF, RunLog, events, facts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 SIZE = (4.2, 3.3)
 """Width and height of a figure in inches; two fit side by side on a wide screen."""
-
-_KINDS = {"hidden": "#264653", "embedding": "#457b9d", "head": "#e9a03b", "vector": "#8a8f98"}
-"""Colours of the kinds of parameters."""
 
 
 def new_figure(**kwargs: Any) -> Figure:
@@ -31,17 +28,10 @@ def new_figure(**kwargs: Any) -> Figure:
     return Figure(layout="constrained", **kwargs)
 
 
-def data_uri(draw: Callable[..., Figure], *arguments: Any) -> str:
-    """Draw a figure, and return it as a data URI of SVG.
-
-    Names are drawn as they are: matplotlib would read two dollar signs as mathematics.
-    """
-    from matplotlib import rc_context
-
+def data_uri(figure: Figure) -> str:
+    """Return a figure as a data URI of SVG; text between two dollar signs is mathematics in it."""
     drawing = BytesIO()
-    with rc_context({"text.parse_math": False}):
-        figure = draw(*arguments)
-        figure.savefig(drawing, format="svg", metadata={"Date": None}, transparent=True)
+    figure.savefig(drawing, format="svg", metadata={"Date": None}, transparent=True)
     return "data:image/svg+xml;base64," + base64.b64encode(drawing.getvalue()).decode("ascii")
 
 
@@ -86,7 +76,7 @@ def run_figure(log: RunLog) -> Figure:
         found = [(ledger.full_steps, ledger.skills.get(kind)) for ledger in ledgers]
         known = [(n, skill) for n, skill in found if skill is not None and skill["windows"] > 1]
         places = [n for n, _ in known]
-        color = _KINDS.get(kind, "black")
+        color = f"C{KINDS.index(kind)}"
         if known:
             bottom.plot(places, [skill["mean"] for _, skill in known], color=color, label=kind)
             bottom.plot(places, [skill["lower"] for _, skill in known], "--", color=color)
@@ -122,7 +112,7 @@ def run_page(logs: Sequence[RunLog]) -> str:
     return render(
         "runs/run.html.jinja",
         runs=[
-            {"log": log, "events": events(log), "figure": data_uri(run_figure, log)} for log in logs
+            {"log": log, "events": events(log), "figure": data_uri(run_figure(log))} for log in logs
         ],
         rows=[[name, *(each.get(name, "unknown") for each in table)] for name in names],
         one_run=ONE_RUN,

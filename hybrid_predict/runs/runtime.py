@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.runs.files import given_path, named, replace_text, writing
+from hybrid_predict.runs.files import given_path, named, replace_text
 
 RUNS = "runs.jsonl"
 """Name of the file of finished runs in an output folder."""
 
-Row = dict[str, Any]
 Key = TypeVar("Key")
 
 logger = logging.getLogger(__name__)
@@ -112,8 +111,8 @@ def writable_folder(folder: str | Path, argument: str = "folder") -> Path:
     Raises:
         ConfigError: If the folder cannot be created or written to.
     """
-    place = given_path(argument, folder)
-    with named(argument, "a folder that can be written to", folder):
+    place = given_path(folder)
+    with named(folder, "a folder that can be written to", argument):
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
             return place
@@ -191,7 +190,7 @@ def json_line(entry: Mapping[str, Any]) -> str:
 
 
 def append_json(path: Path, entry: Mapping[str, Any]) -> None:
-    """Append an entry as a line of JSON, after the end of a line that a crash has cut off.
+    """Append an entry as a line of JSON; an earlier one that a crash has cut off stays apart.
 
     Raises:
         OSError: If the file cannot be written.
@@ -222,9 +221,9 @@ class Rows(Generic[Key]):
 
     def __init__(self, path: Path, key: Callable[[Mapping[str, Any]], Key]) -> None:
         self.path = path
-        self.done: dict[Key, Row] = {}
+        self.done: dict[Key, dict[str, Any]] = {}
         self._key = key
-        with named("folder", "a file that can be read", path):
+        with named(path, "a file that can be read"):
             rows = list(read_json_lines(path)) if path.exists() else []
         for number, row in enumerate(rows, 1):
             try:
@@ -238,7 +237,7 @@ class Rows(Generic[Key]):
         Raises:
             ConfigError: If the file cannot be written; the rows before it are kept.
         """
-        kept: Row = finite(row)
-        with writing(self.path):
+        kept: dict[str, Any] = finite(row)
+        with named(self.path):
             append_json(self.path, kept)
         self.done[self._key(kept)] = kept

@@ -11,16 +11,15 @@ import torch
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.policy.policy import NOTHING
-from hybrid_predict.runs.overview import Overview, added_cost, overview
+from hybrid_predict.runs.overview import Overview, overview
 from hybrid_predict.updates.spectral import EARLY, SEEN_EVERY
 
-_FIRST = 3
-"""Full steps that are not timed: they count operations, allocate and fill caches. If the run is
-long enough, more are left out."""
+_FIRST = EARLY + 1
+"""Full steps that are not timed: they count operations, allocate, and the first corrections take
+longer."""
 
-_LEAST = 2
-_MOST = SEEN_EVERY
-"""Numbers of full steps that are timed with the plug-in, and as many without it."""
+_TIMED = SEEN_EVERY
+"""Number of full steps that are timed with the plug-in, and as many without it."""
 
 
 class TrialEnd(Exception):
@@ -32,33 +31,22 @@ class Trial:
     """Times a few full steps, those of the data loader included, and ends the training.
 
     ``plan`` is the plug-in's plan after one full step, ``plain`` why the run would be plain
-    training, ``cost`` what correcting costs, and ``shortfall`` why fewer predicted steps are
-    planned than asked for.
+    training, and ``shortfall`` why fewer predicted steps are planned than asked for.
     """
 
     def __init__(self) -> None:
         self.plan: Overview | None = None
         self.plain = ""
-        self.cost = ""
         self.shortfall = ""
-        self._first = _FIRST
-        self._most = _MOST
         self._times: list[float] = []
         self._last = 0.0
 
     @property
     def seconds(self) -> tuple[float, float] | None:
-        """Mean seconds of a full step without and with the plug-in; None if too few fit."""
-        helped = self._times[self._first : self._first + self._most]
-        plain = helped if self.plain else self._times[self._first + self._most :]
-        return (fmean(plain), fmean(helped)) if len(plain) >= _LEAST else None
-
-    @property
-    def seconds_per_step(self) -> float:
-        """Seconds of a full step of plain training, as near as the trial came to one."""
-        first = self._first
-        timed = self._times[first + self._most :] or self._times[first:] or self._times
-        return min(timed, default=0.0)
+        """Mean seconds of a full step without and with the plug-in; None in too short a run."""
+        helped = self._times[_FIRST : _FIRST + _TIMED]
+        plain = helped if self.plain else self._times[_FIRST + _TIMED :]
+        return (fmean(plain), fmean(helped)) if len(plain) == _TIMED else None
 
     def resume(self, device: torch.device) -> None:
         """Start the clock, before a full step that nothing else than full steps came before."""
@@ -76,22 +64,18 @@ class Trial:
         self._last = now(device)
         if len(self._times) == 1:
             self._begin(engine)
-        if len(self._times) == self._first + self._most:
+        if len(self._times) == _FIRST + _TIMED:
             if self.plain:
                 raise TrialEnd
             engine.detach()
-        if len(self._times) >= self._first + 2 * self._most:
+        if len(self._times) == _FIRST + 2 * _TIMED:
             raise TrialEnd
 
     def _begin(self, engine: HybridEngine) -> None:
         self.plan = overview(engine)
-        self.cost = added_cost(engine).removeprefix("; ")
         self.shortfall = engine.schedule.shortfall
         idle = NOTHING if engine._state.groups.dormant else ""
-        self.plain = engine.ledger.fell_back.removeprefix(FELL_BACK) or idle
-        if self.plan.steps > EARLY + 1 + 2 * _MOST:  # the first corrections take longer
-            self._first = EARLY + 1
-        self._most = max(_LEAST, min(_MOST, (self.plan.steps - self._first) // 2))
+        self.plain = engine.ledger.last_event(FELL_BACK)[1].removeprefix(FELL_BACK) or idle
 
 
 def now(device: torch.device) -> float:

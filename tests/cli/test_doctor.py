@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hybrid_predict import cli
-from hybrid_predict.cli import doctor
+from hybrid_predict.cli import commands
 
 pytest.importorskip("lightning")
 
@@ -162,7 +162,7 @@ def examine(capsys):
 
 
 def test_versions_and_missing_extras_are_listed(monkeypatch, examine):
-    monkeypatch.setitem(doctor.EXTRAS, "bench", ("no_such_package",))
+    monkeypatch.setitem(commands.EXTRAS, "bench", ("no_such_package",))
     status, out = examine()
     assert status == 0
     for words in (
@@ -205,8 +205,8 @@ def test_a_file_is_examined_with_its_own_settings(examine):
     ("name", "status", "words"),
     [
         ("monitored", 0, "corrects 96 of"),
-        ("refused", doctor.REFUSED, "^corrects nothing .+ change optimizer: expected"),
-        ("wide", doctor.REFUSED, "^corrects nothing of .+ change max_overhead allows no corr"),
+        ("refused", commands.REFUSED, "^corrects nothing .+ change optimizer: expected"),
+        ("wide", commands.REFUSED, "^corrects nothing full .+ change max_overhead allows no corr"),
     ],
 )
 def test_what_works_and_what_does_not_is_shown_with_its_reason(work, examine, name, status, words):
@@ -225,7 +225,7 @@ def test_what_works_and_what_does_not_is_shown_with_its_reason(work, examine, na
         ("threads_of_mine:needs", "Python says: TypeError: missing a required argument: 'width'"),
         ("threads_of_mine:swapped", "got 'Line, Trainer'. Let it end with: return trainer, model"),
         ("threads_of_mine:Line", "in this order, or the Trainer of Hugging Face alone, got 'Line'"),
-        ("nowhere.py:build", "No module named 'nowhere'"),
+        ("nowhere.py:make", "No module named 'nowhere'"),
         ("broken:build", "Python says: ModuleNotFoundError: No module named 'no_such_package'"),
     ],
 )
@@ -259,5 +259,5 @@ def test_a_trainer_of_transformers_needs_no_lightning():
 def test_a_trainer_of_transformers_that_is_refused_is_told_so(examine):
     pytest.importorskip("transformers")
     status, out = examine("of_transformers:refused")
-    assert status == doctor.REFUSED
+    assert status == commands.REFUSED
     assert re.search("^corrects nothing full step not timed: .+ run .+ change optimizer: ", out)

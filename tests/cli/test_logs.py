@@ -9,8 +9,7 @@ from run_logs import NAME, ROWS, row, written
 from hybrid_predict import cli
 from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.policy.overfitting import OVERFITS
-from hybrid_predict.runs.facts import events, finding
-from hybrid_predict.runs.log import read_log
+from hybrid_predict.runs.log import events, finding, read_log
 from hybrid_predict.runs.page import run_figure, run_page
 
 pytest.importorskip("rich")

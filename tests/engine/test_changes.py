@@ -8,6 +8,7 @@ from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.ledger import FELL_BACK
 
 WIDTHS = 6, 16, 16, 16, 1
 
@@ -159,4 +160,4 @@ def test_what_changes_inside_a_step_is_followed(steps, change, place):
     run.train(20)
     assert run.engine.ledger.undone_steps == 0
     assert run.engine.ledger.predicted_steps > 5
-    assert not run.engine.ledger.fell_back
+    assert not run.engine.ledger.last_event(FELL_BACK)[1]

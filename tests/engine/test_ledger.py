@@ -27,7 +27,6 @@ DERIVED = {
     "saved_steps_fraction": 1 / 3,
     "overhead_fraction": 0.1,
     "estimated_seconds_saved": 30 * 0.5 - 3.0,
-    "predicted_per_full_step": 0.5,
 }
 
 

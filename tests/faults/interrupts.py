@@ -6,6 +6,7 @@ from loops import Bench, make_config, same_bits
 
 from faulty import Interrupt, check_consistent, state
 from hybrid_predict.errors import UsageError
+from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.policy.schedule import due
 
 
@@ -95,4 +96,4 @@ def interrupt_and_go_on(model, every, error):
             bench.step()
         check_consistent(bench)
         assert bench.engine.ledger.steps == bench.engine.schedule.total
-        assert not bench.engine.ledger.fell_back
+        assert not bench.engine.ledger.last_event(FELL_BACK)[1]

@@ -15,6 +15,7 @@ from loops import same_bits
 from faulty import state
 from hybrid_predict import FittedPredictor, HybridPredict
 from hybrid_predict.errors import raise_interrupt
+from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.step import Step
 from interrupts import interrupt_and_go_on, interrupt_lines, prepared
 
@@ -118,4 +119,4 @@ def test_an_error_that_another_thread_puts_into_a_step_is_an_interrupt(monkeypat
     monkeypatch.setattr(bench.engine.optimizer, "forget_calls", partial(put, *arguments))
     with pytest.raises(Stopped):
         bench.step()
-    assert not bench.engine.ledger.fell_back
+    assert not bench.engine.ledger.last_event(FELL_BACK)[1]

@@ -11,7 +11,7 @@ from hybrid_predict.runs.log import NAME, SCHEMA
 __all__ = ["NAME", "ROWS", "SKILLS", "row", "written"]
 
 PLAN = {
-    "parts": [], "steps": 200, "predicted": 60, "warmup": 50, "held_bytes": 1000, "paced": False,
+    "steps": 200, "predicted": 60, "paced": False, "words": {},
 }  # fmt: skip
 
 SKILLS = {

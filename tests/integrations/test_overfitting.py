@@ -14,8 +14,7 @@ from torch import Tensor
 
 from hybrid_predict.policy.overfitting import OVERFITS
 from hybrid_predict.policy.policy import Policy
-from hybrid_predict.runs.facts import finding
-from hybrid_predict.runs.log import NAME, read_log
+from hybrid_predict.runs.log import NAME, finding, read_log
 
 VALUES = [1.0, 0.6, 0.4, 0.3, *(0.3 + 0.2 * k for k in range(1, 30))]
 
