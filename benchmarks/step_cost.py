@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import statistics
-from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from benchmarks.plan import Cell
 from benchmarks.tasks import Task
-from benchmarks.train import Run, warm
+from benchmarks.train import Run, clock, warm
 
 WAYS = {
     "plain": "plain",
@@ -34,18 +33,10 @@ def _run(task: Task, way: str) -> Run:
 
 
 def _seconds(run: Run, steps: int) -> float:
-    """Return the seconds of full steps: processor time on a CPU, wall time on CUDA."""
-    started = _clock()
+    started = clock()
     for _ in range(steps):
         run.step()
-    return _clock() - started
-
-
-def _clock() -> float:
-    if not torch.cuda.is_available():
-        return process_time()
-    torch.cuda.synchronize()
-    return perf_counter()
+    return clock() - started
 
 
 def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:

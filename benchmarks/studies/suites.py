@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 class Suite:
     """Tasks, each with the plain arms and others, in one setting.
 
-    The setting `tuned` takes the best rate of a grid, others the task's own. ``measured`` tasks
-    have their full steps timed; none named are all.
+    The setting `tuned` takes the best rate of a grid, others the task's own.
     """
 
     tasks: tuple[str, ...]
@@ -192,7 +191,7 @@ def arms_table(summary: Summary) -> str:
                     f"`{task}`": _speedup(summary, summary.figures(task, arm))
                     for task in summary.tasks
                 },
-                "geometric mean": f"**{total.bound}{total.value:.2f}**" if total else NONE,
+                "geometric mean": f"**{total}**" if total else NONE,
                 "worst task": f"`{worst}` {known[worst].value:.2f}" if total else NONE,
             }
         )

@@ -98,7 +98,7 @@ class Recipe:
     of the run; ``schedule`` is a name in `SCHEDULES`.
     """
 
-    rates: tuple[float, ...]
+    rates: tuple[float, ...] = ()
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.01

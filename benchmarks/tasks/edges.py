@@ -67,7 +67,7 @@ class WholeTask(LowRankTask):
         return self.pretrained()
 
 
-_RECIPE = Recipe(rates=(3e-3,), learning_rate=3e-3, schedule="cosine")
+_RECIPE = Recipe(learning_rate=3e-3, schedule="cosine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,42 +139,35 @@ def _named(*tasks: Task) -> dict[str, Task]:
 
 
 FEW = _named(
-    FewRows(name="few-digits", title="300 digits", recipe=_RECIPE),
-    FewRows(
-        name="wrong-digits", title="600 digits, a fifth with any label", recipe=_RECIPE,
-        rows=600, wrong=0.2,
-    ),
-    FewRows(
-        name="cancer", title="280 rows of breast cancer", recipe=_RECIPE, table="breast_cancer",
-        rows=280, batch_size=32,
-    ),
-    FewBytes(name="few-bytes", title="12 kB of text, GPT", recipe=_RECIPE),
-)  # fmt: skip
+    FewRows("few-digits", "300 digits"),
+    FewRows("wrong-digits", "600 digits, a fifth with any label", rows=600, wrong=0.2),
+    FewRows("cancer", "280 rows of breast cancer", table="breast_cancer", rows=280, batch_size=32),
+    FewBytes("few-bytes", "12 kB of text, GPT"),
+)
 """Data that a net overfits."""
+
+_HEAD = Recipe(betas=(0.9, 0.999), gradient_clip=None, schedule="cosine")
 
 HEADS = _named(
     *(
-        ManyClasses(
-            name=f"head-{rate:g}", title=f"rate {rate:g}",
-            recipe=Recipe(
-                rates=(rate,), learning_rate=rate, betas=(0.9, 0.999), gradient_clip=None,
-                schedule="cosine",
-            ),
-        )
+        ManyClasses(f"head-{rate:g}", f"rate {rate:g}", recipe=replace(_HEAD, learning_rate=rate))
         for rate in (0.001, 0.003, 0.01, 0.03)
     )
-)  # fmt: skip
+)
 """A classifier whose hidden matrix has a tenth of the weights."""
 
 TUNED = _named(
     *(
         WholeTask(
-            name=f"tuned-{steps}-{rate:g}", title=f"pretrained for {steps:,} steps, rate {rate:g}",
-            recipe=Recipe(rates=(rate,), learning_rate=rate), steps=300, base_steps=steps,
+            f"tuned-{steps}-{rate:g}",
+            f"pretrained for {steps:,} steps, rate {rate:g}",
+            recipe=Recipe(learning_rate=rate),
+            steps=300,
+            base_steps=steps,
         )
         for steps, rate in ((600, 0.002), (3000, 0.002), (3000, 0.0005))
     )
-)  # fmt: skip
+)
 """Full fine-tuning."""
 
 TASKS = {**FEW, **HEADS, **TUNED}

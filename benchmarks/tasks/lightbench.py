@@ -161,7 +161,6 @@ class Trap(Task):
 
 
 _ADAM = Recipe(
-    rates=(),
     betas=(0.9, 0.999),
     weight_decay=0.0,
     gradient_clip=None,
