@@ -26,7 +26,6 @@ ADDED = tuple(way for way in WAYS if way != "plain")
 
 
 def _run(task: Task, way: str) -> Run:
-    """Return a run at a constant rate that has no end."""
     rate = task.recipe.learning_rate
     cell = Cell(task.name, "cost", WAYS[way], 0, rate, 1.0, False, 10**9, "")
     return Run(cell, task, warmup_steps=1, cooldown_steps=1)

@@ -37,13 +37,12 @@ class GPUTask(CharacterTask):
 
     small: ClassVar = {**CharacterTask.small, "heads": 2, "context": 16, "batch_size": 4}
 
+    vocabulary: int = 0  #: that of the text if it is 0
     dropout: float = 0.0
     compiled: bool = False
 
     def net(self) -> ByteGPT:
-        return self._gpt(characters(self.path)[1])
-
-    def _gpt(self, vocabulary: int) -> ByteGPT:
+        vocabulary = self.vocabulary or characters(self.path)[1]
         sizes = self.layers, self.heads, self.width, self.context, vocabulary
         return ByteGPT(*sizes, lean=True, dropout=self.dropout)
 
@@ -73,9 +72,6 @@ class TokensTask(GPUTask):
 
     vocabulary: int = 50_304
     parts: int = 1
-
-    def net(self) -> ByteGPT:
-        return self._gpt(self.vocabulary)
 
     def batches(self, seed: int) -> Iterator[Any]:
         generator = torch.Generator(device()).manual_seed(seed)
