@@ -27,8 +27,10 @@ def main(argv: list[str] | None = None) -> int:
     told = "; ".join(f"{name} ({study.about})" for name, study in STUDIES.items())
     text = f"Run studies, or the rest of them. They are {told}."
     _run_options(add_command(commands, "run", _run, text).add_argument)
-    text = "Print results as Markdown tables."
-    _show_options(add_command(commands, "show", _show, text).add_argument)
+    show = add_command(commands, "show", _show, "Print results as Markdown tables.").add_argument
+    show("study", choices=STUDIES, metavar="STUDY", help=f"One of {', '.join(STUDIES)}.")
+    told = "Folder of the command run (docs/results)."
+    show("--output-dir", type=Path, default=RESULTS, metavar="FOLDER", help=told)
     text = (
         "Make the figures and pages of the committed results. They are the figures of docs/results "
         "and the blocks of README.md and docs/ between the marks <!-- results: NAME --> and "
@@ -111,17 +113,6 @@ def _run_study(name: str, study: Study, chosen: Selection, folder: Path, jobs: i
             content = study.compiled(chosen, rows, whole, study.read(folder) or committed)
             write_json(finite(content), path)
         print(f"{len(rows):,} runs are kept. Results: {path}", flush=True)
-
-
-def _show_options(add: Any) -> None:
-    add("study", choices=STUDIES, metavar="STUDY", help=f"One of {', '.join(STUDIES)}.")
-    add(
-        "--output-dir",
-        type=Path,
-        default=RESULTS,
-        metavar="FOLDER",
-        help="Folder of the command run (docs/results).",
-    )
 
 
 def _show(options: Any) -> int:

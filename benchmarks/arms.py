@@ -22,7 +22,7 @@ from benchmarks import optimizers as opt
 from benchmarks.optimizers import Build, adamw
 from benchmarks.placebos import PLACEBOS
 from benchmarks.tasks import Task
-from hybrid_predict import FittedPredictor, HybridConfig, MomentumPredictor, SpectralUpdate
+from hybrid_predict import HybridConfig, MomentumPredictor, SpectralUpdate
 from hybrid_predict.forecast.predictors import Predictor, make_predictor
 from hybrid_predict.updates import make_update
 
@@ -73,7 +73,6 @@ class Arm:
 
 
 def _described(function: Callable[..., Any]) -> str:
-    """Return a function's name with its bound and its default arguments."""
     bound = function.keywords if isinstance(function, partial) else {}
     inner = function.func if isinstance(function, partial) else function
     return f"{inner.__qualname__}{signature(inner)} {sorted(bound.items())}"
@@ -110,12 +109,10 @@ _ARMS = (
     _with("auto", "auto", share=1.0, speedup="auto"),
     _predicting("predict-0", "corrected + predicted, coefficient 0", _momentum(0)),
     _predicting("predict-.5", "corrected + predicted, coefficient 0.5", _momentum(0.5)),
-    _predicting("predict-1", "corrected + predicted, coefficient 1", _momentum(1)),
     _predicting("predicted-only", "predicted only", _momentum(0.5), updates={}),
     _with("corrected-any-cost", "corrected, whatever it costs", speedup=1, max_overhead=1e9),
     _corrected("own-length", "corrected, the optimizer's own length", bound=1.0),
     _corrected("no-root", "corrected, without the root", longest=0),
-    _predicting("fitted-only", "fitted only", FittedPredictor(), updates={}),
     *(
         _predicting(f"placebo-{name}{end}", f"placebo: {name}{told}", make(gated=gated))
         for gated, end, told in ((False, "", ""), (True, "-gated", ", gated"))
@@ -145,7 +142,6 @@ MECHANISMS: dict[str, str | None] = {
     "predict-0": "both",
     "hybrid": "both",
     "predicted-only": "predicted",
-    "fitted-only": "predicted",
 }
 """Arms that separate the mechanisms of the plug-in, after plain training of as many full steps.
 

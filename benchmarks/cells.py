@@ -44,31 +44,27 @@ class CellPlan(Plan[Cell]):
     def __init__(self, lines: Iterable[Line], chosen: Selection | None = None) -> None:
         self._all = list(lines)
         self.tasks: dict[str, Task] = {line.task.name: line.task for line in self._all}
-        self.lines = self._selected(chosen or Selection())
-
-    def _selected(self, chosen: Selection) -> list[Line]:
-        check_chosen("tasks", chosen.tasks, self.tasks)
-        check_chosen("settings", chosen.settings, (line.setting for line in self._all))
-        check_chosen("arms", chosen.arms, (line.arm for line in self._all))
-        arms = chosen.arms and {*chosen.arms, *PLAIN}
-        return [
-            replace(line, seeds=chosen.seeds or line.seeds)
+        tasks, settings, arms, seeds, _ = chosen or Selection()
+        check_chosen("tasks", tasks, self.tasks)
+        check_chosen("settings", settings, (line.setting for line in self._all))
+        check_chosen("arms", arms, (line.arm for line in self._all))
+        self.lines = [
+            replace(line, seeds=seeds or line.seeds)
             for line in self._all
-            if chosen.tasks is None or line.task.name in chosen.tasks
-            if chosen.settings is None or line.setting in chosen.settings
-            if arms is None or line.arm in arms
+            if tasks is None or line.task.name in tasks
+            if settings is None or line.setting in settings
+            if arms is None or line.arm in (*arms, *PLAIN)
         ]
 
     def keys(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:
-        lines = self.lines
-        for line in lines:
+        for line in self.lines:
             yield from self._grid(line)
-        for line in lines:
+        for line in self.lines:
             yield from self._tried(line, done)
-        for seed in range(max((line.seeds for line in lines), default=0)):
-            for line in lines:
+        for seed in range(max((line.seeds for line in self.lines), default=0)):
+            for line in self.lines:
                 if seed < line.seeds and (rates := self.rates(line, done)) is not None:
-                    yield self._cell(line, line.arm, line.setting, seed, rates, line.steps)
+                    yield _cell(line, seed, rates, line.steps)
 
     def rates(self, line: Line, done: Mapping[Cell, Row]) -> Rates | None:
         """Return the rates of a line; None until the runs that decide them are finished."""
@@ -87,8 +83,8 @@ class CellPlan(Plan[Cell]):
         plain = line.arm
         if plain not in PLAIN:
             plain = "short" if ARMS[line.arm].plugin is None else "plain"
-        rates = map(Rates, line.task.recipe.rates)
-        return [self._cell(line, plain, TUNING, TUNING_SEED, r, line.trial) for r in rates]
+        tuned = replace(line, arm=plain, setting=TUNING)
+        return [_cell(tuned, TUNING_SEED, Rates(r), line.trial) for r in line.task.recipe.rates]
 
     def _tried(self, line: Line, done: Mapping[Cell, Row]) -> list[Cell]:
         """Return the trials of an arm's own factors, once the rates of its grid are known."""
@@ -97,15 +93,7 @@ class CellPlan(Plan[Cell]):
         if base is None or len(arm.factors) == 1:
             return []
         tried = [base.times(arm.tunes, factor) for factor in arm.factors]
-        return [self._cell(line, line.arm, line.setting, TUNING_SEED, r, line.trial) for r in tried]
-
-    def _cell(
-        self, line: Line, arm: str, setting: str, seed: int, rates: Rates, steps: int
-    ) -> Cell:
-        task = line.task
-        steps = steps or task.steps
-        recipe = _recipe(task, arm, steps)
-        return Cell(task.name, setting, arm, seed, *rates, line.decay, steps, recipe)
+        return [_cell(line, TUNING_SEED, rates, line.trial) for rates in tried]
 
     def key(self, row: Row) -> Cell:
         return Cell(**{name: row[name] for name in Cell.__dataclass_fields__})
@@ -130,6 +118,13 @@ class CellPlan(Plan[Cell]):
         }
         current = arm.plugin is None or row["code"] == code_digest(plugin=True)
         return current and row["recipe"] in recipes
+
+
+def _cell(line: Line, seed: int, rates: Rates, steps: int) -> Cell:
+    task = line.task
+    steps = steps or task.steps
+    recipe = _recipe(task, line.arm, steps)
+    return Cell(task.name, line.setting, line.arm, seed, *rates, line.decay, steps, recipe)
 
 
 @cache

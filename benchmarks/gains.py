@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -27,14 +27,22 @@ BOTH = "≈"
 bounds from both sides."""
 
 
-class Ratio(NamedTuple):
-    """A number, or a bound of it."""
+@dataclass(frozen=True)
+class Ratio:
+    """A number, or a bound of it, from ``seeds``; with a 95 % interval where it is known."""
 
     value: float
     bound: str = EXACT
+    low: float | None = None
+    high: float | None = None
+    seeds: int = 0
+
+    def __str__(self) -> str:
+        interval = "" if self.low is None else f" [{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.bound}{self.value:.2f}{interval}"
 
 
-def geometric(ratios: Iterable[Any]) -> Ratio:
+def geometric(ratios: Iterable[Ratio]) -> Ratio:
     """Return the geometric mean of numbers with bounds; a bound counts as its value."""
     kept = list(ratios)
     bounds = {ratio.bound for ratio in kept} - {EXACT}
@@ -62,33 +70,16 @@ def plain_steps_to_reach(steps: Sequence[float], losses: Sequence[float], loss: 
     return Ratio(math.exp(np.interp(-loss, falling, [math.log(n) for n, _ in known])))
 
 
-@dataclass(frozen=True)
-class Speedup:
-    """Plain full steps to reach an arm's loss, per full step spent, with a 95 % interval.
-
-    The interval is None below two seeds; a resample outside the measured range counts with its end.
-    """
-
-    value: float
-    bound: str
-    low: float | None
-    high: float | None
-    seeds: int
-
-    def __str__(self) -> str:
-        interval = "" if self.low is None else f" [{self.low:.2f}, {self.high:.2f}]"
-        return f"{self.bound}{self.value:.2f}{interval}"
-
-
 def speedup(
     steps: Sequence[float],
     plain: Sequence[Sequence[float]],
     losses: Sequence[float],
     costs: Sequence[float],
     resamples: int = RESAMPLES,
-) -> Speedup:
-    r"""Return the speedup of an arm at equal quality, from runs paired by seed.
+) -> Ratio:
+    r"""Return plain full steps to reach an arm's loss, per full step spent, of runs paired by seed.
 
+    The interval is None below two seeds; a resample outside the measured range counts with its end.
     Expanded percentile bootstrap: seeds are drawn with replacement, the same ones for the plain
     curve and for the arm, and means are formed before they are compared. With few seeds percentile
     intervals are too narrow, so the 95 % interval ends at the quantiles
@@ -114,13 +105,13 @@ def speedup(
 
     n = len(arm)
     everyone = np.arange(n)
-    value, bound = measure(everyone)
+    found = measure(everyone)
     if n < 2 or not resamples:
-        return Speedup(value, bound, None, None, n)
+        return replace(found, seeds=n)
     draws = np.random.default_rng(0).choice(everyone, (resamples, n))
     tail = float(norm.sf(math.sqrt(n / (n - 1)) * float(t.isf(0.025, n - 1))))
     low, high = np.quantile([measure(draw).value for draw in draws], [tail, 1.0 - tail])
-    return Speedup(value, bound, float(low), float(high), n)
+    return replace(found, low=float(low), high=float(high), seeds=n)
 
 
 class Place(NamedTuple):
@@ -166,7 +157,7 @@ class Figures:
         return way / total if total else None
 
     @cached_property
-    def speedup(self) -> Speedup | None:
+    def speedup(self) -> Ratio | None:
         """The speedup beside all plain runs of the task and setting."""
         return self.beside(PLAIN, self.place.setting)
 
@@ -177,9 +168,7 @@ class Figures:
     def median(self, field: str) -> float:
         return statistics.median(row[field] for row in self.rows.values())
 
-    def beside(
-        self, arms: Sequence[str], setting: str, resamples: int = RESAMPLES
-    ) -> Speedup | None:
+    def beside(self, arms: Sequence[str], setting: str, resamples: int = RESAMPLES) -> Ratio | None:
         """Return what these runs gain beside those of some arms of their task in a setting.
 
         Without ``resamples`` there is no interval. None with fewer than two lengths.
@@ -231,7 +220,7 @@ class Summary:
         found = (f for f in self.found.values() if (f.place.task, f.place.arm) == (task, arm))
         return next(found, None)
 
-    def speedups(self, arm: str) -> dict[str, Speedup]:
+    def speedups(self, arm: str) -> dict[str, Ratio]:
         """Return the speedups of an arm by task, of the tasks where it has one."""
         found = {task: self.figures(task, arm) for task in self.tasks}
         return {task: f.speedup for task, f in found.items() if f and f.speedup}

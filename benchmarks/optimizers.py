@@ -84,7 +84,6 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
         self._inner.param_groups[0]["lr"] = self.param_groups[0]["lr"]
         for p, matrix in zip(self._parameters, self._matrices, strict=True):
             matrix.grad = None if p.grad is None else self._direction(p, p.grad.flatten(1))

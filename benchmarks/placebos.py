@@ -90,7 +90,6 @@ def _read_as(direction: Tensor, other: Tensor) -> Tensor:
 
 
 def _as_long(direction: Tensor, wanted: Tensor) -> Tensor:
-    """Scale a direction in place to the length of another."""
     tiny = torch.finfo(direction.dtype).tiny
     length = torch.linalg.vector_norm(wanted)
     return direction.mul_(length / torch.linalg.vector_norm(direction).clamp_min(tiny))

@@ -29,9 +29,6 @@ PAGES = tuple(
     if DECISIONS not in page.parents and _BLOCK.search(page.read_text())
 )
 
-KEPT = ("rates headline",)
-"""Blocks that no code makes any more: their text is that of commit d3d8269b, and stays."""
-
 _CONTENTS = {name: study.read(RESULTS) for name, study in STUDIES.items()}
 
 BLOCKS: Blocks = suites.across()
@@ -44,8 +41,6 @@ def rendered(page: Path) -> str:
     """Return a page with its blocks filled."""
 
     def replaced(found: re.Match[str]) -> str:
-        if found[2] in KEPT:
-            return found[0]
         if found[2] not in BLOCKS:
             raise KeyError(f"{page.name}: unknown block {found[2]}")
         return f"{found[1]}{wrapped(BLOCKS[found[2]]())}\n{found[3]}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import statistics
-from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from benchmarks.plan import Cell
 from benchmarks.tasks import Task
-from benchmarks.train import Run, warm
+from benchmarks.train import Run, clock, warm
 
 WAYS = {
     "plain": "plain",
@@ -27,25 +26,16 @@ ADDED = tuple(way for way in WAYS if way != "plain")
 
 
 def _run(task: Task, way: str) -> Run:
-    """Return a run at a constant rate that has no end."""
     rate = task.recipe.learning_rate
     cell = Cell(task.name, "cost", WAYS[way], 0, rate, 1.0, False, 10**9, "")
     return Run(cell, task, warmup_steps=1, cooldown_steps=1)
 
 
 def _seconds(run: Run, steps: int) -> float:
-    """Return the seconds of full steps: processor time on a CPU, wall time on CUDA."""
-    started = _clock()
+    started = clock()
     for _ in range(steps):
         run.step()
-    return _clock() - started
-
-
-def _clock() -> float:
-    if not torch.cuda.is_available():
-        return process_time()
-    torch.cuda.synchronize()
-    return perf_counter()
+    return clock() - started
 
 
 def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:

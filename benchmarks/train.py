@@ -28,16 +28,22 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
     """Train a cell and measure loss, steps and seconds.
 
     ``loss`` is None if the run diverged, ``mean_length`` is in drifts; ``hit``, of tasks with a
-    target, is the full step that reached it. ``seconds`` are of processor time without a CUDA
-    device, so that other work on the machine counts little.
+    target, is the full step that reached it.
     """
     warm(task)
     run = Run(cell, task)
-    clock = perf_counter if torch.cuda.is_available() else process_time
     started = clock()
     run.train()
     seconds = clock() - started
     return {**run.result(), "seconds": seconds}
+
+
+def clock() -> float:
+    """Return seconds: of processor time without a CUDA device, so that other work counts little."""
+    if not torch.cuda.is_available():
+        return process_time()
+    torch.cuda.synchronize()
+    return perf_counter()
 
 
 class Run:

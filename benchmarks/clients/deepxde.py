@@ -46,10 +46,9 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
 
 
 def quality(trained: Any, data: Any) -> float:
-    points = data.test_x
-    known = solution(points)
-    error = np.linalg.norm(trained.predict(points) - known) / np.linalg.norm(known)
-    return float(error)
+    known = solution(data.test_x)
+    error = trained.predict(data.test_x) - known
+    return float(np.linalg.norm(error) / np.linalg.norm(known))
 
 
 def solution(x: Any) -> Any:

@@ -14,10 +14,6 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 from benchmarks.clients import Callbacks
 from benchmarks.clients.kept import Steps
 
-SIDE = 32
-BATCH = 64
-WIDEN = 0.25
-
 
 def data(seed: int) -> Any:
     folder = TemporaryDirectory()
@@ -27,7 +23,7 @@ def data(seed: int) -> Any:
         at.mkdir(exist_ok=True)
         Image.fromarray((image * 15.9).astype("uint8")).convert("RGB").save(at / f"{k}.png")
     loaders = ImageDataLoaders.from_folder(
-        folder.name, valid_pct=0.2, seed=seed, item_tfms=Resize(SIDE), bs=BATCH, num_workers=0
+        folder.name, valid_pct=0.2, seed=seed, item_tfms=Resize(32), bs=64, num_workers=0
     )
     return loaders, folder
 
@@ -53,7 +49,7 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
             self.engine.detach()
 
     adamw = partial(OptimWrapper, opt=torch.optim.AdamW)
-    learner = Learner(data[0], xresnet18(n_out=10, widen=WIDEN), opt_func=adamw)
+    learner = Learner(data[0], xresnet18(n_out=10, widen=0.25), opt_func=adamw)
     with learner.no_bar(), learner.no_logging():
         learner.fit_one_cycle(length, cbs=[Hybrid() for _ in callbacks])
     return learner

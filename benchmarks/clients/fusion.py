@@ -7,7 +7,6 @@ from pytorch_forecasting.data.examples import generate_ar_data
 
 from benchmarks.clients import Callbacks, fitted, validated
 
-HISTORY = 24
 HORIZON = 6
 
 
@@ -17,7 +16,7 @@ def data(seed: int) -> Any:
     table["time_idx"] = table["time_idx"].astype(int)
     shared = {
         "time_idx": "time_idx", "target": "value", "group_ids": ["series"],
-        "max_encoder_length": HISTORY, "max_prediction_length": HORIZON,
+        "max_encoder_length": 24, "max_prediction_length": HORIZON,
         "time_varying_unknown_reals": ["value"], "time_varying_known_reals": ["time_idx"],
         "static_categoricals": ["series"],
     }  # fmt: skip

@@ -14,8 +14,6 @@ from torchvision.transforms.functional import to_pil_image
 from benchmarks.clients import Callbacks, fitted, learner
 
 SIDE = 16
-BATCH = 64
-WIDTH = 0.25
 
 
 def data(seed: int) -> Any:
@@ -28,7 +26,7 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    layers = list(ResNetGenerator("resnet-9", WIDTH).children())[:-1]
+    layers = list(ResNetGenerator("resnet-9", 0.25).children())[:-1]
     backbone = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
     net = torch.nn.Sequential(backbone, SimCLRProjectionHead(128, 128, 128))
     contrast = NTXentLoss()
@@ -39,7 +37,7 @@ def train(data: Any, length: int, callbacks: Callbacks) -> Any:
     views = SimCLRTransform(input_size=SIDE, gaussian_blur=0.0)
     pictures: Any = [to_pil_image(image) for image in data[0][: data[2]]]
     loader: Any = torch.utils.data.DataLoader(
-        pictures, BATCH, shuffle=True, drop_last=True,
+        pictures, 64, shuffle=True, drop_last=True,
         collate_fn=lambda batch: [torch.stack(v) for v in zip(*map(views, batch), strict=True)],
     )  # fmt: skip
     sgd = torch.optim.SGD(net.parameters(), lr=0.06)

@@ -11,7 +11,6 @@ from benchmarks.clients import Callbacks, fitted, learner, validated
 SIDE = 64
 BATCH = 16
 IMAGES = 320
-ENCODER = "timm-mobilenetv3_small_100"
 
 
 def data(seed: int) -> Any:
@@ -28,7 +27,7 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    net = smp.create_model("FPN", ENCODER, encoder_weights=None)
+    net = smp.create_model("FPN", "timm-mobilenetv3_small_100", encoder_weights=None)
     dice = smp.losses.DiceLoss("binary", from_logits=True)
     adam = torch.optim.Adam(net.parameters(), 2e-4)
     steps = length * len(data[0])

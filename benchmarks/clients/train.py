@@ -79,7 +79,6 @@ def quiet() -> None:
 
 
 def _trained(chosen: Any, arm: str, seed: int, length: int, span: int) -> dict[str, Any]:
-    """Train one run; return its quality, steps, and seconds of processor time."""
     from lightning.fabric import seed_everything
     from lightning.pytorch.callbacks import EMAWeightAveraging
 

@@ -16,9 +16,8 @@ import torch
 from benchmarks import step_cost
 from benchmarks.arms import ARMS, code_digest
 from benchmarks.plan import Cell, Plan, Row, Selection, check_chosen
-from benchmarks.tasks.gpu import PUBLISHED, TIMED, GPUTask, TokensTask, shakespeare
-from benchmarks.tasks.texts import CHARACTERS
-from benchmarks.train import Run
+from benchmarks.tasks.gpu import TIMED, GPUTask, TokensTask, shakespeare
+from benchmarks.train import Run, clock
 from benchmarks.views import NONE, view
 from hybrid_predict.runs.runtime import environment
 
@@ -45,9 +44,6 @@ BLOCKS, STEPS, FEWER_STEPS = 5, 8, 2
 
 TOY_STEPS = 120
 """Steps of a run in a rehearsal; predicted ones begin after about 41 full steps."""
-
-NEAR = 0.01
-"""Plain training has the published loss if its best one is not further from it."""
 
 
 class Key(NamedTuple):
@@ -120,12 +116,12 @@ def _trained(task: GPUTask, key: Key) -> dict[str, Any]:
     curve: list[dict[str, float]] = []
     seconds = 0.0
     while not run.done:
-        began = _clock()
+        began = clock()
         steps = 0
         while not run.done and steps < total * (len(curve) + 1) // EVALUATIONS:
             run.step()
             steps = run.engine.ledger.steps if run.engine else run.full_steps
-        seconds += _clock() - began
+        seconds += clock() - began
         loss = task.final_loss(run.model)
         curve.append({"step": steps, "full_step": run.full_steps, "loss": loss, "seconds": seconds})
     run.close()
@@ -142,18 +138,11 @@ def _trained(task: GPUTask, key: Key) -> dict[str, Any]:
     }
 
 
-def _clock() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return perf_counter()
-
-
 def blocks(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     """Return the tables of the page."""
     return {
         "gpu steps": lambda: view(_steps(rows)),
         "gpu runs": lambda: view(_runs(rows)),
-        "gpu rule": lambda: rule(rows),
     }
 
 
@@ -192,15 +181,3 @@ _SHOWN = ("full_steps", "predicted_steps", "best_step", "best_full_step", "secon
 
 def _toy(row: Row) -> str:
     return " (toy size, on a CPU)" if row["toy"] else ""
-
-
-def rule(rows: Sequence[Row]) -> str:
-    """Tell whether plain training has the published loss, which decides whether the rest counts."""
-    plain = [row for row in rows if row["arm"] == "plain" and row["rate"] == RATE]
-    if not plain:
-        return "Not measured yet."
-    best = fmean(row["best"] for row in plain)
-    if plain[0]["toy"] or plain[0]["characters"] != CHARACTERS:
-        return f"Plain training ends at {best:.4f}; the published loss is that of another text."
-    near = "within" if abs(best - PUBLISHED) <= NEAR else "not within"
-    return f"Plain training ends at {best:.4f}, {near} {NEAR:g} of the published {PUBLISHED}."

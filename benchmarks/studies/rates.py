@@ -140,8 +140,8 @@ def _against(runs: Figures, length: float, arm: str, setting: str) -> Ratio:
 
 def mean(ratios: Iterable[Ratio]) -> str:
     """Return the geometric mean with the mark of its bound, if all of the numbers are known."""
-    value, bound = geometric(ratios)
-    return f"{bound}{value:.2f}" if math.isfinite(value) else NONE
+    total = geometric(ratios)
+    return str(total) if math.isfinite(total.value) else NONE
 
 
 def worst(ratios: Mapping[str, Ratio]) -> str:

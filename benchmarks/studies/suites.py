@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 class Suite:
     """Tasks, each with the plain arms and others, in one setting.
 
-    The setting `tuned` takes the best rate of a grid, others the task's own. ``measured`` tasks
-    have their full steps timed; none named are all.
+    The setting `tuned` takes the best rate of a grid, others the task's own.
     """
 
     tasks: tuple[str, ...]
@@ -134,9 +133,8 @@ def headline(summary: Summary) -> str:
     if hybrid is None or plain is None or corrected is None:
         return NONE
     saved = 1 - hybrid.full_steps / plain.full_steps
-    factors = [
-        f"{found.speedup.value:.1f}" if found.speedup else NONE for found in (hybrid, corrected)
-    ]
+    known = (hybrid.speedup, corrected.speedup)
+    factors = [f"{speedup.value:.1f}" if speedup else NONE for speedup in known]
     return (
         f"**{hybrid.full_steps:,.0f} full steps instead of {plain.full_steps:,.0f} ({saved:.0%} "
         f"fewer), final loss {hybrid.loss['mean']:.3f} instead of {plain.loss['mean']:.3f}** "
@@ -185,17 +183,12 @@ def arms_table(summary: Summary) -> str:
         known = summary.speedups(arm)
         total = geometric(known.values()) if len(known) == len(summary.tasks) else None
         worst = min(known, key=lambda task: known[task].value, default="")
-        rows.append(
-            {
-                "arm": ARMS[arm].title,
-                **{
-                    f"`{task}`": _speedup(summary, summary.figures(task, arm))
-                    for task in summary.tasks
-                },
-                "geometric mean": f"**{total.bound}{total.value:.2f}**" if total else NONE,
-                "worst task": f"`{worst}` {known[worst].value:.2f}" if total else NONE,
-            }
-        )
+        row = {"arm": ARMS[arm].title}
+        for task in summary.tasks:
+            row[f"`{task}`"] = _speedup(summary, summary.figures(task, arm))
+        row["geometric mean"] = f"**{total}**" if total else NONE
+        row["worst task"] = f"`{worst}` {known[worst].value:.2f}" if total else NONE
+        rows.append(row)
     return view(rows)
 
 
@@ -280,10 +273,8 @@ def gains() -> Iterator[Gain]:
             plain = summary.figures(task, "plain")
             fell_back = bool(default and plain and default.loss == plain.loss)
             gain = hybrid[task].value
-            ratio = 1.0 if fell_back else costs["both"]["ratio"]
-            yield Gain(
-                task, costs["plain_ms"], gain, gain / ratio, fell_back, corrected[task].value
-            )
+            time = gain if fell_back else gain / costs["both"]["ratio"]
+            yield Gain(task, costs["plain_ms"], gain, time, fell_back, corrected[task].value)
 
 
 def seconds() -> str:

@@ -36,6 +36,9 @@ NEVER_WON = "wide_linear"
 """AdamW never won this family in LightBench's own table; the rate is that of the closest try."""
 
 
+PROBLEMS = {problem.name: problem for problem in LIGHTBENCH}
+
+
 def lines(chosen: Selection) -> Iterator[Line]:
     """Yield the runs of all yardsticks, at their published rates.
 
@@ -55,8 +58,7 @@ def lines(chosen: Selection) -> Iterator[Line]:
 
 def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
     """Return what makes the blocks of the page, by name."""
-    known = {problem.name for problem in LIGHTBENCH}
-    kept = [row for row in rows if row["setting"] == "nanogpt" or row["task"] in known]
+    kept = [row for row in rows if row["setting"] == "nanogpt" or row["task"] in PROBLEMS]
     of_gpt, of_traps = (Summary(row for row in kept if row["setting"] == name) for name in NAMES)
     return {
         "yardsticks source": partial(source, kept),
@@ -111,31 +113,27 @@ def qualities(summary: Summary) -> str:
 
 def traps(summary: Summary) -> str:
     """Compare the full steps until the target, a row per problem with runs of every arm."""
-    known = {problem.name: problem for problem in LIGHTBENCH}
     rows = []
     for task in summary.tasks:
         found = [summary.figures(task, arm) for arm in ("plain", *COMPARED)]
-        arms = [figures for figures in found if figures is not None]
-        if len(arms) < len(found):
+        known = [figures for figures in found if figures is not None]
+        if len(known) < len(found):
             continue
-        plain = arms[0]
-        problem = known[task]
-        rows.append(
-            {
-                "problem": f"`{task}`",
-                "target": f"{problem.target:g}",
-                "rate": f"{problem.recipe.learning_rate:g}",
-                "AdamW in LightBench": "never won" if task.startswith(NEVER_WON) else "won",
-                "seeds": str(len(plain.rows)),
-                "plain": _steps(plain),
-                **{
-                    ARMS[f.place.arm].title: _steps(f) + " (later)" * _later(plain, f)
-                    for f in arms[1:]
-                },
-                "ms per full step, plain": _milliseconds(plain),
-                "ms, hybrid": _milliseconds(arms[2]),
-            }
-        )
+        plain, *others = known
+        problem = PROBLEMS[task]
+        row = {
+            "problem": f"`{task}`",
+            "target": f"{problem.target:g}",
+            "rate": f"{problem.recipe.learning_rate:g}",
+            "AdamW in LightBench": "never won" if task.startswith(NEVER_WON) else "won",
+            "seeds": str(len(plain.rows)),
+            "plain": _steps(plain),
+        }
+        for f in others:
+            row[ARMS[f.place.arm].title] = _steps(f) + " (later)" * _later(plain, f)
+        row["ms per full step, plain"] = _milliseconds(plain)
+        row["ms, hybrid"] = _milliseconds(others[1])
+        rows.append(row)
     return view(rows)
 
 
@@ -183,6 +181,5 @@ def _steps(figures: Figures) -> str:
 
 
 def _milliseconds(figures: Figures) -> str:
-    """Return processor time per full step, the median over seeds."""
     times = [1e3 * row["seconds"] / row["full_steps"] for row in figures.rows.values()]
     return f"{statistics.median(times):.2f}"

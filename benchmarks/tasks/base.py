@@ -32,10 +32,8 @@ LAST = 1e-4 / 25
 
 def linear(step: int, total: int, share: float) -> float:
     """A linear rise to 1, then a linear fall to 0."""
-    warmup = max(1, round(share * total))
-    if step < warmup:
-        return (step + 1) / warmup
-    return max(0.0, (total - step) / max(1, total - warmup))
+    fall = max(1, total - max(1, round(share * total)))
+    return min(constant(step, total, share), max(0.0, (total - step) / fall))
 
 
 def constant(step: int, total: int, share: float) -> float:
@@ -98,7 +96,7 @@ class Recipe:
     of the run; ``schedule`` is a name in `SCHEDULES`.
     """
 
-    rates: tuple[float, ...]
+    rates: tuple[float, ...] = ()
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.01

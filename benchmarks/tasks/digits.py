@@ -220,7 +220,7 @@ class RotationTask(EncoderTask):
 
     steps: int = 600
     batch_size: int = 64
-    recipe: Recipe = Recipe(learning_rate=2e-3, rates=(), betas=(0.9, 0.999))
+    recipe: Recipe = Recipe(learning_rate=2e-3, betas=(0.9, 0.999))
 
     def net(self) -> nn.Module:
         return self.encoder(_TURNS)

@@ -1,14 +1,13 @@
-"""Tasks at the edge: data that a net overfits, few hidden weights, new targets, fine-tuning."""
+"""Tasks at the edge: data that a net overfits, few hidden weights, fine-tuning."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Batch, ClassificationTask, Recipe, Task, drawn, perceptron
@@ -59,62 +58,6 @@ def _rule(inputs: int, classes: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewTargets(Task):
-    """Learn what a random net computes, and after each part of the run what another one does.
-
-    Whoever trains calls :meth:`go_to` before every full step.
-    """
-
-    metric = "validation loss (mean squared error)"
-
-    steps: int = 800
-    nets: int = 2
-    inputs: int = 20
-    outputs: int = 10
-    batch_size: int = 64
-    held_out: int = 4096
-    _now: list[int] = field(default_factory=lambda: [0], compare=False)  # number of the net
-
-    def go_to(self, share: float) -> None:
-        """Change the net if ``share`` of the run, from 0 to 1, is in another part than before."""
-        self._now[0] = min(int(share * self.nets), self.nets - 1)
-
-    def net(self) -> nn.Module:
-        return self._net(64)
-
-    def _net(self, width: int) -> nn.Module:
-        widths = self.inputs, width, width, width, self.outputs
-        return nn.Sequential(*perceptron(*widths, activation=nn.Tanh))
-
-    def batches(self, seed: int) -> Iterator[Batch]:
-        generator = torch.Generator().manual_seed(1 + seed)
-        while True:
-            yield self._answered(torch.randn(self.batch_size, self.inputs, generator=generator))
-
-    def _answered(self, inputs: Tensor) -> Batch:
-        return inputs, _net_of(self, self._now[0])(inputs)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        inputs, targets = batch
-        return F.mse_loss(model(inputs), targets)
-
-    def evaluate(self, model: nn.Module) -> float:
-        generator = torch.Generator().manual_seed(0)
-        held = torch.randn(self.held_out, self.inputs, generator=generator)
-        return float(self.loss(model, self._answered(held)))
-
-
-@lru_cache(maxsize=8)
-def _net_of(task: NewTargets, number: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(10**6 + number)
-        net = task._net(32).requires_grad_(False)
-    for p in net.parameters():
-        p.mul_(1.7)  # else it is nearly constant
-    return net
-
-
-@dataclass(frozen=True, kw_only=True)
 class WholeTask(LowRankTask):
     """Train all weights of a GPT that AdamW has trained on another text before."""
 
@@ -124,7 +67,7 @@ class WholeTask(LowRankTask):
         return self.pretrained()
 
 
-_RECIPE = Recipe(rates=(3e-3,), learning_rate=3e-3, schedule="cosine")
+_RECIPE = Recipe(learning_rate=3e-3, schedule="cosine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,54 +139,35 @@ def _named(*tasks: Task) -> dict[str, Task]:
 
 
 FEW = _named(
-    FewRows(name="few-digits", title="300 digits", recipe=_RECIPE),
-    FewRows(
-        name="wrong-digits", title="600 digits, a fifth with any label", recipe=_RECIPE,
-        rows=600, wrong=0.2,
-    ),
-    FewRows(
-        name="cancer", title="280 rows of breast cancer", recipe=_RECIPE, table="breast_cancer",
-        rows=280, batch_size=32,
-    ),
-    FewBytes(name="few-bytes", title="12 kB of text, GPT", recipe=_RECIPE),
-)  # fmt: skip
+    FewRows("few-digits", "300 digits"),
+    FewRows("wrong-digits", "600 digits, a fifth with any label", rows=600, wrong=0.2),
+    FewRows("cancer", "280 rows of breast cancer", table="breast_cancer", rows=280, batch_size=32),
+    FewBytes("few-bytes", "12 kB of text, GPT"),
+)
 """Data that a net overfits."""
+
+_HEAD = Recipe(betas=(0.9, 0.999), gradient_clip=None, schedule="cosine")
 
 HEADS = _named(
     *(
-        ManyClasses(
-            name=f"head-{rate:g}", title=f"rate {rate:g}",
-            recipe=Recipe(
-                rates=(rate,), learning_rate=rate, betas=(0.9, 0.999), gradient_clip=None,
-                schedule="cosine",
-            ),
-        )
+        ManyClasses(f"head-{rate:g}", f"rate {rate:g}", recipe=replace(_HEAD, learning_rate=rate))
         for rate in (0.001, 0.003, 0.01, 0.03)
     )
-)  # fmt: skip
+)
 """A classifier whose hidden matrix has a tenth of the weights."""
-
-CHANGING = {
-    f"new-{nets}-{rate:g}": NewTargets(
-        name=f"new-{nets}-{rate:g}",
-        title=f"{nets} targets, rate {rate:g}",
-        recipe=Recipe(rates=(rate,), learning_rate=rate, weight_decay=0.0, schedule="cosine"),
-        nets=nets,
-    )
-    for nets in (2, 4)
-    for rate in (3e-4, 1e-3, 3e-3)
-}
-"""Targets that change in mid-run."""
 
 TUNED = _named(
     *(
         WholeTask(
-            name=f"tuned-{steps}-{rate:g}", title=f"pretrained for {steps:,} steps, rate {rate:g}",
-            recipe=Recipe(rates=(rate,), learning_rate=rate), steps=300, base_steps=steps,
+            f"tuned-{steps}-{rate:g}",
+            f"pretrained for {steps:,} steps, rate {rate:g}",
+            recipe=Recipe(learning_rate=rate),
+            steps=300,
+            base_steps=steps,
         )
         for steps, rate in ((600, 0.002), (3000, 0.002), (3000, 0.0005))
     )
-)  # fmt: skip
+)
 """Full fine-tuning."""
 
-TASKS = {**FEW, **HEADS, **CHANGING, **TUNED}
+TASKS = {**FEW, **HEADS, **TUNED}

@@ -19,9 +19,6 @@ from benchmarks.tasks.base import Batch, Recipe
 from benchmarks.tasks.language import ByteGPT, CharacterTask
 from benchmarks.tasks.texts import Text, characters
 
-PUBLISHED = 1.4697
-"""Best validation loss of :func:`shakespeare` on tiny Shakespeare, in nanoGPT's README (2022)."""
-
 
 def device() -> torch.device:
     """Return the GPU, or the CPU if there is none."""
@@ -38,22 +35,14 @@ def _placed(path: Path | None) -> Text:
 class GPUTask(CharacterTask):
     """Predict characters in bfloat16 autocast; weights and the optimizer's state are in float32."""
 
-    small: ClassVar = {
-        "validation_batches": 1,
-        "layers": 1,
-        "heads": 2,
-        "width": 16,
-        "context": 16,
-        "batch_size": 4,
-    }
+    small: ClassVar = {**CharacterTask.small, "heads": 2, "context": 16, "batch_size": 4}
 
+    vocabulary: int = 0  #: that of the text if it is 0
     dropout: float = 0.0
     compiled: bool = False
 
     def net(self) -> ByteGPT:
-        return self._gpt(characters(self.path)[1])
-
-    def _gpt(self, vocabulary: int) -> ByteGPT:
+        vocabulary = self.vocabulary or characters(self.path)[1]
         sizes = self.layers, self.heads, self.width, self.context, vocabulary
         return ByteGPT(*sizes, lean=True, dropout=self.dropout)
 
@@ -83,9 +72,6 @@ class TokensTask(GPUTask):
 
     vocabulary: int = 50_304
     parts: int = 1
-
-    def net(self) -> ByteGPT:
-        return self._gpt(self.vocabulary)
 
     def batches(self, seed: int) -> Iterator[Any]:
         generator = torch.Generator(device()).manual_seed(seed)
@@ -132,29 +118,23 @@ def shakespeare(path: Path | None = None) -> GPUTask:
     )  # fmt: skip
 
 
-_GPT2 = TokensTask(
-    name="gpt2-32k",
-    title="GPT-2, 124 M parameters, 32,768 tokens",
-    steps=1000,
-    layers=12,
-    heads=12,
-    width=768,
-    context=1024,
-    batch_size=32,
-    recipe=Recipe(rates=(6e-4,), learning_rate=6e-4, weight_decay=0.1),
-)
-
-_GPT2_LARGE = replace(
-    _GPT2, name="gpt2-524k", title="GPT-2, 124 M parameters, 524,288 tokens", parts=16
-)
-
 TIMED = {
     task.name: task
-    for plain in (_GPT2, _GPT2_LARGE)
+    for name, size, parts in (("gpt2-32k", "32,768", 1), ("gpt2-524k", "524,288", 16))
+    for end, told, compiled in (("", "", False), ("-compiled", ", compiled", True))
     for task in (
-        plain,
-        replace(
-            plain, name=f"{plain.name}-compiled", title=f"{plain.title}, compiled", compiled=True
+        TokensTask(
+            name=name + end,
+            title=f"GPT-2, 124 M parameters, {size} tokens{told}",
+            steps=1000,
+            layers=12,
+            heads=12,
+            width=768,
+            context=1024,
+            batch_size=32,
+            recipe=Recipe(learning_rate=6e-4, weight_decay=0.1),
+            parts=parts,
+            compiled=compiled,
         ),
     )
 }

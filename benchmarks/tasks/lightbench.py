@@ -52,26 +52,23 @@ def _sums(x: Tensor, level: float, generator: Generator) -> Tensor:
     return (rows @ x - rows.cumsum(1)).square().mean()
 
 
-def _plateau(x: Tensor, level: float) -> Tensor:
+def _plateau(x: Tensor, level: float, generator: Generator) -> Tensor:
     return torch.sigmoid((x.square().sum() - 1) * level) - 1 / (1 + math.exp(level))
 
 
-def _rosenbrock(x: Tensor, steepness: float) -> Tensor:
+def _rosenbrock(x: Tensor, steepness: float, generator: Generator) -> Tensor:
     return (1 - x[0]) ** 2 + steepness * (x[1] - x[0] ** 2) ** 2
 
 
 FAMILIES: dict[str, Family] = {
     "rosenbrock": Family(
-        1e-9,
-        (("trivial", 1, 0.14105),),
-        lambda n: torch.tensor([-7.0, -4.0]),
-        lambda x, n, g: _rosenbrock(x, n),
+        1e-9, (("trivial", 1, 0.14105),), lambda n: torch.tensor([-7.0, -4.0]), _rosenbrock
     ),
     "plateau_navigation": Family(
         1e-4,
         (("trivial", 1, 0.01105), ("easy", 4, 0.01105), ("medium", 8, 0.01105)),
         lambda n: torch.tensor([1.5, 1.5]),
-        lambda x, n, g: _plateau(x, n),
+        _plateau,
     ),
     "layer_wise_scale": Family(
         1e-4,
@@ -161,7 +158,6 @@ class Trap(Task):
 
 
 _ADAM = Recipe(
-    rates=(),
     betas=(0.9, 0.999),
     weight_decay=0.0,
     gradient_clip=None,

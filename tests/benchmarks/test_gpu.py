@@ -1,16 +1,10 @@
-"""The study of a GPU: its order and its limit, its rule, and a rehearsal."""
+"""The study of a GPU: its order and its limit, and a rehearsal."""
 
 import pytest
 
 from benchmarks.plan import Selection
 from benchmarks.studies import gpu
-from benchmarks.tasks.gpu import PUBLISHED, TIMED
-from benchmarks.tasks.texts import CHARACTERS
-
-
-def row(**changes):
-    known = {"arm": "plain", "rate": gpu.RATE, "toy": False, "characters": CHARACTERS}
-    return {**known, "best": PUBLISHED, **changes}
+from benchmarks.tasks.gpu import TIMED
 
 
 def test_times_come_first_and_a_run_that_may_not_end_in_time_is_not_begun(monkeypatch):
@@ -22,21 +16,6 @@ def test_times_come_first_and_a_run_that_may_not_end_in_time_is_not_begun(monkey
     assert plan.ready(done) == keys[1:]
     done[keys[0]] = {"elapsed": 0.6 * gpu.SECONDS}
     assert plan.ready(done) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "wanted"),
-    [
-        ({"best": PUBLISHED + 0.009}, ", within"),
-        ({"best": PUBLISHED + 0.011}, "not within"),
-        ({"best": PUBLISHED - 0.011}, "not within"),
-        ({"toy": True}, "another text"),
-        ({"characters": 1000}, "another text"),
-        ({"rate": gpu.RATE / 10}, "Not measured"),
-    ],
-)
-def test_the_rule_asks_for_the_published_loss(changes, wanted):
-    assert wanted in gpu.rule([row(**changes)])
 
 
 @pytest.mark.slow
