@@ -1,4 +1,4 @@
-"""One full step of a GPT of three blocks: what the package adds to it, and what it loads.
+"""One full step of a GPT of three blocks, traced: what runs of the package, and what it changes.
 
 Only public names of the package are used, so that any state of the code can be traced. It is run
 by :mod:`benchmarks.house` with a speedup as its argument, and prints what it finds as JSON.
@@ -6,19 +6,26 @@ by :mod:`benchmarks.house` with a speedup as its argument, and prints what it fi
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
+from collections import deque
 from itertools import cycle
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import hybrid_predict
 from benchmarks.tasks.language import ByteGPT
 from hybrid_predict import HybridConfig, HybridEngine
 
-PACKAGE = "hybrid_predict"
+PACKAGE = hybrid_predict.__name__
+PRODUCT = Path(hybrid_predict.__file__).parents[1]
+FOLDERS = tuple(str(PRODUCT / name) for name in (PACKAGE, "integrations"))
 
 WARM, COUNTED = 60, 20
 """Full steps before anything is counted, and those that are counted."""
@@ -52,6 +59,31 @@ class Loop:
             self.engine.after_step(loss)
 
 
+class Tracer:
+    """Counts all calls, and notes which code of the package runs, as profiler of its thread.
+
+    Calls are those of functions in Python and in C. ``classes`` have a method that was called.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.files: set[str] = set()
+        self.classes: set[type] = set()
+
+    def note(self, frame: FrameType, event: str, _: object) -> None:
+        """Note a call; for ``sys.setprofile``."""
+        self.calls += event in ("call", "c_call")
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(FOLDERS):
+            return
+        self.files.add(code.co_filename)
+        if code.co_argcount and (first := code.co_varnames[0]) in ("self", "cls"):
+            owner = frame.f_locals.get(first)
+            cls = owner if isinstance(owner, type) else type(owner)
+            if is_product(cls):
+                self.classes.add(cls)
+
+
 class Operations(TorchDispatchMode):
     """Counts operations on tensors."""
 
@@ -64,38 +96,90 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def counted(speedup: float | None) -> tuple[int, int]:
-    """Return the calls of full steps, of functions in Python and in C, and the operations.
+def is_product(cls: type) -> bool:
+    """Return whether a class is defined in the package."""
+    return str(cls.__module__).partition(".")[0] == PACKAGE
 
-    These are of as many further steps: to count them takes calls.
+
+def holders(before: list[tuple[Any, Any]]) -> list[str]:
+    """Return the classes of holders of state, objects that a step has changed.
+
+    A holder is an object of a class of the package that exists before and after the step, with an
+    attribute that differs: another number, text or object, a standard container with other content,
+    or a tensor that was written to.
     """
+    after = {id(held): state for held, state in snapshot()}
+    return sorted({type(held).__qualname__ for held, state in before
+                   if after.get(id(held), state) != state})  # fmt: skip
+
+
+def snapshot() -> list[tuple[Any, Any]]:
+    """Return every live object of a class of the package, with what its ``__dict__`` holds."""
+    gc.collect()
+    objects = [held for held in gc.get_objects() if is_product(type(held))]
+    return [(held, _content(getattr(held, "__dict__", {}))) for held in objects]
+
+
+def _content(value: Any) -> Any:
+    """Return what tells a value from another, and keeps its object alive."""
+    if isinstance(value, torch.Tensor):
+        return _Same(value), value._version
+    if isinstance(value, dict):
+        return [(_content(k), _content(v)) for k, v in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return [_content(each) for each in value]
+    return value if isinstance(value, (int, float, str)) and value == value else _Same(value)
+
+
+class _Same:
+    """Equal to itself and to another around the same object."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+
+def warm(speedup: float | None) -> Loop:
+    """Return a loop that has taken some steps."""
     loop = Loop(speedup)
     for _ in range(WARM):
         loop.step()
-    calls = 0
+    return loop
 
-    def note(frame: object, event: str, _: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
 
-    sys.setprofile(note)
+def counted(speedup: float | None) -> tuple[Tracer, Operations]:
+    """Return what a profiler sees in full steps, and what as many others do with tensors."""
+    loop = warm(speedup)
+    tracer = Tracer()
+    sys.setprofile(tracer.note)
     for _ in range(COUNTED):
         loop.step()
     sys.setprofile(None)
     with Operations() as operations:
         for _ in range(COUNTED):
             loop.step()
-    return calls, operations.count
+    return tracer, operations
 
 
 def trace(speedup: float) -> dict[str, Any]:
     """Trace full steps; own calls and operations are those beside a plain loop's, per full step."""
-    plain_calls, plain_operations = counted(None)
-    calls, operations = counted(speedup)
+    loop = warm(speedup)
+    changed = []
+    for _ in range(9):  # steps differ: some close a window of forecasts
+        before = snapshot()
+        loop.step()
+        changed.append(holders(before))
+    tracer, operations = counted(speedup)
+    plain, plain_operations = counted(None)
     modules = [m for name, m in sys.modules.items() if name.partition(".")[0] == PACKAGE]
     return {
-        "calls": round((calls - plain_calls) / COUNTED),
-        "operations": round((operations - plain_operations) / COUNTED),
+        "files": sorted(Path(name).relative_to(PRODUCT).as_posix() for name in tracer.files),
+        "classes": sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in tracer.classes),
+        "holders": sorted(changed, key=len)[len(changed) // 2],
+        "calls": round((tracer.calls - plain.calls) / COUNTED),
+        "operations": round((operations.count - plain_operations.count) / COUNTED),
         "loaded": sorted(module.__file__ for module in modules if module.__file__),
     }
 

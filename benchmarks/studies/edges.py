@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from benchmarks import arms
 from benchmarks.arms import code_digest
 from benchmarks.plan import Cell, Plan, Row, Selection, check_chosen
 from benchmarks.tasks import Task
-from benchmarks.tasks.edges import FEW, HEADS, TASKS, TUNED
+from benchmarks.tasks.edges import CHANGING, FEW, HEADS, TASKS, TUNED
 from benchmarks.train import Run
 from benchmarks.views import NONE, view
 
@@ -80,6 +81,8 @@ def _trained(key: Key) -> dict[str, Any]:
     averaged: list[float] = []
     steps = 0
     while not run.done:
+        if key.task in CHANGING:
+            CHANGING[key.task].go_to(steps / arms.ARMS[key.arm].schedule(task.steps))
         run.step()
         average.update_parameters(run.model)
         steps = run.engine.ledger.steps if run.engine else run.full_steps
@@ -106,6 +109,7 @@ def blocks(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     """Return the tables of the pages."""
     return {
         "overfitting": lambda: view(_best(rows)),
+        "new targets": lambda: view(_ends(rows, CHANGING)),
         "few hidden": lambda: view(_ends(rows, HEADS)),
         "fine-tuning": lambda: view(_ends(rows, TUNED)),
     }

@@ -1,13 +1,14 @@
-"""Tasks at the edge: data that a net overfits, few hidden weights, fine-tuning."""
+"""Tasks at the edge: data that a net overfits, few hidden weights, new targets, fine-tuning."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Batch, ClassificationTask, Recipe, Task, drawn, perceptron
@@ -55,6 +56,62 @@ def _rule(inputs: int, classes: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     mix = torch.randn(inputs, inputs, generator=generator)
     return mix, torch.randn(inputs, classes, generator=generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTargets(Task):
+    """Learn what a random net computes, and after each part of the run what another one does.
+
+    Whoever trains calls :meth:`go_to` before every full step.
+    """
+
+    metric = "validation loss (mean squared error)"
+
+    steps: int = 800
+    nets: int = 2
+    inputs: int = 20
+    outputs: int = 10
+    batch_size: int = 64
+    held_out: int = 4096
+    _now: list[int] = field(default_factory=lambda: [0], compare=False)  # number of the net
+
+    def go_to(self, share: float) -> None:
+        """Change the net if ``share`` of the run, from 0 to 1, is in another part than before."""
+        self._now[0] = min(int(share * self.nets), self.nets - 1)
+
+    def net(self) -> nn.Module:
+        return self._net(64)
+
+    def _net(self, width: int) -> nn.Module:
+        widths = self.inputs, width, width, width, self.outputs
+        return nn.Sequential(*perceptron(*widths, activation=nn.Tanh))
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        generator = torch.Generator().manual_seed(1 + seed)
+        while True:
+            yield self._answered(torch.randn(self.batch_size, self.inputs, generator=generator))
+
+    def _answered(self, inputs: Tensor) -> Batch:
+        return inputs, _net_of(self, self._now[0])(inputs)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        return F.mse_loss(model(inputs), targets)
+
+    def evaluate(self, model: nn.Module) -> float:
+        generator = torch.Generator().manual_seed(0)
+        held = torch.randn(self.held_out, self.inputs, generator=generator)
+        return float(self.loss(model, self._answered(held)))
+
+
+@lru_cache(maxsize=8)
+def _net_of(task: NewTargets, number: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(10**6 + number)
+        net = task._net(32).requires_grad_(False)
+    for p in net.parameters():
+        p.mul_(1.7)  # else it is nearly constant
+    return net
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +213,18 @@ HEADS = _named(
 )
 """A classifier whose hidden matrix has a tenth of the weights."""
 
+CHANGING = {
+    f"new-{nets}-{rate:g}": NewTargets(
+        name=f"new-{nets}-{rate:g}",
+        title=f"{nets} targets, rate {rate:g}",
+        recipe=Recipe(rates=(rate,), learning_rate=rate, weight_decay=0.0, schedule="cosine"),
+        nets=nets,
+    )
+    for nets in (2, 4)
+    for rate in (3e-4, 1e-3, 3e-3)
+}
+"""Targets that change in mid-run."""
+
 TUNED = _named(
     *(
         WholeTask(
@@ -170,4 +239,4 @@ TUNED = _named(
 )
 """Full fine-tuning."""
 
-TASKS = {**FEW, **HEADS, **TUNED}
+TASKS = {**FEW, **HEADS, **CHANGING, **TUNED}
