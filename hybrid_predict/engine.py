@@ -278,9 +278,9 @@ class HybridEngine:
         last = self.position + 1 >= self.schedule.total
         step.close(loss)
         self._groups.count_updates(step.calls, step.with_gradient)
+        state.decide_kinds(step, loss)
         if counted:
             state.apply_budget(step.number)
-        state.decide_kinds(step, loss)
         state.add(step, stop=stop, last=last)
         if reason := state.futile:
             self._fall_back(reason)

@@ -1,4 +1,4 @@
-"""The open full step: its predicted steps, what it measures, and the undo."""
+"""The open full step: what it measures, its updates, and the end of its predicted steps."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class Step:
         """Break the step off, and undo its predicted steps; optimizer ``coming`` updates next."""
         for index in range(len(self._optimizer.optimizers)):
             self._optimizer.restore_gradients(index)
-        for index in [k for k in self.skipped if self.calls[k]]:
+        for index in [k for k in self.skipped if self.calls[k] and k != self.active]:
             self.close_update(index)
         if self.prediction is not None:
             if coming is not None and self.prediction.delta is not None and not self.calls[coming]:

@@ -1,1 +1,1 @@
-"""Forecasts of the weights' movement: predictors, and the windows that compare them with it."""
+"""Forecasts of the weights' movement: predictors, windows that test them, and predicted steps."""

@@ -68,8 +68,10 @@ def joint_forecast(
 class PredictedSteps:
     """``count`` predicted steps at once, as part of an open full step, until their :meth:`end`.
 
-    ``carries`` has the Kahan compensation of half-precision weights by name, and ``updates`` the
-    updates of the full step so far by optimizer, as the step counts them.
+    ``carries`` has the Kahan compensation of half-precision weights by name, and ``calls`` the
+    updates of the full step so far by optimizer, as the step counts them. Each optimizer's first
+    update settles what it has verified, whatever is read in between withdraws them, and the step's
+    end ends them.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class PredictedSteps:
         forecast: Forecast,
         count: int,
         carries: dict[str, Tensor],
-        updates: Mapping[int, int],
+        calls: Mapping[int, int],
     ) -> None:
         self.count = count
         self.held = ""  # why they are undone; empty if they stand
@@ -92,7 +94,7 @@ class PredictedSteps:
         self._mapper = mapper
         self._policy = policy
         self._forecast = forecast
-        self._updates = updates
+        self._calls = calls
         self._earlier = ""  # ``held`` before the last verdict
         self._handles: list[Any] = []
         # The movement of all of them together; None after their end:
@@ -275,4 +277,4 @@ class PredictedSteps:
 
     def _unverified(self) -> list[int]:
         """Return the positions in the movement of tensors whose optimizer has not updated."""
-        return [k for k, (_, own) in enumerate(self._forecast.keys) if not self._updates[own]]
+        return [k for k, (_, own) in enumerate(self._forecast.keys) if not self._calls[own]]

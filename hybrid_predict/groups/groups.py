@@ -219,11 +219,11 @@ class Groups:
         return found
 
     def predict(
-        self, count: int, policy: PredictingPolicy, updates: Mapping[int, int]
+        self, count: int, policy: PredictingPolicy, calls: Mapping[int, int]
     ) -> PredictedSteps | None:
         """Return so many predicted steps, before they are taken; None if they would move nothing.
 
-        ``updates`` counts those of the open full step by optimizer.
+        ``calls`` counts the updates of the open full step by optimizer.
         """
         from hybrid_predict.forecast.predicted import PredictedSteps, joint_forecast
 
@@ -235,7 +235,7 @@ class Groups:
         forecast = joint_forecast(members, policy, self._calls)
         if not forecast.keys:
             return None
-        return PredictedSteps(self._mapper, policy, forecast, count, self.carries, updates)
+        return PredictedSteps(self._mapper, policy, forecast, count, self.carries, calls)
 
     def free(self) -> None:
         """Free all memory for the rest of the run."""

@@ -23,8 +23,9 @@ RISE, PATIENCE = 0.2, 32
 """Share by which the mean loss, and full steps for which it may stand above that of the warm-up. It
 has to be a standard deviation above it too: a fifth of a loss near 0 is less than its noise."""
 
-RETURN = 8
-"""Full steps for which the mean loss has to stand so high that the targets must have changed."""
+RETURN, NOISE = 8, 2.5
+"""Full steps for which the mean loss has to stand above its lowest value by half of what was gained
+and so many standard deviations of the loss; in long runs fewer are reached by chance."""
 
 CHANGED = (
     "the loss has gone back by more than half of what it had gained, as where the targets change; "
@@ -87,6 +88,13 @@ class Limits:
     :math:`\mu + \max(12 \sigma, 3 |\mu|)`, with running mean :math:`\mu` and standard deviation
     :math:`\sigma`, or if the logarithm of a gradient norm exceeds its running mean by
     :math:`\max(8 \sigma, \log 100)`. Limits are infinite until enough is known.
+
+    Targets have :attr:`changed` if for 8 full steps in a row the mean loss m stood above its lowest
+    value l since the warm-up, which ended at a mean loss s, by more than
+
+    .. math:: \max \bigl(\tfrac{1}{2} (s - l), 2.5 \, \sigma_l \bigr)
+
+    with the standard deviation that the loss had at l.
     """
 
     norms: list[Baseline]  # of the logarithms of gradient norms, one per optimizer
@@ -99,6 +107,7 @@ class Limits:
     above: int = 0  # full steps in a row with a mean loss far above that of the warm-up
     idle: int = 0  # verifying steps in a row without an update
     least: float = math.inf  # smallest mean loss after the warm-up
+    noise: float = 0.0  # standard deviation of the loss then
     back: int = 0  # full steps in a row with a mean loss far above that; stays at `RETURN`
 
     @property
@@ -131,6 +140,15 @@ class Limits:
     def risen(self) -> bool:
         """Whether the loss has exceeded that of the warm-up for too long."""
         return self.above >= PATIENCE
+
+    def forget_loss(self) -> None:
+        """Forget all that is known of the loss."""
+        self.loss = Baseline()
+        self.start = math.nan
+        self.mean = math.nan
+        self.above = 0
+        self.least = math.inf
+        self.back = 0
 
     @property
     def changed(self) -> bool:
@@ -169,6 +187,9 @@ class Limits:
         self.above = self.above + 1 if above else 0
         if warmup or self.changed:
             return
-        self.least = min(self.least, self.mean)
+        if self.mean < self.least:
+            self.least = self.mean
+            self.noise = deviation
         gained = 0.5 * (self.start - self.least)
-        self.back = self.back + 1 if self.mean - self.least > max(gained, deviation) else 0
+        high = self.mean - self.least > max(gained, NOISE * self.noise)
+        self.back = self.back + 1 if high else 0

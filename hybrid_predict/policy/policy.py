@@ -67,10 +67,14 @@ class Policy:
         self.limits = Limits([Baseline() for _ in range(optimizers)])
         self.overfitting = Overfitting()
         self.judged: list[Part] = []  # parts without which no predicted step is made
-        self.predicting: PredictingPolicy | None = None  # itself if it decides about them
         self.locked = False  # whether nothing can be done: only the first full step can tell
         self._config = config
         self._until_skill: int | None = None  # steps until skill can be known
+
+    @property
+    def predicting(self) -> PredictingPolicy | None:
+        """The policy itself, if it decides about predicted steps."""
+        return None
 
     def follow(self, parts: Iterable[Part], trained: int, *, affordable: bool = True) -> None:
         """Decide about these parts from now on.
@@ -109,7 +113,7 @@ class Policy:
         return {}
 
     def forget(self) -> None:
-        """Forget what is known of validations and forecasts."""
+        """Forget what is known of validations."""
         self.overfitting = Overfitting()
 
     def state_dict(self) -> dict[str, Any]:
@@ -125,8 +129,7 @@ class Policy:
             return False
         load(self.limits, state["limits"])
         if not self._config.watch_loss:
-            self.limits.loss = Baseline()
-            self.limits.above = 0
+            self.limits.forget_loss()
         return True
 
 

@@ -83,7 +83,6 @@ class PredictingPolicy(Policy):
 
     def __init__(self, config: HybridConfig, optimizers: int = 1) -> None:
         super().__init__(config, optimizers)
-        self.predicting = self
         self.evidence = Evidence()
         self.confidences: dict[Key, Confidence] = {}
         self.skill = Skill()  # of all forecasts together
@@ -96,6 +95,11 @@ class PredictingPolicy(Policy):
         self._credit = 0.0  # predicted steps that are due with "auto"
         self._trained = 0
         self._most = float(MOST_PREDICTED)  # predicted steps per full step with "auto"
+
+    @property
+    def predicting(self) -> PredictingPolicy:
+        """The policy itself."""
+        return self
 
     def follow(self, parts: Iterable[Part], trained: int, *, affordable: bool = True) -> None:
         """Decide about these parts from now on, see `Policy.follow`."""
@@ -268,6 +272,7 @@ class PredictingPolicy(Policy):
         events = {}
         late = ""  # what the loss says that was not known to the verdict
         limits = self.limits
+        before = self._lasting
         if seen.predicted:
             if not seen.held and self._weigh(seen):
                 events[RESTARTED] = logging.INFO
@@ -283,13 +288,15 @@ class PredictingPolicy(Policy):
             events[f"predicted steps were undone: {seen.held}"] = logging.INFO
         elif late:
             events[f"predicted steps pause: {late}"] = logging.INFO
-        if limits.changed and self._paced:
-            events[CHANGED] = logging.INFO
-        if limits.exhausted:
-            events[EXHAUSTED] = logging.WARNING
-        if self.evidence.ended:
-            events[ENDED] = logging.WARNING
-        return events
+        new = [event for event in self._lasting if event not in before]
+        return events | dict.fromkeys(new, logging.WARNING)
+
+    @property
+    def _lasting(self) -> list[str]:
+        """Events so far that hold for the rest of the run."""
+        changed = self.limits.changed and self._paced
+        known = {CHANGED: changed, EXHAUSTED: self.limits.exhausted, ENDED: self.evidence.ended}
+        return [event for event, holds in known.items() if holds]
 
     def _weigh(self, seen: Outcome) -> bool:
         """Weigh slopes as evidence; return whether a failed test has begun forecasts anew."""
@@ -329,6 +336,7 @@ class PredictingPolicy(Policy):
     def forget(self) -> None:
         """Forget what is known of validations and forecasts."""
         super().forget()
+        self.evidence = Evidence()
         self.confidences.clear()
         self.skill = Skill()
         self._credit = 0.0

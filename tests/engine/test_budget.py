@@ -9,7 +9,7 @@ import torch
 from loops import Run, normal, same_bits, weights
 from torch import nn
 
-from hybrid_predict import HybridConfig
+from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.ledger import FELL_BACK, Phase
 from hybrid_predict.policy import budget
 
@@ -84,3 +84,20 @@ def test_what_would_allow_corrections_is_told_once(caplog):
     match = re.search(r"max_overhead=([\d.]+)$", event["reason"])
     assert period(run) is None
     assert period(budgeted(max_overhead=float(match[1])).train(3)) is not None
+
+
+@pytest.mark.parametrize("observed", [True, False])
+def test_a_fall_back_names_what_would_fit_though_kinds_are_decided_late(observed):
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64).requires_grad_(False))
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=1e-2)
+    config = HybridConfig(speedup=1, total_steps=20, max_overhead=0)
+    engine = HybridEngine(model, optimizer, config)
+    engine.before_step()
+    loss = model(torch.ones(2, 64)).square().mean()
+    loss.backward()
+    if observed:
+        engine.observe_loss(loss)
+    optimizer.step()
+    engine.after_step(loss)
+    reason = engine.ledger.last_event(FELL_BACK)[1]
+    assert re.search(r"set max_overhead=[\d.]+$", reason)

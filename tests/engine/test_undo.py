@@ -116,3 +116,30 @@ def test_a_step_is_not_left_after_its_update():
         with pytest.raises(UsageError, match="after_step"):
             leave()
     assert bench.engine.after_step().verdict is Verdict.STANDS
+
+
+def test_a_second_update_that_is_broken_off_leaves_what_the_first_has_verified(monkeypatch):
+    model = net(4, 6, 6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, fused=True)
+    x = torch.linspace(0, 1, 12).view(3, 4)
+    run = Run(model, [optimizer], make_config(), lambda model, _: model(x).square().mean())
+    engine = run.train(6).engine
+    engine.before_step()
+    loss = run.loss(model, 6)
+    loss.backward()
+    engine.observe_loss(loss)
+    optimizer.step()
+    verified = copy.deepcopy(model.state_dict())
+
+    def broken(*args):
+        raise KeyboardInterrupt
+
+    optimizer.found_inf = torch.ones(())  # a gradient scaler skips the second one
+    optimizer.grad_scale = torch.ones(())
+    monkeypatch.setattr(engine._state, "decide_kinds", broken)
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    monkeypatch.undo()
+    record = engine.after_step(loss)
+    assert (record.predicted, record.verdict) == (1, Verdict.STANDS)
+    assert same_bits(model.state_dict(), verified)

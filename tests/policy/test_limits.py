@@ -1,6 +1,7 @@
 """Baselines and limits, and pauses that get longer."""
 
 import math
+import random
 
 import pytest
 
@@ -108,6 +109,7 @@ def test_a_loss_that_stays_a_fifth_above_the_warm_up_is_seen(losses, wanted):
     assert read(losses, limits=swinging()).risen is wanted
 
 
+RANDOM = random.Random(0)
 FALLING = [0.95**k for k in range(50)]
 
 
@@ -118,7 +120,8 @@ FALLING = [0.95**k for k in range(50)]
         ([*FALLING, *[0.9] * 20, *FALLING], True),  # for the rest of the run
         ([*FALLING, *[0.9] * (RETURN - 2)], False),
         ([*FALLING, *[0.2] * 100], False),  # less than half of what was gained
-        ([1.0 - 0.03 * (k % 2) for k in range(500)], False),  # noise, and nothing gained
+        ([RANDOM.gauss(1.0, 0.1) for _ in range(4000)], False),  # noise, and nothing gained
+        ([RANDOM.gauss(1.0 - k / 2e4, 0.1) for k in range(4000)], False),
     ],
 )
 def test_a_loss_that_goes_back_by_half_of_its_gain_is_seen(losses, wanted):

@@ -107,8 +107,11 @@ def test_with_few_hidden_weights_auto_makes_no_more_predicted_steps_than_the_def
 
 def test_after_targets_have_changed_auto_makes_no_more_than_the_default_and_says_so():
     policy = make([hidden(100)], 100, advances=[MOST], speedup="auto")
-    policy.limits.back = RETURN
-    assert CHANGED in policy.learn(Outcome(1, [1.0]))
+    policy.limits.start = policy.limits.mean = 1.0
+    policy.limits.least = 0.0
+    policy.limits.back = RETURN - 1
+    seen = [policy.learn(Outcome(k, [1.0], loss=1.0)) for k in (1, 2)]
+    assert [CHANGED in events for events in seen] == [True, False]
     assert policy.per_full_step == MOST_UNCORRECTED
 
 
