@@ -6,7 +6,8 @@ import copyreg
 import inspect
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import pairwise
 from types import FrameType
@@ -139,3 +140,29 @@ def _is_given(caller: FrameType, frame: FrameType) -> bool:
 
 def _package(module: object) -> str:
     return str(module).partition(".")[0]
+
+
+@contextmanager
+def reading(what: str = "state") -> Iterator[None]:
+    """Convert any error that a damaged state raises in the block to a `CheckpointError`."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise_interrupt(error)
+        raise CheckpointError(
+            f"{what}: expected a complete, unaltered state, but reading it failed with "
+            f"{error!r}. Resume from another checkpoint."
+        ) from error
+
+
+@contextmanager
+def all_or_nothing(restore: Callable[[], None]) -> Iterator[None]:
+    """Do as `reading`, and restore what was there before if the block raises anything."""
+    try:
+        with reading():
+            yield
+    except BaseException:
+        restore()
+        raise

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import reprlib
 from typing import Any, final
 
 from torch import Tensor
 
-from hybrid_predict import saved
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.errors import CheckpointError
+from hybrid_predict.errors import CheckpointError, all_or_nothing, reading
 from hybrid_predict.groups.decision import KindDecision
 from hybrid_predict.groups.groups import Groups
 from hybrid_predict.ledger import SavingsLedger, StepRecord
@@ -29,6 +29,9 @@ RENEWED = "epochs or limits are not what they were, so the run's length was coun
 
 MOST_UNREAD = 20
 """Number of full steps whose measurements may stay on the device, as many as a window has."""
+
+
+STATE_VERSION = 26
 
 
 @final
@@ -261,7 +264,7 @@ class State:
 
     def _saved(self, *, whole: bool) -> dict[str, Any]:
         state = {
-            "version": saved.STATE_VERSION,
+            "version": STATE_VERSION,
             "names": list(self._mapper.names),
             "kinds": self._mapper.found,
             "undecided": self.kinds.pending,
@@ -272,12 +275,12 @@ class State:
             "tensors": self.groups.state_dict(whole=whole),
             "policy": self.policy.state_dict(),
         }
-        return saved.cloned(state)
+        return cloned(state)
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
         """Load a state of :meth:`state_dict`; see `HybridEngine.load_state_dict`."""
-        with saved.reading():
-            saved.check_state(state)
+        with reading():
+            check_state(state)
             names = set(state["names"])
         if names and names.isdisjoint(self._mapper.names):
             text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
@@ -292,7 +295,7 @@ class State:
             self._load(current, None)
             self._unread = unread
 
-        with saved.all_or_nothing(restore):
+        with all_or_nothing(restore):
             self._load(state, steps)
         if self.plain:
             self.end()
@@ -341,3 +344,23 @@ class State:
 def on_host(numbers: Tensor) -> bool:
     """Return whether numbers can be read without waiting for a device."""
     return numbers.device.type == "cpu"
+
+
+def check_state(state: Any) -> None:
+    """Raise CheckpointError unless a value is the saved state of an engine of this version."""
+    version = state.get("version") if isinstance(state, dict) else None
+    if version != STATE_VERSION:
+        got = reprlib.repr(state) if version is None else f"version {version!r}"
+        raise CheckpointError(
+            f"state: expected one that the plug-in has saved, of version {STATE_VERSION}, got "
+            f"{got}. Resume with the version of hybrid_predict that wrote it."
+        )
+
+
+def cloned(value: Any) -> Any:
+    """Return a copy of nested containers in which every tensor is a detached clone."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {k: cloned(v) for k, v in value.items()}
+    return [cloned(v) for v in value] if isinstance(value, (list, tuple)) else value

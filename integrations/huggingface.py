@@ -23,13 +23,13 @@ from hybrid_predict.errors import (
     ConfigError,
     MissingExtraError,
     UnsupportedSetupError,
+    reading,
 )
 from hybrid_predict.integrations.options import checked_folder, configuration
 from hybrid_predict.integrations.reporter import Reporter, numbers
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.model.traces import OwnHook
 from hybrid_predict.runs.log import RunLog
-from hybrid_predict.saved import reading
 
 try:
     from tqdm.auto import tqdm

@@ -15,14 +15,20 @@ from torch import Tensor
 
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.errors import ConfigError, MissingExtraError, UnsupportedSetupError, summary
+from hybrid_predict.errors import (
+    ConfigError,
+    MissingExtraError,
+    UnsupportedSetupError,
+    reading,
+    summary,
+)
 from hybrid_predict.integrations.lightning_clock import SkipData, TrainerClock
 from hybrid_predict.integrations.options import as_call, checked_folder, configuration
 from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.log import RunLog
-from hybrid_predict.saved import check_state, reading
+from hybrid_predict.state import check_state
 from hybrid_predict.tensors.random_states import random_states, set_random_states
 
 KEY = "hybrid_predict"

@@ -12,8 +12,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, ReduceLROnPlateau
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.saved import reading
+from hybrid_predict.errors import UnsupportedSetupError, reading
 
 SkipData = Literal["auto", "draw", "tail", "none"]
 

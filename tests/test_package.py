@@ -141,7 +141,7 @@ def test_examples_in_docstrings_run(example):
 LAYERS = (
     ("errors", "text"),
     ("config",),
-    ("policy", "saved"),
+    ("policy",),
     ("ledger",),
     ("tensors",),
     ("ranks",),

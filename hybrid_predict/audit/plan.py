@@ -48,9 +48,8 @@ def plan_audit(
     steps.update(dict.fromkeys(SHORTENED, math.ceil(total * share - 1e-9)))
     every = cells(config)
     left = [steps[each.arm] for each in every if each not in finished]
-    seeds = counted_seeds(config.seeds)
-    done = len(every) - len(left)
-    title = f"{len(every)} runs: {len(config.arms)} arms, {seeds}; {done} done."
+    made = f"{counted_seeds(config.seeds)}; {len(every) - len(left)} done"
+    title = f"{len(every)} runs: {len(config.arms)} arms, {made}."
     if search:
         left = [total] * most_runs(config)
         tests = number_of_tests(config)

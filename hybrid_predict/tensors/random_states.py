@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hybrid_predict.saved import all_or_nothing
+from hybrid_predict.errors import all_or_nothing
 
 
 def random_states() -> dict[str, Any]:

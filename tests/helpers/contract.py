@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hybrid_predict.forecast.forecaster import Forecaster
 from hybrid_predict.forecast.predictors import Predictor
-from hybrid_predict.saved import cloned
+from hybrid_predict.state import cloned
 from hybrid_predict.tensors import lists
 from hybrid_predict.updates import AbstractUpdate
 from hybrid_predict.updates.correct import correction

@@ -110,14 +110,14 @@ def test_a_loss_that_stays_a_fifth_above_the_warm_up_is_seen(losses, wanted):
 
 
 RANDOM = random.Random(0)
-FALLING = [0.95**k for k in range(50)]
+FALLING = [0.95**k for k in range(100)]
 
 
 @pytest.mark.parametrize(
     ("losses", "wanted"),
     [
-        ([*FALLING, *[0.9] * 20], True),
-        ([*FALLING, *[0.9] * 20, *FALLING], True),  # for the rest of the run
+        ([*FALLING, *[0.9] * 30], True),
+        ([*FALLING, *[0.9] * 30, *FALLING], True),  # for the rest of the run
         ([*FALLING, *[0.9] * (RETURN - 2)], False),
         ([*FALLING, *[0.2] * 100], False),  # less than half of what was gained
         ([RANDOM.gauss(1.0, 0.1) for _ in range(4000)], False),  # noise, and nothing gained
