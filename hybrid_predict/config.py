@@ -73,7 +73,8 @@ class HybridConfig:
             N steps plans N - round(N / speedup) predicted steps; where forecasts lack skill, full
             steps are taken instead. With ``"auto"`` the run decides after every window of full
             steps how many follow each full step, up to 4, and how long they are: none where
-            forecasts do not last, as on most tasks at good learning rates.
+            forecasts do not last, as on most tasks at good learning rates; at most half a step
+            where few weights are in hidden matrices, or once the training loss has gone back.
         full_steps: Number of full steps before each group of predicted steps, at least 1. Set it
             together with ``predict_steps``, instead of ``speedup``.
         predict_steps: Number of predicted steps in each group, at least 1.
