@@ -143,6 +143,7 @@ def results(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_results_are_shown_as_tables(results, capsys):
     assert main(["show", "smoke", "--output-dir", str(results)]) == 0
     assert "| hybrid (default) | " in capsys.readouterr().out

@@ -72,7 +72,7 @@ def test_every_library_has_the_engine_s_numbers(
     assert ours.evidence.wealth == pytest.approx(theirs.evidence.wealth, rel=1e-9)
 
 
-@pytest.mark.parametrize("library", ["numpy", "jax"])
+@pytest.mark.parametrize("library", ["numpy", pytest.param("jax", marks=pytest.mark.slow)])
 def test_what_cannot_stand_is_undone_as_in_the_engine(tools: dict[str, Any]) -> None:
     run = config(60, predictors=UNGATED)
     full = in_the_engine(run).predicted
