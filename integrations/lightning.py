@@ -87,7 +87,7 @@ class _Run:
     engine: HybridEngine
     clock: TrainerClock
     reporter: Reporter
-    loss: Tensor | None = None
+    losses: list[Tensor] = field(default_factory=list)  # of the open full step, by batch
     metrics: dict[str, Any] = field(default_factory=dict)  # when the last validation began
 
 
@@ -234,7 +234,7 @@ class HybridPredict(TrainerCallback):
             remedy = "Change or add parameter groups instead, or call fit again for the others."
             raise UnsupportedSetupError("Trainer.optimizers", expected, "others", remedy)
         run.clock.hold()
-        run.loss = None
+        run.losses.clear()
         run.engine.before_step()
 
     def on_before_backward(
@@ -254,11 +254,13 @@ class HybridPredict(TrainerCallback):
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         # With several optimizers, as in a GAN, each loss is a non-stationary objective.
         if loss is not None and len(trainer.optimizers) == 1:
-            run.loss = loss if run.loss is None else run.loss + loss
+            run.losses.append(loss)
         if trainer.fit_loop._should_accumulate():
             return
-        # Lightning divides each loss by the number of batches in the window.
-        record = run.engine.after_step(run.loss)
+        mean = None
+        if run.losses:  # Lightning divides each by the window's length; the last one is shorter
+            mean = sum(run.losses) * (trainer.accumulate_grad_batches / len(run.losses))
+        record = run.engine.after_step(mean)
         run.clock.advance(record.ticks, run.engine.done)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]

@@ -64,8 +64,8 @@ def _add_commands(commands: Any) -> None:
     parser = _add(commands, doctor)
     text = (
         "FILE:FUNCTION, such as train.py:build, or a YAML file as for the audit. The function "
-        "takes no arguments and returns trainer, model and training data of Lightning (without "
-        "data if the model has its own), or the Trainer of Hugging Face."
+        "takes no arguments and returns trainer, model and training data of Lightning, then "
+        "those for validation (none if the model has its own), or the Trainer of Hugging Face."
     )
     parser.add_argument("config", nargs="?", metavar="CONFIG", help=text)
     text = 'Speedup to plan for, a number or "auto" (that of the file or its callback, or 1.5).'

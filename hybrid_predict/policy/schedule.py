@@ -57,9 +57,9 @@ class Schedule(NamedTuple):
         if self.planned == self.wanted:
             return ""
         return (
-            f"only {self.planned} of {self.wanted} predicted steps fit between {self.warmup} "
-            f"warm-up steps and {self.cooldown} cooldown steps of a run of {self.total} steps; "
-            "train longer, or lower warmup_steps, cooldown_steps or speedup"
+            f"only {self.planned} of {self.wanted} predicted steps fit into a run of {self.total} "
+            f"steps: the first {self.warmup} are for warm-up and to see whether forecasts have "
+            f"skill, the last {self.cooldown} for cooldown; train longer, or lower speedup"
         )
 
 

@@ -20,6 +20,7 @@ from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from hybrid_predict import __version__
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.files import given_path, named, replace_text
 
@@ -141,7 +142,7 @@ def environment() -> dict[str, Any]:
     import torch
 
     return {
-        "hybrid_predict": _version("hybrid-predict"),
+        "hybrid_predict": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "lightning": _version("lightning"),

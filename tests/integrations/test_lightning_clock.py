@@ -187,3 +187,16 @@ def test_epochs_that_end_before_their_limit_are_those_of_the_plain_run() -> None
     assert trainer.global_step == hybrid.ledger.steps == plain.global_step > 20
     assert hybrid.ledger.full_steps == len(net.rates) < 0.85 * plain.global_step
     assert net.rates.items() <= plain_net.rates.items()
+
+
+class Ones(Epochs):
+    """Has a loss of 1 in every batch."""
+
+    def training_step(self, *batch: Any) -> torch.Tensor:
+        return 0.0 * super().training_step(*batch) + 1.0
+
+
+def test_the_loss_of_a_shorter_window_is_the_mean_of_its_batches_too(tmp_path: Path) -> None:
+    plugin = Ungated(speedup=1, log_dir=tmp_path)
+    fit([plugin], Ones([6, 6]), train=None, max_epochs=2, accumulate_grad_batches=4, **RELOADED)
+    assert [row.loss for row in plugin.history.rows] == pytest.approx([1.0] * 4)
