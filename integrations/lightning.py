@@ -257,10 +257,9 @@ class HybridPredict(TrainerCallback):
             run.losses.append(loss)
         if trainer.fit_loop._should_accumulate():
             return
-        mean = None
-        if run.losses:  # Lightning divides each by the window's length; the last one is shorter
-            mean = sum(run.losses) * (trainer.accumulate_grad_batches / len(run.losses))
-        record = run.engine.after_step(mean)
+        # Lightning divides each loss by the length of full windows.
+        share = trainer.accumulate_grad_batches / max(1, len(run.losses))
+        record = run.engine.after_step(sum(run.losses) * share if run.losses else None)
         run.clock.advance(record.ticks, run.engine.done)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
