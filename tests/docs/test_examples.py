@@ -151,7 +151,8 @@ def test_a_loop_of_several_processes_predicts(setup: str, processes: int, tmp_pa
     printed = run(
         *launcher, str(FEATURES / "several_devices.py"), "--setup", setup, cwd=tmp_path
     )  # fmt: skip
-    assert re.search(rf"{setup} on {processes} processes: .*\d+ full \+ [1-9]\d* predicted", printed)
+    found = rf"{setup} on {processes} processes: .*\d+ full \+ [1-9]\d* predicted"
+    assert re.search(found, printed)
     assert "the same steps on all processes: True" in printed
 
 
