@@ -44,16 +44,16 @@ class CellPlan(Plan[Cell]):
     def __init__(self, lines: Iterable[Line], chosen: Selection | None = None) -> None:
         self._all = list(lines)
         self.tasks: dict[str, Task] = {line.task.name: line.task for line in self._all}
-        tasks, settings, arms, seeds, _ = chosen or Selection()
-        check_chosen("tasks", tasks, self.tasks)
-        check_chosen("settings", settings, (line.setting for line in self._all))
-        check_chosen("arms", arms, (line.arm for line in self._all))
+        chosen = chosen or Selection()
+        check_chosen("tasks", chosen.tasks, self.tasks)
+        check_chosen("settings", chosen.settings, (line.setting for line in self._all))
+        check_chosen("arms", chosen.arms, (line.arm for line in self._all))
         self.lines = [
-            replace(line, seeds=seeds or line.seeds)
+            replace(line, seeds=chosen.seeds or line.seeds)
             for line in self._all
-            if tasks is None or line.task.name in tasks
-            if settings is None or line.setting in settings
-            if arms is None or line.arm in (*arms, *PLAIN)
+            if chosen.tasks is None or line.task.name in chosen.tasks
+            if chosen.settings is None or line.setting in chosen.settings
+            if chosen.arms is None or line.arm in (*chosen.arms, *PLAIN)
         ]
 
     def keys(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:

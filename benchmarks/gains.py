@@ -79,7 +79,8 @@ def speedup(
 ) -> Ratio:
     r"""Return plain full steps to reach an arm's loss, per full step spent, of runs paired by seed.
 
-    The interval is None below two seeds; a resample outside the measured range counts with its end.
+    Below two seeds there is no interval. A resample may lie outside the measured lengths; then it
+    counts with the nearest one.
     Expanded percentile bootstrap: seeds are drawn with replacement, the same ones for the plain
     curve and for the arm, and means are formed before they are compared. With few seeds percentile
     intervals are too narrow, so the 95 % interval ends at the quantiles

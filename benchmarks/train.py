@@ -39,7 +39,10 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
 
 
 def clock() -> float:
-    """Return seconds: of processor time without a CUDA device, so that other work counts little."""
+    """Return seconds since some moment.
+
+    Without a CUDA device it is processor time, which other work on the machine changes little.
+    """
     if not torch.cuda.is_available():
         return process_time()
     torch.cuda.synchronize()

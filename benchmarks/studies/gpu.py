@@ -39,8 +39,12 @@ SEEDS = 3
 EVALUATIONS = 20
 """Of a run, one every 250 steps of 5,000, as in the recipe."""
 
-BLOCKS, STEPS, FEWER_STEPS = 5, 8, 2
-"""Blocks of full steps that are timed, and full steps in each; fewer where batches are added up."""
+BLOCKS = 5
+"""Blocks of full steps that are timed."""
+
+STEPS = 8
+FEWER_STEPS = 2
+"""Full steps in a block; fewer where the gradients of several batches are added up."""
 
 TOY_STEPS = 120
 """Steps of a run in a rehearsal; predicted ones begin after about 41 full steps."""
@@ -56,7 +60,10 @@ class Key(NamedTuple):
 
 
 class GPUPlan(Plan[Key]):
-    """Times of full steps first, then the runs, seed by seed, as far as they fit into the limit."""
+    """The times of full steps, then the runs seed by seed.
+
+    A run that may not end within the limit is not begun.
+    """
 
     def __init__(self, chosen: Selection) -> None:
         self._toy = not torch.cuda.is_available()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -17,7 +18,30 @@ from benchmarks.tasks.texts import Text
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManyClasses(ClassificationTask):
+class NewInputs(Task):
+    """A task on normal inputs that are new in every full step."""
+
+    inputs: int
+    batch_size: int
+    held_out: int
+
+    @abstractmethod
+    def answered(self, inputs: Tensor) -> Batch:
+        """Return inputs with their targets."""
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        generator = torch.Generator().manual_seed(1 + seed)
+        while True:
+            yield self.answered(torch.randn(self.batch_size, self.inputs, generator=generator))
+
+    def evaluate(self, model: nn.Module) -> float:
+        generator = torch.Generator().manual_seed(0)
+        held = torch.randn(self.held_out, self.inputs, generator=generator)
+        return float(self.loss(model, self.answered(held)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyClasses(NewInputs, ClassificationTask):
     """Classify new normal inputs; most weights are in the head.
 
     The class is the largest of random sums of the tanh of mixed inputs.
@@ -36,19 +60,9 @@ class ManyClasses(ClassificationTask):
         layers = perceptron(self.inputs, self.width, self.width, self.classes, activation=nn.GELU)
         return nn.Sequential(*layers)
 
-    def batches(self, seed: int) -> Iterator[Batch]:
-        generator = torch.Generator().manual_seed(1 + seed)
-        while True:
-            yield self._labelled(torch.randn(self.batch_size, self.inputs, generator=generator))
-
-    def _labelled(self, inputs: Tensor) -> Batch:
+    def answered(self, inputs: Tensor) -> Batch:
         mix, directions = _rule(self.inputs, self.classes)
         return inputs, ((inputs @ mix).tanh() @ directions).argmax(1)
-
-    def evaluate(self, model: nn.Module) -> float:
-        generator = torch.Generator().manual_seed(0)
-        held = torch.randn(self.held_out, self.inputs, generator=generator)
-        return float(self.loss(model, self._labelled(held)))
 
 
 @lru_cache(maxsize=1)
@@ -59,7 +73,7 @@ def _rule(inputs: int, classes: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewTargets(Task):
+class NewTargets(NewInputs):
     """Learn what a random net computes, and after each part of the run what another one does.
 
     Whoever trains calls :meth:`go_to` before every full step.
@@ -86,22 +100,12 @@ class NewTargets(Task):
         widths = self.inputs, width, width, width, self.outputs
         return nn.Sequential(*perceptron(*widths, activation=nn.Tanh))
 
-    def batches(self, seed: int) -> Iterator[Batch]:
-        generator = torch.Generator().manual_seed(1 + seed)
-        while True:
-            yield self._answered(torch.randn(self.batch_size, self.inputs, generator=generator))
-
-    def _answered(self, inputs: Tensor) -> Batch:
+    def answered(self, inputs: Tensor) -> Batch:
         return inputs, _net_of(self, self._now[0])(inputs)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         inputs, targets = batch
         return F.mse_loss(model(inputs), targets)
-
-    def evaluate(self, model: nn.Module) -> float:
-        generator = torch.Generator().manual_seed(0)
-        held = torch.randn(self.held_out, self.inputs, generator=generator)
-        return float(self.loss(model, self._answered(held)))
 
 
 @lru_cache(maxsize=8)

@@ -33,7 +33,10 @@ def _placed(path: Path | None) -> Text:
 
 @dataclass(frozen=True, kw_only=True)
 class GPUTask(CharacterTask):
-    """Predict characters in bfloat16 autocast; weights and the optimizer's state are in float32."""
+    """Predict characters in bfloat16 autocast.
+
+    Weights and the optimizer's state are in float32.
+    """
 
     small: ClassVar = {**CharacterTask.small, "heads": 2, "context": 16, "batch_size": 4}
 
@@ -118,24 +121,31 @@ def shakespeare(path: Path | None = None) -> GPUTask:
     )  # fmt: skip
 
 
-TIMED = {
-    task.name: task
-    for name, size, parts in (("gpt2-32k", "32,768", 1), ("gpt2-524k", "524,288", 16))
-    for end, told, compiled in (("", "", False), ("-compiled", ", compiled", True))
-    for task in (
-        TokensTask(
-            name=name + end,
-            title=f"GPT-2, 124 M parameters, {size} tokens{told}",
-            steps=1000,
-            layers=12,
-            heads=12,
-            width=768,
-            context=1024,
-            batch_size=32,
-            recipe=Recipe(learning_rate=6e-4, weight_decay=0.1),
-            parts=parts,
-            compiled=compiled,
-        ),
+def _gpt2(name: str, tokens: int, *, compiled: bool) -> TokensTask:
+    rows = 32
+    context = 1024
+    told = ", compiled" if compiled else ""
+    return TokensTask(
+        name=name,
+        title=f"GPT-2, 124 M parameters, {tokens:,} tokens{told}",
+        steps=1000,
+        layers=12,
+        heads=12,
+        width=768,
+        context=context,
+        batch_size=rows,
+        recipe=Recipe(learning_rate=6e-4, weight_decay=0.1),
+        parts=tokens // (rows * context),
+        compiled=compiled,
     )
-}
+
+
+_TIMED = (
+    _gpt2("gpt2-32k", 32_768, compiled=False),
+    _gpt2("gpt2-32k-compiled", 32_768, compiled=True),
+    _gpt2("gpt2-524k", 524_288, compiled=False),
+    _gpt2("gpt2-524k-compiled", 524_288, compiled=True),
+)
+
+TIMED = {task.name: task for task in _TIMED}
 """Tasks of which the time of full steps is measured."""
