@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from hybrid_predict.config import Speedup
+from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.options import as_call
 from hybrid_predict.policy.overfitting import REMEDY
@@ -60,6 +62,14 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
         *told,
         ("overfitting", f"is judged by {judged}; {REMEDY}"),
     ]
+
+
+def tried(kind: Any, callbacks: Sequence[Any], speedup: Speedup | None) -> Any:
+    """Return a callback like the first one of its kind among a Trainer's, which writes nothing."""
+    configs: list[HybridConfig] = [c.config for c in callbacks if isinstance(c, kind)]
+    config = configs[0] if configs else HybridConfig()
+    config = config if speedup is None else config.with_speedup(speedup)
+    return kind(config=replace(config, enabled=True), log_dir=None)
 
 
 def _examined(name: str, folder: Path, speedup: Speedup | None) -> Examined:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 from transformers.trainer_callback import DefaultFlowCallback
 
-from hybrid_predict.config import HybridConfig, Speedup
-from hybrid_predict.doctor.examination import Examined
+from hybrid_predict.config import Speedup
+from hybrid_predict.doctor.examination import Examined, tried
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.huggingface import HybridPredictCallback
 from hybrid_predict.runs.trial import Trial, TrialEnd
@@ -50,10 +49,7 @@ class HuggingFaceTrial(TrainerCallback):
 def examine_trainer(trainer: Any, folder: Path, speedup: Speedup | None) -> Examined:
     """Examine a Trainer without its own callbacks, which may write and log."""
     handler = trainer.callback_handler
-    configs = [c.config for c in handler.callbacks if isinstance(c, HybridPredictCallback)]
-    config = (*configs, HybridConfig())[0]
-    config = config if speedup is None else config.with_speedup(speedup)
-    plugin = HybridPredictCallback(config=replace(config, enabled=True), log_dir=None)
+    plugin = tried(HybridPredictCallback, handler.callbacks, speedup)
     trying = HuggingFaceTrial(plugin)
     vars(trainer.args).update(_WRITES_NOTHING, output_dir=str(folder))
     handler.callbacks = [DefaultFlowCallback(), plugin, trying]

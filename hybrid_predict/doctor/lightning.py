@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ except ImportError as error:
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.file import read_audit
 from hybrid_predict.audit.training import LightningTrial, fit
-from hybrid_predict.config import HybridConfig, Speedup
-from hybrid_predict.doctor.examination import Examined
+from hybrid_predict.config import Speedup
+from hybrid_predict.doctor.examination import Examined, tried
 from hybrid_predict.integrations.lightning import HybridPredict, monitored
 from hybrid_predict.runs.evidence import HYBRID
 from hybrid_predict.runs.trial import TrialEnd
@@ -48,10 +47,7 @@ def examine_file(name: str, folder: Path, speedup: Speedup | None) -> Examined:
 def examine_built(name: str, built: tuple[Any, ...], speedup: Speedup | None) -> Examined:
     """Examine a Trainer, its model and, if there are more, its data."""
     trainer, model, *data = built
-    configs = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
-    config = (*configs, HybridConfig())[0]
-    config = config if speedup is None else config.with_speedup(speedup)
-    plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
+    plugin = tried(HybridPredict, trainer.callbacks, speedup)
     trying = LightningTrial(plugin)
     kept = [c for c in trainer.callbacks if not isinstance(c, _LEFT_OUT)]
     trainer.callbacks = [plugin, *kept, trying]
