@@ -257,9 +257,11 @@ class HybridPredict(TrainerCallback):
             run.losses.append(loss)
         if trainer.fit_loop._should_accumulate():
             return
-        # Lightning divides each loss by the length of full windows.
-        share = trainer.accumulate_grad_batches / max(1, len(run.losses))
-        record = run.engine.after_step(sum(run.losses) * share if run.losses else None)
+        mean: Any = next(iter(run.losses), None)
+        window = trainer.accumulate_grad_batches  # Lightning divides each loss by it
+        if window > 1 and run.losses:
+            mean = sum(run.losses) * (window / len(run.losses))
+        record = run.engine.after_step(mean)
         run.clock.advance(record.ticks, run.engine.done)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
