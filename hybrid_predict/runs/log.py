@@ -16,7 +16,7 @@ from hybrid_predict.errors import ConfigError
 from hybrid_predict.ledger import SavingsLedger, remarks
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import (
-    append_json,
+    append_line,
     environment,
     finite,
     json_line,
@@ -158,10 +158,11 @@ class RunLog:
         self._write(entry)
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        self.text += json_line(entry)
+        line = json_line(entry)
+        self.text += line
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            append_json(self.path, entry)
+            append_line(self.path, line)
 
 
 def _entry(kind: str, **values: Any) -> dict[str, Any]:

@@ -190,13 +190,13 @@ def json_line(entry: Mapping[str, Any]) -> str:
     return json.dumps(finite(entry), default=str) + "\n"
 
 
-def append_json(path: Path, entry: Mapping[str, Any]) -> None:
-    """Append an entry as a line of JSON; an earlier one that a crash has cut off stays apart.
+def append_line(path: Path, text: str) -> None:
+    """Append a line that :func:`json_line` made; one that a crash has cut off stays apart.
 
     Raises:
         OSError: If the file cannot be written.
     """
-    line = json_line(entry).encode()
+    line = text.encode()
     with path.open("a+b") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -240,5 +240,5 @@ class Rows(Generic[Key]):
         """
         kept: dict[str, Any] = finite(row)
         with named(self.path):
-            append_json(self.path, kept)
+            append_line(self.path, json_line(kept))
         self.done[self._key(kept)] = kept

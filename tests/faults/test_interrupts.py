@@ -86,7 +86,7 @@ def test_the_error_of_a_signal_handler_is_an_interrupt(handle):
 PLACES = [
     "forecast.predicted.PredictedSteps.take",
     "optimizers.trial._decay",
-    "runs.log.append_json",
+    "runs.log.append_line",
     "integrations.reporter.overview",
 ]
 
