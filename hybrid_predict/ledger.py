@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.policy.overfitting import OVERFITS, REMEDY
+from hybrid_predict.policy.policy import UNPREDICTED
 from hybrid_predict.policy.schedule import Phase as Phase
 from hybrid_predict.text import duration, percent
 
@@ -177,9 +178,6 @@ class SavingsLedger:
 
 FELL_BACK = "fell back to plain training: "
 """Beginning of the event of the return to plain training."""
-
-UNPREDICTED = "no predicted steps"
-"""Beginning of the events that say why none are made."""
 
 _DERIVED = (
     "saved_steps_fraction",

@@ -11,7 +11,7 @@ from typing import Any
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.store import SCHEMA, FinishedRun
 from hybrid_predict.audit.verdict import AuditVerdict, judge_audit
-from hybrid_predict.ledger import UNPREDICTED
+from hybrid_predict.policy.policy import UNPREDICTED
 from hybrid_predict.runs.evidence import (
     ARMS,
     CORRECTED,

@@ -23,9 +23,12 @@ RISE, PATIENCE = 0.2, 32
 """Share by which the mean loss, and full steps for which it may stand above that of the warm-up. It
 has to be a standard deviation above it too: a fifth of a loss near 0 is less than its noise."""
 
-RETURN, NOISE = 8, 2.5
-"""Full steps for which the mean loss has to stand above its lowest value by half of what was gained
-and so many standard deviations of the loss; in long runs fewer are reached by chance."""
+RETURN = 8
+"""Full steps for which the mean loss has to stand far above its lowest value."""
+
+NOISE = 2.5
+"""Standard deviations of the loss that are far, beside half of what was gained; in long runs fewer
+are reached by chance."""
 
 CHANGED = (
     "the loss has gone back by more than half of what it had gained, as where the targets change; "

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from hybrid_predict.policy.predicting import Part, PredictingPolicy
     from hybrid_predict.policy.verdict import Slopes
 
-UNPREDICTED = "no predicted steps: "
+UNPREDICTED = "no predicted steps"
+"""Beginning of the events that say why none are made."""
+
 TOO_FEW = (
-    f"{UNPREDICTED}they would move less than a quarter of the trained weights outside embeddings; "
-    "if you chose predictors, name more kinds"
+    f"{UNPREDICTED}: they would move less than a quarter of the trained weights outside "
+    "embeddings; if you chose predictors, name more kinds"
 )
 NOTHING = (
     "there is nothing to predict: no trained parameter is a hidden matrix, or of a kind that you "

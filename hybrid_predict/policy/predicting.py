@@ -32,14 +32,14 @@ from hybrid_predict.policy.policy import (
 )
 from hybrid_predict.policy.verdict import ENDED, NO_UPDATE, READ, RESTARTED, Evidence
 
-NO_SKILL = "no predicted steps while forecasts have not shown enough skill"
+NO_SKILL = f"{UNPREDICTED} while forecasts have not shown enough skill"
 TOO_SHORT = (
-    "no predicted steps while they would be too short: forecasts have skill, but lead less than "
+    f"{UNPREDICTED} while they would be too short: forecasts have skill, but lead less than "
     f"{SHORTEST:g} of an average full step"
 )
-NOT_LASTING = "no predicted steps while forecasts do not last"
-TOO_EXPENSIVE = f"{UNPREDICTED}max_overhead allows no corrected updates"
-NOT_UPDATED = "no predicted steps while too many weights are not updated in every full step"
+NOT_LASTING = f"{UNPREDICTED} while forecasts do not last"
+TOO_EXPENSIVE = f"{UNPREDICTED}: max_overhead allows no corrected updates"
+NOT_UPDATED = f"{UNPREDICTED} while too many weights are not updated in every full step"
 """Events of the ledger. Forecasts last where enough weights have an advance."""
 
 QUIET = NO_UPDATE, READ, INTERRUPTED
@@ -53,8 +53,8 @@ LEAST = 0.02  # smallest number of predicted steps per full step; fewer are none
 
 MOST_UNCORRECTED = 0.5
 """Largest number of predicted steps per full step, with ``"auto"``, where hidden matrices have too
-few weights for predicted steps of their own: as many as at the default speedup. Corrections, which
-pay for missing full steps, move little there."""
+few weights for predicted steps of their own, or targets have changed: as many as at the default
+speedup. Corrections, which pay for missing full steps, move little in few weights."""
 
 
 @final
