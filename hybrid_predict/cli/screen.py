@@ -95,8 +95,9 @@ class Screen(Observer):
 
 def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult:
     """Run an audit with a progress bar, then print its table, its finding and its files."""
-    screen = Screen(len(config.arms) * config.seeds, config.metric)
-    screen.say(f"{len(config.arms) * config.seeds} runs, written to {folder}")
+    runs = len(config.arms) * config.seeds
+    screen = Screen(runs, config.metric)
+    screen.say(f"{runs} runs, written to {folder}")
     result: AuditResult = screen.train(audit, folder, config=config, **options)
     results = result.results
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -122,8 +123,9 @@ def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult
 
 def show_search(config: AuditConfig, folder: Path, **options: Any) -> SearchResult:
     """Run a search with a progress bar and a line per candidate, then print the line to paste."""
-    screen = Screen(most_runs(config), config.metric)
-    screen.say(f"at most {most_runs(config)} runs, written to {folder}")
+    runs = most_runs(config)
+    screen = Screen(runs, config.metric)
+    screen.say(f"at most {runs} runs, written to {folder}")
     result: SearchResult = screen.train(search, folder, config=config, **options)
     screen.say(f"\n{result.line}\n", "bold")
     screen.say(f"Results:  {folder / SEARCH}")
