@@ -26,7 +26,18 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     told = "; ".join(f"{name} ({study.about})" for name, study in STUDIES.items())
     text = f"Run studies, or the rest of them. They are {told}."
-    _run_options(add_command(commands, "run", _run, text).add_argument)
+    run = add_command(commands, "run", _run, text).add_argument
+    told = f"Of {', '.join(STUDIES)}."
+    run("studies", nargs="+", choices=STUDIES, metavar="STUDY", help=told)
+    for name in ("tasks", "settings", "arms"):
+        run(f"--{name}", nargs="+", metavar="NAME", help=f"Some {name} of the study.")
+    run("--seeds", type=_positive, metavar="N", help="Paired seeds in place of the study's.")
+    _run_options(run)
+    text = "Run all studies whose results pages show, or the rest of them."
+    everything = add_command(commands, "everything", _run, text)
+    shown = [name for name, study in STUDIES.items() if (RESULTS / study.file).exists()]
+    everything.set_defaults(studies=shown, tasks=None, settings=None, arms=None, seeds=None)
+    _run_options(everything.add_argument)
     show = add_command(commands, "show", _show, "Print results as Markdown tables.").add_argument
     show("study", choices=STUDIES, metavar="STUDY", help=f"One of {', '.join(STUDIES)}.")
     told = "Folder of the command run (docs/results)."
@@ -47,11 +58,6 @@ def _positive(text: str) -> int:
 
 
 def _run_options(add: Any) -> None:
-    told = f"Of {', '.join(STUDIES)}."
-    add("studies", nargs="+", choices=STUDIES, metavar="STUDY", help=told)
-    for name in ("tasks", "settings", "arms"):
-        add(f"--{name}", nargs="+", metavar="NAME", help=f"Some {name} of the study.")
-    add("--seeds", type=_positive, metavar="N", help="Paired seeds in place of the study's.")
     add("--jobs", type=_positive, default=1, metavar="N", help="Processes, one thread each (1).")
     add(
         "--text",

@@ -148,7 +148,7 @@ MECHANISMS: dict[str, str | None] = {
 The values name the way in `step_cost.WAYS` whose cost their full steps have; None if not measured.
 """
 
-_ASIDE = {"audit", "cli", "demo", "errors.py", "functional", "integrations", "runs"}
+_ASIDE = {"audit", "cli", "demo", "doctor", "errors.py", "functional", "integrations", "runs"}
 """Folders and files of the package that no result depends on."""
 
 
@@ -170,7 +170,7 @@ def recipe_digest(task: Task, arm: Arm) -> str:
 def code_digest(*, plugin: bool) -> str:
     """Return 12 hexadecimal digits over the code that runs execute, and the version of torch.
 
-    Comments do not count.
+    Comments and docstrings do not count.
     """
     digest = hashlib.sha256(torch.__version__.encode())
     here = Path(__file__).parent
@@ -180,6 +180,14 @@ def code_digest(*, plugin: bool) -> str:
         if not _ASIDE & set(path.relative_to(package).parts):
             sources.append(path)
     for path in sources:
-        code = ast.dump(ast.parse(path.read_text("utf-8")))
+        code = ast.dump(_Undocumented().visit(ast.parse(path.read_text("utf-8"))))
         digest.update(f"{path.name}{code}".encode())
     return digest.hexdigest()[:12]
+
+
+class _Undocumented(ast.NodeTransformer):
+    """Removes docstrings."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if text else node

@@ -45,6 +45,8 @@ def check_names(
     for name in given:
         if name not in names:
             remedy = did_you_mean(name, names) or f"It has {', '.join(names)}."
+            if "config" in names and name in HybridConfig.__dataclass_fields__:
+                remedy = f"Pass config=HybridConfig({name}=...)."
             raise ConfigError(owner, f"one of its {kind}", name, remedy)
 
 
@@ -256,7 +258,7 @@ def _is_bool(value: object) -> bool:
 
 
 _RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (("speedup",), _is_speedup, 'a finite number, at least 1, or "auto"'),
+    (("speedup",), _is_speedup, 'steps per full step, a finite number of at least 1, or "auto"'),
     (("max_overhead",), _is_share, "a finite number, at least 0"),
     (("full_steps", "predict_steps", "total_steps"), _is_count, "an integer, at least 1, or None"),
     (("warmup_steps", "cooldown_steps"), _is_length, "steps, at least 0, or a share in [0, 1)"),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, final
 from hybrid_predict.policy.overfitting import OVERFITS, REMEDY
 from hybrid_predict.policy.policy import UNPREDICTED
 from hybrid_predict.policy.schedule import Phase as Phase
-from hybrid_predict.text import duration, percent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -252,3 +251,17 @@ class StepRecord:
             "" if self.skill is None else f"skill {self.skill:.2f}",
         ]
         return ", ".join(filter(None, parts))
+
+
+def percent(share: float) -> str:
+    """Format a share as whole percent."""
+    return f"{100 * share:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """Format seconds for people: ``1.7 ms``, ``0.42 s``, ``12 s``, ``4.5 min``, ``3.2 h``."""
+    if seconds < 120:
+        number, unit = (1e3 * seconds, "ms") if 0 < seconds < 0.1 else (seconds, "s")
+        return f"{number:.0f} {unit}" if number >= 10 else f"{float(f'{number:.2g}'):g} {unit}"
+    minutes = seconds / 60
+    return f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

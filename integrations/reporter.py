@@ -11,11 +11,10 @@ from typing import Any, final
 
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import raise_interrupt
-from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord, remarks
+from hybrid_predict.ledger import FELL_BACK, SavingsLedger, StepRecord, percent, remarks
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.log import NAME, ONE_RUN, RunLog
 from hybrid_predict.runs.overview import Overview, cautions, overview
-from hybrid_predict.text import percent
 
 METRICS = (
     "full_steps",

@@ -139,7 +139,7 @@ def test_examples_in_docstrings_run(example):
 
 
 LAYERS = (
-    ("errors", "text"),
+    ("errors",),
     ("config",),
     ("policy",),
     ("ledger",),

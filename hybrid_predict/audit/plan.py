@@ -15,11 +15,11 @@ from hybrid_predict.audit.search import most_runs, number_of_tests
 from hybrid_predict.audit.store import Cell, RunStore, cells
 from hybrid_predict.audit.training import LightningTrial, Meter, fit_arm
 from hybrid_predict.audit.verdict import counted_seeds
+from hybrid_predict.ledger import duration
 from hybrid_predict.runs.evidence import FEW_SEEDS, HYBRID
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.runs.runtime import collected, preserved, quiet
 from hybrid_predict.runs.trial import Trial, TrialEnd
-from hybrid_predict.text import duration
 
 
 def plan_audit(

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.ledger import percent
 from hybrid_predict.runs.evidence import (
     FEW_SEEDS,
     FULL,
@@ -38,7 +39,6 @@ from hybrid_predict.runs.evidence import (
     Bounds,
     bounds,
 )
-from hybrid_predict.text import percent
 
 _UNSTABLE = (
     "If it diverged, lower the learning rate or clip gradients until plain training is stable; if "

@@ -23,7 +23,7 @@ from hybrid_predict.cli.program import (
     run_program,
 )
 from hybrid_predict.errors import install_line
-from hybrid_predict.text import printable
+from hybrid_predict.runs.files import printable
 
 if TYPE_CHECKING:
     from hybrid_predict.runs.log import RunLog

@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from typing import Any
 
 from hybrid_predict.errors import HybridPredictError, MissingExtraError
-from hybrid_predict.text import printable
+from hybrid_predict.runs.files import printable
 
 PROGRAM = "hybrid-predict"
 

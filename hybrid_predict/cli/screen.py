@@ -20,7 +20,7 @@ from hybrid_predict.audit.tracking import tracking_uri
 from hybrid_predict.audit.training import Observer
 from hybrid_predict.config import Speedup
 from hybrid_predict.runs.evidence import FEW_SEEDS, LEAST_SAVING
-from hybrid_predict.text import printable
+from hybrid_predict.runs.files import printable
 
 
 class Screen(Observer):

@@ -14,10 +14,10 @@ from typing import Any
 from hybrid_predict.config import HybridConfig, Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.integrations.options import as_call
+from hybrid_predict.ledger import duration
 from hybrid_predict.policy.overfitting import REMEDY
 from hybrid_predict.runs.runtime import collected, preserved, quiet
 from hybrid_predict.runs.trial import Trial
-from hybrid_predict.text import duration
 
 Findings = list[tuple[str, str]]
 """Titles and texts."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -60,6 +60,8 @@ class OptimizerWrapper:
             remedy = "If it wraps a torch optimizer, pass that one."
             if any(map(of_deepspeed, several)):
                 remedy = DEEPSPEED
+            elif isinstance(optimizers, nn.Module):
+                remedy = "The model comes first, then its optimizer."
             raise ConfigError("optimizer", expected, optimizers, remedy)
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
         self._found: dict[tuple[Any, ...], UpdateRule] = {}

@@ -1,4 +1,4 @@
-"""Paths that users give, and files that are replaced as a whole."""
+"""Paths that users give, files that are replaced as a whole, and text for any terminal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from os import PathLike
 from pathlib import Path
 
 from hybrid_predict.errors import ConfigError
+
+_BLANKS = str.maketrans("\n\r\t\N{NO-BREAK SPACE}", "    ")
 
 
 @contextmanager
@@ -41,3 +43,8 @@ def replace_text(path: Path, text: str, argument: str = "folder") -> Path:
             raise OSError(EEXIST, "a folder or a device has that name")
         draft.write_text(text, encoding="utf-8", errors="backslashreplace")
         return draft.replace(path)
+
+
+def printable(text: object) -> str:
+    """Return text on one line, with ``?`` for every character that a terminal does not print."""
+    return "".join(c if c.isprintable() else "?" for c in str(text).translate(_BLANKS))

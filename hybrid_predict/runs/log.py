@@ -13,8 +13,8 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.ledger import SavingsLedger, remarks
-from hybrid_predict.runs.files import given_path
+from hybrid_predict.ledger import SavingsLedger, duration, percent, remarks
+from hybrid_predict.runs.files import given_path, printable
 from hybrid_predict.runs.runtime import (
     append_line,
     environment,
@@ -22,7 +22,6 @@ from hybrid_predict.runs.runtime import (
     json_line,
     read_json_lines,
 )
-from hybrid_predict.text import duration, percent, printable
 
 if TYPE_CHECKING:
     from hybrid_predict.ledger import StepRecord

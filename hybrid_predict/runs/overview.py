@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from hybrid_predict.config import KINDS, HybridConfig
+from hybrid_predict.ledger import percent
 from hybrid_predict.policy.budget import NONE_FIT
 from hybrid_predict.policy.policy import TOO_FEW
-from hybrid_predict.text import percent
 
 if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine

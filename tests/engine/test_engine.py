@@ -99,7 +99,7 @@ def test_an_engine_refuses_wrong_arguments(argument, value):
     ("given", "told"),
     [
         ({}, r"^config: .+, got 'NoneType'. Pass config=HybridConfig\(total_steps=...\)"),
-        ({"speedup": 2}, "^HybridEngine: .+, got 'speedup'. It has config, model, optimizer."),
+        ({"speedup": 2}, "^HybridEngine: .+, got 'speedup'. Pass config=HybridConfig.speedup="),
     ],
 )
 def test_an_engine_without_a_configuration_is_told_how_to_get_one(given, told):
