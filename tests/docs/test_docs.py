@@ -78,3 +78,12 @@ def test_version_is_the_same_wherever_it_stands() -> None:
     }
     versions = {name: match and match[1] for name, match in matches.items()}
     assert set(versions.values()) == {hybrid_predict.__version__}, versions
+
+
+def test_address_of_the_repository_is_the_same_wherever_it_stands() -> None:
+    signs = {"README.md": "git clone", "pyproject.toml": "Repository =", "CITATION.cff": "-code:"}
+    found = [
+        re.search(rf'{sign} "?(https://[^\s"]+)', (ROOT / name).read_text())
+        for name, sign in signs.items()
+    ]
+    assert len({match and match[1] for match in found}) == 1
