@@ -104,6 +104,10 @@ class AuditConfig:
         order = (FULL, HYBRID, SHORT, CORRECTED) if self.speedup == AUTO else ARMS
         return (*order, *self.controls)
 
+    def speedup_of(self, arm: str) -> Speedup | None:
+        """Return the speedup; None for arms that do not depend on it."""
+        return self.speedup if arm in (HYBRID, *SHORTENED) else None
+
     @property
     def numbers(self) -> tuple[float, ...]:
         """The candidates of a search that are numbers."""

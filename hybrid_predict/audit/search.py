@@ -14,7 +14,7 @@ from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig
 from hybrid_predict.audit.results import as_compared
 from hybrid_predict.audit.run import Runs
-from hybrid_predict.audit.store import SCHEMA, SEARCH, RunStore
+from hybrid_predict.audit.store import SCHEMA, RunStore
 from hybrid_predict.audit.training import Observer
 from hybrid_predict.audit.verdict import AuditOutcome, judge_audit
 from hybrid_predict.config import Speedup
@@ -28,6 +28,9 @@ from hybrid_predict.runs.runtime import (
     writable_folder,
     write_json,
 )
+
+SEARCH = "search.json"
+"""File that a search writes from the finished runs."""
 
 WAYS = (CORRECTED, HYBRID)
 """The arms whose largest speedup is searched."""

@@ -147,9 +147,9 @@ def _compared(losses: Any, steps: Any, config: AuditConfig) -> dict[str, Any]:
 def _counted(saving: float, differences: Any, config: AuditConfig, time: float | None) -> str:
     less = "fewer" if time is None or time < 1.0 else "more"
     seconds = "" if time is None else f"{percent(abs(1.0 - time))} {less} seconds, "
-    sd = f" ± {stdev(differences.tolist()):.2g}" if len(differences) > 1 else ""
-    difference = f"{config.metric} differs by {differences.mean():+.3g}{sd}"
-    return f"{percent(saving)} fewer full steps, {seconds}{difference}"
+    sd = stdev(differences.tolist()) if len(differences) > 1 else None
+    difference = signed(float(differences.mean()), sd)
+    return f"{percent(saving)} fewer full steps, {seconds}{config.metric} differs by {difference}"
 
 
 def _finding(
@@ -189,6 +189,11 @@ def _explained(found: AuditVerdict, config: AuditConfig, arm: str) -> str:
         f"has to {condition}, and to be better than its control: {_control(found)}. Paired "
         f"one-sided t tests over at least {FEW_SEEDS} seeds, each at level {config.alpha:g}."
     )
+
+
+def signed(mean: float, sd: float | None) -> str:
+    """Format a mean difference ± standard deviation, None of one value; no difference is +0."""
+    return f"{0.0 + mean:+.3g}" if sd is None else f"{0.0 + mean:+.3g} ± {sd:.2g}"
 
 
 def counted_seeds(number: int) -> str:
