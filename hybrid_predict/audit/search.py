@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -96,10 +97,10 @@ def search(
 
     def fails(runs: Runs, arm: str, speedup: Speedup) -> bool:
         tested = replace(config, speedup=speedup, alpha=level)
-        seeds = []
-        for seed in range(config.seeds):
-            arms = [runs.get(tested, name, seed) for name in (FULL, SHORT, arm)]
-            seeds.append([as_compared(run, config) for run in arms])
+        seeds = [
+            [as_compared(runs.get(tested, name, seed), config) for name in (FULL, SHORT, arm)]
+            for seed in range(config.seeds)
+        ]
         verdict = judge_audit(seeds, tested, arm)
         tried.append({"arm": arm, "speedup": speedup, **asdict(verdict)})
         written(partial=True)
@@ -108,16 +109,16 @@ def search(
 
     with locked(place), quiet():
         runs = Runs(make_run, RunStore(place, config, source), observer)
-        try:
+        stopped = True
+        with suppress(KeyboardInterrupt):
             # Lengths that cannot be shortened are refused before anything else is trained.
             runs.get(replace(config, speedup=config.speedups[0]), FULL, 0)
             for arm in WAYS:
                 bisect_left(config.numbers, True, key=partial(fails, runs, arm))
             if AUTO in config.speedups:
                 fails(runs, HYBRID, AUTO)
-        except KeyboardInterrupt:
-            return written(partial=True)
-        return written(partial=False)
+            stopped = False
+        return written(partial=stopped)
 
 
 def number_of_tests(config: AuditConfig) -> int:

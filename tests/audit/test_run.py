@@ -43,7 +43,7 @@ def test_what_is_written(finished):
         "schema", "partial", "planned_runs", "seeds", "environment", "config", "hybrid_config",
         "depends_on", "notes", "runs", "summary", "paired", "verdict",
     }  # fmt: skip
-    assert (results["schema"], results["partial"], results["planned_runs"]) == (8, False, 8)
+    assert (results["schema"], results["partial"], results["planned_runs"]) == (9, False, 8)
     assert results["seeds"] == [0, 1]
     assert {"cpu", "cpu_count", "gpu", "torch", "lightning"} <= results["environment"].keys()
     assert results["verdict"]["outcome"] == result.outcome.value == "undecided"
