@@ -1,4 +1,4 @@
-"""The report of an audit, one HTML page, with its figures."""
+"""The report of an audit, one HTML page, with its figure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ def audit_page(results: Mapping[str, Any]) -> str:
     metric = results["config"]["metric"]
     figures = {}
     if any(value is not None for run in results["runs"] for _, value in run["curve"]):
-        figures["Final metric by arm"] = data_uri(final_figure(results))
         figures[f"{metric} over full steps"] = data_uri(curves_figure(results))
     arms = arm_rows(results)
     return render(
@@ -52,21 +51,6 @@ def _tests(results: Mapping[str, Any]) -> list[list[str]]:
             limits = f"{found['lower']:+.3g} to {found['upper']:+.3g}"
             rows.append([text, mean_and_sd(found), limits])
     return rows
-
-
-def final_figure(results: Mapping[str, Any]) -> Figure:
-    """Draw the final metric of ``results.json``, one line per seed through the arms."""
-    figure = new_figure(figsize=SIZE)
-    axes = figure.subplots()
-    arms = list(results["summary"])
-    for seed in results["seeds"]:
-        known = {run["arm"]: run["metric"] for run in results["runs"] if run["seed"] == seed}
-        values = np.array([known.get(arm) for arm in arms], dtype=float)  # unknown ones are NaN
-        axes.plot(values, "o-", linewidth=1)
-    axes.set(ylabel=f"final {results['config']['metric']}", xlim=(-0.4, len(arms) - 0.4))
-    axes.set_xticks(range(len(arms)), arms)
-    tidy(axes, "Final values, one line per seed")
-    return figure
 
 
 def curves_figure(results: Mapping[str, Any]) -> Figure:

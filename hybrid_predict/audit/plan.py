@@ -86,4 +86,4 @@ def _tried(make_run: MakeRun, config: AuditConfig) -> tuple[AuditArm, Trial, int
         trying = LightningTrial(arm.hybrid)
         with suppress(TrialEnd):
             fit_arm(arm, make_run, meter, trying)
-    return arm, trying.trial, meter.total_steps
+    return arm, trying.trial, int(meter.entry["total_steps"])

@@ -58,7 +58,6 @@ def make_results(
         "schema": SCHEMA,
         "partial": len(runs) < planned,
         "planned_runs": planned,
-        "seeds": list(range(config.seeds)),
         "environment": environment(),
         "config": config.to_dict(),
         "hybrid_config": config.hybrid_config().to_dict(),

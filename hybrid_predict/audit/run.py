@@ -109,13 +109,12 @@ def audit(
 ) -> AuditResult:
     """Find out whether full steps are saved at equal quality on a model of your own.
 
-    For every seed four arms are trained. ``full`` is your training as it is, over N steps.
-    ``short`` is the same over N / speedup steps; with ``"auto"`` over as many full steps as
-    ``hybrid`` took. ``corrected`` is as ``short``, with corrected updates. ``hybrid`` takes N
-    steps, with corrected updates and predicted steps. The controls of the configuration follow.
-    Runs that the folder holds are not trained again, so that an audit goes on where it stopped, or
-    is extended. ``results.json`` is written after every run, ``report.html`` at the end, unless
-    training raises an error.
+    For every seed four arms are trained: ``full``, your training as it is, over N steps; ``short``,
+    the same over N / speedup steps, with ``"auto"`` over as many full steps as ``hybrid`` took;
+    ``corrected``, as ``short`` with corrected updates; ``hybrid``, N steps, some of them predicted,
+    with corrected updates. Controls follow. Runs that the folder holds are not trained again.
+    ``results.json`` is written after every run, ``report.html`` at the end, unless training raises
+    an error.
 
     Args:
         make_run: Called with an :class:`AuditArm` once per arm and seed; returns the Trainer that
@@ -125,11 +124,7 @@ def audit(
         config: What is compared and how it is judged.
         folder: Folder for all files; created if it is missing.
         observer: Is called as runs begin, advance and end.
-        source: Plain data that the training depends on besides the configuration. Finished runs
-            with other data are refused.
-
-    Returns:
-        The verdict and the results; ``partial`` is true after Ctrl-C.
+        source: Plain data that the training depends on too; runs with other data are refused.
 
     Raises:
         ConfigError: If the runs cannot be audited as they are set up, the folder holds runs of
@@ -144,8 +139,10 @@ def audit(
         planned = [(arm, seed) for seed in range(config.seeds) for arm in config.arms]
 
         def written() -> AuditResult:
-            known = [store.runs.get(run_name(config, *each)) for each in planned]
-            results, verdict = make_results(config, store.depends_on, list(filter(None, known)))
+            finished = store.runs
+            names = [run_name(config, *each) for each in planned]
+            known = [finished[name] for name in names if name in finished]
+            results, verdict = make_results(config, store.depends_on, known)
             write_json(results, place / "results.json")
             return AuditResult(verdict, results, place)
 

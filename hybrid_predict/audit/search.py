@@ -45,8 +45,7 @@ class SearchResult:
         line: Python source that builds the callback; empty if nothing was trained.
         outcome: Verified if a candidate keeps quality; undecided if more seeds may show one.
         partial: Whether the user interrupted the search before its answer was final.
-        results: Content of ``search.json``; ``tried`` in it are the candidates, in the order in
-            which they were tested.
+        results: Content of ``search.json``; ``tried`` in it are the candidates in order.
         folder: Folder of that file.
     """
 
@@ -68,17 +67,11 @@ def search(
     """Find the largest speedup that keeps quality, with predicted steps and with corrections alone.
 
     The search bisects the numbers of ``config.speedups`` once for each arm, and tests ``"auto"`` if
-    it is among them. A candidate passes if the audit's own test verifies a saving over the paired
-    seeds. The test's level is divided by the number of tests, so that the probability of any error
-    is at most ``config.alpha``. It assumes that every candidate below one that passes would pass,
-    and every one above one that fails would fail. Runs are kept as those of an audit, and shared
-    with audits in the same folder; ``search.json`` is written after every candidate. Nothing is
-    recorded in MLflow.
-
-    Arguments and errors are those of :func:`hybrid_predict.audit.audit`.
-
-    Returns:
-        The answer; ``partial`` is true after Ctrl-C.
+    it is among them. A candidate passes if the audit's own test verifies a saving, at a level that
+    keeps the probability of any error at ``config.alpha`` or below. It assumes that quality falls
+    as the speedup rises. Runs are shared with audits in the same folder; ``search.json`` is written
+    after every candidate, and nothing in MLflow. Arguments and errors are those of
+    :func:`hybrid_predict.audit.audit`.
     """
     place = writable_folder(folder)
     config = replace(config, mlflow=False)

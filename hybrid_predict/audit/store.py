@@ -98,12 +98,8 @@ def _check_rates(full_arm: list[float], short_arm: list[float]) -> None:
         if high - low > RATES_APART and high > 2 * low:
             got = f"a learning rate that ends at {full:.2g} of its peak in the full arm and at "
             got += f"{short:.2g} in the short arm"
-            remedy = (
-                "Shorten what the schedule counts: with audit.scaled in a YAML file, with "
-                "arm.scaled(...) in make_run."
-            )
-            expected = "a schedule that is shortened in the short arm"
-            raise ConfigError("scaled", expected, got, remedy)
+            remedy = "Shorten what it counts: audit.scaled in a YAML file, or arm.scaled(...)."
+            raise ConfigError("scaled", "a schedule shortened in the short arm", got, remedy)
 
 
 def _plain(value: Any) -> Any:

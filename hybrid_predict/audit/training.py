@@ -19,10 +19,6 @@ from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.runs.trial import Trial, TrialEnd, now
 
-DIVERGED = "diverged"
-NOT_FINITE = "metric not finite"
-"""Why a run has no metric: its weights are not finite, or only the metric is not."""
-
 
 class Observer:
     """Methods that are called while arms are trained; these do nothing."""
@@ -44,13 +40,10 @@ class Meter(pl.Callback):
     """Measures an arm's training and its final weights, for the run's ``entry`` in the results.
 
     The last validation starts from the arm's seed, so that it is the same for every arm. ``check``
-    gets what is known before training; ``total_steps`` is 0 until then.
-
-    In the entry ``shapes`` and ``weights`` are digests of the parameters' form and of the initial
-    values, ``rates`` the last learning rates over the highest ones, by group, except for schedules
-    that follow a metric. ``curve`` has full steps and the metric after every validation, at last
-    that of the final weights. The final ``metric`` is None if there is a ``failure``. ``seconds``
-    are without validation.
+    gets what is known before training. In the entry ``shapes`` and ``weights`` are digests of the
+    parameters' form and of the initial values, ``rates`` the last learning rates over the highest
+    ones, by group, except for schedules that follow a metric. ``curve`` has full steps and the
+    metric after every validation. ``seconds`` are without validation.
     """
 
     def __init__(
@@ -66,13 +59,13 @@ class Meter(pl.Callback):
         self._observer = observer or Observer()
         self._resumed: float | None = None
         self._peaks: list[float] = []
-        self.total_steps = 0
         self.entry: dict[str, Any] = {
             "arm": arm.name,
             "speedup": config.speedup_of(arm.name),
             "seed": arm.seed,
             "changes": dict(arm.changes),
             "lengths": arm.lengths,
+            "total_steps": 0,
             "full_steps": 0,
             "seconds": 0.0,
             "curve": [],
@@ -100,7 +93,6 @@ class Meter(pl.Callback):
         if not isinstance(total, int) or total < 1:
             remedy = "Set max_steps: the length of an epoch of these data is not known."
             raise UnsupportedSetupError("Trainer", "a known number of steps", total, remedy)
-        self.total_steps = total
         self.entry |= {"total_steps": total, **_digests(pl_module)}
         self._peaks = _rates(trainer)
         if self._check is not None:
@@ -124,16 +116,16 @@ class Meter(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the metric of a validation in training."""
-        if self.total_steps and "steps" not in self.entry:
-            self._add_point(self._logged(trainer))
+        if self.entry["total_steps"] and "steps" not in self.entry:
+            self._add_point(trainer)
             self._resumed = now(trainer.strategy.root_device)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Measure the final weights."""
         self._pause(trainer)
         steps = int(trainer.global_step)
-        if steps < self.total_steps:
-            expected = f"a run of {self.total_steps} steps"
+        if steps < self.entry["total_steps"]:
+            expected = f"a run of {self.entry['total_steps']} steps"
             remedy = "Leave out what ends it early."
             raise UnsupportedSetupError("Trainer", expected, steps, remedy)
         by_group = zip(_rates(trainer), self._peaks, strict=False)
@@ -141,21 +133,23 @@ class Meter(pl.Callback):
         self.entry |= {"steps": steps, "rates": rates}
         floats = (p for p in pl_module.parameters() if p.is_floating_point())
         if not all(bool(p.isfinite().all()) for p in floats):
-            self.entry["failure"] = DIVERGED
+            self.entry["failure"] = "diverged"
             return
         # trainer.validate would set up model and data again, from other random states.
         trainer.callback_metrics.pop(self._metric, None)
         pl.seed_everything(self._arm.seed, workers=True, verbose=False)
         trainer.validating = True
         trainer.fit_loop.epoch_loop.val_loop.run()
-        value = self._logged(trainer)
+        self.entry["metric"] = self._add_point(trainer)
+        if self.entry["metric"] is None:
+            self.entry["failure"] = "metric not finite"
         trainer.training = True
-        self.entry |= {"metric": value} if math.isfinite(value) else {"failure": NOT_FINITE}
-        self._add_point(value)
 
-    def _add_point(self, value: float) -> None:
-        known = value if math.isfinite(value) else None
-        self.entry["curve"].append([self.entry["full_steps"], known])
+    def _add_point(self, trainer: pl.Trainer) -> float | None:
+        logged = self._logged(trainer)
+        value = logged if math.isfinite(logged) else None
+        self.entry["curve"].append([self.entry["full_steps"], value])
+        return value
 
     def _logged(self, trainer: pl.Trainer) -> float:
         logged = trainer.callback_metrics
@@ -201,10 +195,9 @@ def _rates(trainer: pl.Trainer) -> list[float]:
 
 
 def _digests(module: torch.nn.Module) -> dict[str, str]:
-    shapes = hashlib.sha256()
+    forms = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in module.named_parameters()]
+    shapes = hashlib.sha256(";".join(forms).encode())
     weights = hashlib.sha256()
-    for name, parameter in module.named_parameters():
-        shapes.update(f"{name} {tuple(parameter.shape)} {parameter.dtype};".encode())
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         weights.update(name.encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
@@ -219,7 +212,7 @@ def fit_arm(arm: AuditArm, make_run: MakeRun, meter: Meter, *further: pl.Callbac
     arm.check_shortened()
     trainer.callbacks += [meter, *further]  # type: ignore[attr-defined]
     fit(trainer, model, loaders)
-    if not meter.total_steps:
+    if not meter.entry["total_steps"]:
         remedy = "Give training data of at least one batch, and leave limit_train_batches out."
         raise UnsupportedSetupError("Trainer", "batches to train on", "none", remedy)
 

@@ -91,13 +91,11 @@ def judge_audit(
 
     Args:
         seeds: Of each seed the runs of the full, the short and the hybrid arm: mappings with the
-            final ``metric``, None if the run failed, and ``full_steps``.
+            final ``metric``, None if the run failed, and ``full_steps``. Below five the verdict is
+            always undecided, and its headline is a hint.
         config: Gives mode, margin, retention and level.
         arm: Name of the arm in the place of the hybrid one.
         time: Its seconds per second of the full arm, for the headline; None if unknown.
-
-    Returns:
-        The verdict; below five seeds it is always undecided, and its headline is a hint.
     """
     if not seeds:
         text = "No seed has all its arms yet."
