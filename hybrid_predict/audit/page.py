@@ -63,6 +63,7 @@ def curves_figure(results: Mapping[str, Any]) -> Figure:
         if run["curve"]:
             full_steps, values = zip(*run["curve"], strict=True)
             style: Any = {"color": shades[run["arm"]], "linewidth": 1.2, "alpha": 0.7}
+            style |= {"marker": "o", "markevery": [-1], "markersize": 4}
             # A label that begins with an underscore is not in the legend.
             label = run["arm"] if run["seed"] == 0 else f"_{run['arm']}"
             axes.plot(full_steps, np.array(values, dtype=float), label=label, **style)

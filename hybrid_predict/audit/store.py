@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from hybrid_predict.audit.config import AuditConfig, speedup_text
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, SHORT
-from hybrid_predict.runs.runtime import RUNS, Rows, finite
+from hybrid_predict.runs.runtime import RUNS, Rows, environment, finite
 
 FinishedRun = Mapping[str, Any]
 """Entry of a run in the results file; :class:`hybrid_predict.audit.run.Runs` makes it."""
@@ -47,7 +46,8 @@ class RunStore:
         self, folder: Path, config: AuditConfig, source: Mapping[str, Any] | None = None
     ) -> None:
         self.folder = folder
-        packages = {name: version(name) for name in ("hybrid-predict", "torch", "lightning")}
+        found = environment()
+        packages = {name: found[name] for name in ("hybrid_predict", "torch", "lightning")}
         options = {name: config.to_dict()[name] for name in ("metric", "scaled", "hybrid")}
         self.depends_on = _plain({**options, **(source or {}), **packages, "schema": SCHEMA})
         self._rows: Rows[str] = Rows(folder / RUNS, itemgetter("name"))
