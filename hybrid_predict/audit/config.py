@@ -89,9 +89,9 @@ class AuditConfig:
             if not valid(value := getattr(self, name)):
                 raise ConfigError(name, expected, value)
         for name, changes in self.controls.items():
-            # Names of folders and of MLflow's metrics contain it.
-            if not re.fullmatch(r"\w[\w ,.-]*", str(name)) or name in ARMS:
-                expected = f"a name of letters, digits and ' ,.-_', none of {', '.join(ARMS)}"
+            # It is in the names of folders, which have a hyphen after it.
+            if not re.fullmatch(r"\w[\w ,.]*", str(name)) or name in ARMS:
+                expected = f"a name of letters, digits and ' ,._', none of {', '.join(ARMS)}"
                 raise ConfigError("controls", expected, name)
             if not isinstance(changes, Mapping) or not changes:
                 raise ConfigError(f"controls.{name}", "keys and their values", changes)

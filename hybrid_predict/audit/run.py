@@ -146,13 +146,16 @@ def audit(
             write_json(results, place / "results.json")
             return AuditResult(verdict, results, place)
 
-        result = written()
+        result: AuditResult | None = None
         with suppress(KeyboardInterrupt):  # the result is partial then
             for each in planned:
                 finished = len(store.runs)
-                runs.get(config, *each)
-                if len(store.runs) > finished:
-                    result = written()
+                try:
+                    runs.get(config, *each)
+                finally:  # Ctrl-C may come right after a run
+                    if len(store.runs) > finished:
+                        result = written()
+        result = result or written()
         replace_text(place / "report.html", audit_page(result.results))
         if config.mlflow:
             log_verdict(place, config.experiment, result.verdict)

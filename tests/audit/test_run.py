@@ -11,7 +11,7 @@ import torch
 from audit_task import STEPS, Interrupting, Task, config, keep, kept
 from lightning_models import Net, loader
 
-from hybrid_predict.audit import audit
+from hybrid_predict.audit import Observer, audit
 from hybrid_predict.audit.page import audit_page
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.errors import ConfigError
@@ -150,6 +150,16 @@ def test_ctrl_c_leaves_a_partial_report_and_the_next_call_goes_on(tmp_path):
     assert not audit(task, config(seeds=1), tmp_path).partial
     assert task.calls == [(SHORT, 0), (CORRECTED, 0), (HYBRID, 0)]
     assert "Partial results" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_right_after_a_run_leaves_it_in_the_result(tmp_path):
+    class Stops(Observer):
+        def run_finished(self, run, trained):
+            raise KeyboardInterrupt
+
+    result = audit(Task(), config(seeds=1), tmp_path, observer=Stops())
+    assert result.partial
+    assert [run["arm"] for run in result.results["runs"]] == [FULL]
 
 
 def test_two_audits_in_one_folder_are_refused(tmp_path):
