@@ -22,19 +22,14 @@ MakeRun = Callable[["AuditArm"], Any]
 class AuditArm:
     """One arm of one seed; ``make_run`` is called with it.
 
-    The run has a length in steps or epochs, one device and automatic optimization. Its callbacks
-    are not progress bars, which are left out, nor ``EarlyStopping`` or ``HybridPredict``, which are
-    refused.
-
-    Args:
-        name: ``full``, ``short``, ``corrected``, ``hybrid``, or the name of a control.
-        seed: The seed of all random states.
-        folder: Where the Trainer may write, and the callback its run log.
-        config: What the arms train.
-        scale: How many times shorter than the full arm's its schedule is.
-        logger: The Trainer's logger; None logs nothing.
+    The run has a length in steps or epochs, one device and automatic optimization. Progress bars
+    are left out; ``EarlyStopping`` and ``HybridPredict`` among its callbacks are refused. The
+    Trainer may write to ``folder``, and its schedule is ``scale`` times shorter than the full
+    arm's.
 
     Attributes:
+        name: ``full``, ``short``, ``corrected``, ``hybrid``, or the name of a control.
+        seed: The seed of all random states.
         changes: What this arm changes according to the configuration; empty unless it is a control.
         lengths: ``max_steps`` and ``max_epochs`` of the full arm, as far as given.
         hybrid: The callback of this arm, or None.
@@ -82,8 +77,8 @@ class AuditArm:
         ``default_root_dir``, progress bars and the model summary by its own, and saves no
         checkpoint unless asked to.
         """
-        given = {name: options.get(name) for name in ("max_steps", "max_epochs")}
-        for name, length in given.items():
+        for name in ("max_steps", "max_epochs"):
+            length = options.get(name)
             if length not in (None, -1):
                 check_length(name, length)
                 self.lengths[name] = length
@@ -96,7 +91,7 @@ class AuditArm:
         kept = [c for c in callbacks if not isinstance(c, (ProgressBar, ModelSummary))]
         if options.get("enable_checkpointing") is None:
             options["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in kept)
-        replaced: dict[str, Any] = {
+        options |= {
             **{name: self.scaled(length) for name, length in self.lengths.items()},
             "callbacks": kept if self.hybrid is None else [self.hybrid, *kept],
             "logger": self._logger,
@@ -104,7 +99,7 @@ class AuditArm:
             "enable_progress_bar": False,
             "enable_model_summary": False,
         }
-        self._trainer = pl.Trainer(**{**options, **replaced})
+        self._trainer = pl.Trainer(**options)
         return self._trainer
 
     def check_shortened(self) -> None:
@@ -116,7 +111,7 @@ class AuditArm:
 
     def unpack(self, built: Any) -> tuple[pl.Trainer, pl.LightningModule, list[Any]]:
         """Return Trainer, model and loaders from what was built."""
-        parts: Any = built if isinstance(built, tuple) and len(built) == 3 else (None, None, None)
+        parts: Any = built if isinstance(built, tuple) and len(built) == 3 else [None] * 3
         trainer, model, data = parts
         pair = isinstance(data, (tuple, list)) and len(data) == 2
         known = data is None or isinstance(data, pl.LightningDataModule) or pair

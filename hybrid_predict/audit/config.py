@@ -89,9 +89,9 @@ class AuditConfig:
             if not valid(value := getattr(self, name)):
                 raise ConfigError(name, expected, value)
         for name, changes in self.controls.items():
-            # Names of folders and of MLflow's metrics contain it.
-            if not re.fullmatch(r"\w[\w ,.-]*", str(name)) or name in ARMS:
-                expected = f"a name of letters, digits and ' ,.-_', none of {', '.join(ARMS)}"
+            # It is in the names of folders, which have a hyphen after it.
+            if not re.fullmatch(r"\w[\w ,.]*", str(name)) or name in ARMS:
+                expected = f"a name of letters, digits and ' ,._', none of {', '.join(ARMS)}"
                 raise ConfigError("controls", expected, name)
             if not isinstance(changes, Mapping) or not changes:
                 raise ConfigError(f"controls.{name}", "keys and their values", changes)
@@ -103,6 +103,10 @@ class AuditConfig:
         # With auto the hybrid arm's full steps tell how long the short arms are.
         order = (FULL, HYBRID, SHORT, CORRECTED) if self.speedup == AUTO else ARMS
         return (*order, *self.controls)
+
+    def speedup_of(self, arm: str) -> Speedup | None:
+        """Return the speedup; None for arms that do not depend on it."""
+        return self.speedup if arm in (HYBRID, *SHORTENED) else None
 
     @property
     def numbers(self) -> tuple[float, ...]:

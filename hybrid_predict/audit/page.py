@@ -1,4 +1,4 @@
-"""The report of an audit, one HTML page, with its figures."""
+"""The report of an audit, one HTML page, with its figure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid_predict.audit.results import COLUMNS, arm_rows
+from hybrid_predict.audit.results import arm_rows
 from hybrid_predict.runs.evidence import mean_and_sd
 from hybrid_predict.runs.page import SIZE, data_uri, new_figure, render, scale, tidy
 
@@ -20,14 +20,14 @@ def audit_page(results: Mapping[str, Any]) -> str:
     metric = results["config"]["metric"]
     figures = {}
     if any(value is not None for run in results["runs"] for _, value in run["curve"]):
-        figures["Final metric by arm"] = data_uri(final_figure(results))
         figures[f"{metric} over full steps"] = data_uri(curves_figure(results))
+    arms = arm_rows(results)
     return render(
         "audit/page.html.jinja",
         results=results,
         figures=figures,
-        columns=[title.format(metric=metric) for title in COLUMNS],
-        arms=arm_rows(results),
+        columns=list(arms[0]) if arms else [],
+        arms=[list(row.values()) for row in arms],
         tests=_tests(results),
         differences=[
             [name, mean_and_sd(found)] for name, found in results["paired"].items() if found["n"]
@@ -36,36 +36,21 @@ def audit_page(results: Mapping[str, Any]) -> str:
 
 
 def _tests(results: Mapping[str, Any]) -> list[list[str]]:
-    verdict = results["verdict"]
     config = results["config"]
     formula = f"hybrid - {config['retain']:g} full - {1 - config['retain']:g} control"
     if config["margin"] is not None:
         formula = f"hybrid - full - {config['margin']:g}"
-    names = {
+    texts = {
         "contrast": f"{formula}: below 0 if quality is kept",
         "gain": "control - hybrid: above 0 if it is better",
         "worth": "control - full: what the saved steps are worth",
     }
-    found = {text: verdict[key] for key, text in names.items() if verdict[key]}
-    return [
-        [text, mean_and_sd(each), f"{each['lower']:+.3g} to {each['upper']:+.3g}"]
-        for text, each in found.items()
-    ]
-
-
-def final_figure(results: Mapping[str, Any]) -> Figure:
-    """Draw the final metric of ``results.json``, one line per seed through the arms."""
-    figure = new_figure(figsize=SIZE)
-    axes = figure.subplots()
-    arms = list(results["summary"])
-    for seed in results["seeds"]:
-        known = {run["arm"]: run["metric"] for run in results["runs"] if run["seed"] == seed}
-        values = np.array([known.get(arm) for arm in arms], dtype=float)  # unknown ones are NaN
-        axes.plot(values, "o-", linewidth=1)
-    axes.set(ylabel=f"final {results['config']['metric']}", xlim=(-0.4, len(arms) - 0.4))
-    axes.set_xticks(range(len(arms)), arms)
-    tidy(axes, "Final values, one line per seed")
-    return figure
+    rows = []
+    for key, text in texts.items():
+        if found := results["verdict"][key]:
+            limits = f"{found['lower']:+.3g} to {found['upper']:+.3g}"
+            rows.append([text, mean_and_sd(found), limits])
+    return rows
 
 
 def curves_figure(results: Mapping[str, Any]) -> Figure:
@@ -78,6 +63,7 @@ def curves_figure(results: Mapping[str, Any]) -> Figure:
         if run["curve"]:
             full_steps, values = zip(*run["curve"], strict=True)
             style: Any = {"color": shades[run["arm"]], "linewidth": 1.2, "alpha": 0.7}
+            style |= {"marker": "o", "markevery": [-1], "markersize": 4}
             # A label that begins with an underscore is not in the legend.
             label = run["arm"] if run["seed"] == 0 else f"_{run['arm']}"
             axes.plot(full_steps, np.array(values, dtype=float), label=label, **style)

@@ -12,7 +12,7 @@ from typing import Any
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig, shortened, speedup_text
 from hybrid_predict.audit.search import most_runs, number_of_tests
-from hybrid_predict.audit.store import Cell, RunStore, cells
+from hybrid_predict.audit.store import RunStore, run_name
 from hybrid_predict.audit.training import LightningTrial, Meter, fit_arm
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.ledger import duration
@@ -37,48 +37,44 @@ def plan_audit(
     bounds of those of a search: as if nothing were finished, and every run as long as a full arm.
     Other arguments, and errors, are those of :func:`audit`.
     """
-    finished: set[Cell] = set()
-    if folder is not None:
-        finished = set(RunStore(given_path(folder), config, source).runs)
+    done = {} if folder is None else RunStore(given_path(folder), config, source).runs
     arm, trial, total = _tried(make_run, config)
-    share = 1.0
+    steps = dict.fromkeys(config.arms, total)
     if not isinstance(config.speedup, str):
         share = min(shortened(n, config.speedup) / n for n in arm.lengths.values())
-    steps = dict.fromkeys(config.arms, total)
-    steps.update(dict.fromkeys(SHORTENED, math.ceil(total * share - 1e-9)))
-    every = cells(config)
-    left = [steps[each.arm] for each in every if each not in finished]
-    made = f"{counted_seeds(config.seeds)}; {len(every) - len(left)} done"
-    title = f"{len(every)} runs: {len(config.arms)} arms, {made}."
-    if search:
-        left = [total] * most_runs(config)
-        tests = number_of_tests(config)
-        title = f"At most {len(left)} runs, for {tests} tests of candidates; fewer if some are "
-        title += "finished."
+        steps |= dict.fromkeys(SHORTENED, math.ceil(total * share - 1e-9))
     shown = {name: f"{number:,}" for name, number in steps.items()}
     if config.speedup == AUTO:
         shown |= dict.fromkeys(SHORTENED, "as many as hybrid")
     if trial.plan is not None and trial.plan.predicted:
         shown[HYBRID] = f"{total - trial.plan.predicted:,} to {total:,}"
-    listed = ", ".join(f"{name} {number}" for name, number in shown.items())
-    cost = trial.plan.words.get("correcting") if trial.plan is not None else None
-    why = f"correcting {cost}" if cost else ""
-    if trial.plain:
-        why = f"it would be plain training: {trial.plain}"
+    planned = [(name, seed) for seed in range(config.seeds) for name in config.arms]
+    left = [steps[name] for name, seed in planned if run_name(config, name, seed) not in done]
+    title = (
+        f"{len(planned)} runs: {len(steps)} arms, {counted_seeds(config.seeds)}; "
+        f"{len(planned) - len(left)} done."
+    )
+    if search:
+        left = [total] * most_runs(config)
+        tests = f"{number_of_tests(config)} tests of candidates"
+        title = f"At most {len(left)} runs, for {tests}; fewer if some are finished."
     come = "unknown: the runs are too short to time a full step"
     if trial.seconds is not None:
         plain = trial.seconds[0]
         come = f"at most {duration(sum(left) * plain)}, at {duration(plain)} per plain full step"
-    few = f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint."
-    lines = [
-        title,
-        f"Full steps per run at speedup {speedup_text(config.speedup)}: {listed}.",
-        *(f"Hybrid arm: {text}." for text in (trial.shortfall, why) if text),
+    listed = ", ".join(f"{name} {number}" for name, number in shown.items())
+    lines = [title, f"Full steps per run at speedup {speedup_text(config.speedup)}: {listed}."]
+    if trial.shortfall:
+        lines.append(f"Hybrid arm: {trial.shortfall}.")
+    if trial.plain:
+        lines.append(f"Hybrid arm: it would be plain training: {trial.plain}.")
+    lines.append(
         f"Training to come: {come}; validation, corrected updates, predicted steps and start-up "
-        "come on top.",
-        few if config.seeds < FEW_SEEDS else "",
-    ]
-    return "\n".join(filter(None, lines))
+        "come on top."
+    )
+    if config.seeds < FEW_SEEDS:
+        lines.append(f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint.")
+    return "\n".join(lines)
 
 
 def _tried(make_run: MakeRun, config: AuditConfig) -> tuple[AuditArm, Trial, int]:
@@ -86,8 +82,8 @@ def _tried(make_run: MakeRun, config: AuditConfig) -> tuple[AuditArm, Trial, int
     with preserved(), quiet(), collected([]), tempfile.TemporaryDirectory() as folder:
         arm = AuditArm(HYBRID, 0, Path(folder), config)
         assert arm.hybrid is not None  # this arm has it
-        meter = Meter(arm, config.metric)
+        meter = Meter(arm, config)
         trying = LightningTrial(arm.hybrid)
         with suppress(TrialEnd):
             fit_arm(arm, make_run, meter, trying)
-    return arm, trying.trial, meter.total_steps
+    return arm, trying.trial, int(meter.entry["total_steps"])

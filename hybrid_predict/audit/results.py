@@ -10,7 +10,7 @@ from typing import Any
 
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.store import SCHEMA, FinishedRun
-from hybrid_predict.audit.verdict import AuditVerdict, judge_audit
+from hybrid_predict.audit.verdict import AuditVerdict, judge_audit, signed
 from hybrid_predict.policy.policy import UNPREDICTED
 from hybrid_predict.runs.evidence import (
     ARMS,
@@ -37,23 +37,15 @@ _MECHANISMS = {
 
 _ALIKE = "no difference that these seeds can show"
 
-COLUMNS = (
-    "arm", "full\nsteps", "predicted\nsteps", "undone", "seconds", "{metric}\n(mean ± sd)",
-    "best, after\nfull steps",
-)  # fmt: skip
-"""Titles of the table of arms."""
-
 
 def make_results(
     config: AuditConfig, depends_on: Mapping[str, Any], runs: Sequence[FinishedRun]
 ) -> tuple[dict[str, Any], AuditVerdict]:
     """Return the content of the results file as plain data, and the verdict."""
     runs = [as_compared(run, config) for run in runs]
-    by_seed: dict[int, dict[str, FinishedRun]] = {}
-    for run in runs:
-        by_seed.setdefault(run["seed"], {})[run["arm"]] = run
+    by_seed = [{r["arm"]: r for r in runs if r["seed"] == k} for k in range(config.seeds)]
     # Seeds that have all arms, controls apart.
-    seeds = [arms for _, arms in sorted(by_seed.items()) if arms.keys() >= set(ARMS)]
+    seeds = [arms for arms in by_seed if arms.keys() >= set(ARMS)]
     judged = [[arms[FULL], arms[SHORT], arms[HYBRID]] for arms in seeds]
     summary = _summary(runs, config)
     times = _times(summary) if seeds else {}
@@ -66,7 +58,6 @@ def make_results(
         "schema": SCHEMA,
         "partial": len(runs) < planned,
         "planned_runs": planned,
-        "seeds": list(range(config.seeds)),
         "environment": environment(),
         "config": config.to_dict(),
         "hybrid_config": config.hybrid_config().to_dict(),
@@ -79,7 +70,7 @@ def make_results(
         },
         "verdict": asdict(verdict),
     }
-    results["notes"] = list(_notes(results, config)) if seeds else []
+    results["notes"] = list(_notes(results, config, times)) if seeds else []
     return finite(results), verdict
 
 
@@ -120,20 +111,31 @@ def _difference(
     return {**spread(values), "lower": None, "upper": None}
 
 
-def arm_rows(results: Mapping[str, Any]) -> list[list[str]]:
-    """Return the table of arms as text, one row per arm."""
+def arm_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the table of arms as text by title, one row per arm."""
     rows = []
     for name, summary in results["summary"].items():
-        counts = [f"{summary[f'{key}_steps']:,.0f}" for key in ("full", "predicted", "undone")]
         metrics = [mean_and_sd(summary["metric"])]
         metrics += [f"{count} {failure}" for failure, count in summary["failures"].items()]
         best = summary["best"]
-        shown = f"{best['metric']:.5g}, {best['full_steps']:,.0f}" if best else "none"
-        rows.append([name, *counts, f"{summary['seconds']:,.1f}", ", ".join(metrics), shown])
+        row = {
+            "arm": name,
+            "full\nsteps": f"{summary['full_steps']:,.0f}",
+            "predicted\nsteps": f"{summary['predicted_steps']:,.0f}",
+            "undone": f"{summary['undone_steps']:,.0f}",
+            "seconds": f"{summary['seconds']:,.1f}",
+            f"{results['config']['metric']}\n(mean ± sd)": ", ".join(metrics),
+            "best, after\nfull steps": "none",
+        }
+        if best:
+            row["best, after\nfull steps"] = f"{best['metric']:.5g}, {best['full_steps']:,.0f}"
+        rows.append(row)
     return rows
 
 
-def _notes(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
+def _notes(
+    results: Mapping[str, Any], config: AuditConfig, times: Mapping[str, float]
+) -> Iterator[str]:
     """Tell what a reader of the results should know besides the verdict, in sentences."""
     summary = results["summary"]
     readings = []
@@ -143,12 +145,14 @@ def _notes(results: Mapping[str, Any], config: AuditConfig) -> Iterator[str]:
         reading = "none was made, so there is no gain from them"
         if summary[arm][made]:
             reading = _reading(found, config)
+        if summary[arm][made] and found["n"]:
             more = round(summary[arm]["full_steps"] - summary[without]["full_steps"])
             after = f", after {more:+,} full steps" if more else ""
-            gained = f"{_gained(found, config)} ({arm} against {without}{after})"
+            gain = signed(-config.sign * found["mean"], found["sd"])
+            gained = f" gained {gain} ({arm} against {without}{after})"
         readings.append(reading)
         yield f"{name.capitalize()}{gained}: {reading}."
-    if times := _times(summary):
+    if times:
         yield (
             f"In seconds, without validation, the hybrid arm took {times[HYBRID]:.2f} times as "
             f"long as the full arm, the corrected arm {times[CORRECTED]:.2f} times."
@@ -177,13 +181,6 @@ def _reading(found: Mapping[str, Any], config: AuditConfig) -> str:
     if worst <= 0.0 <= best:
         return _ALIKE
     return "better" if worst > 0.0 else "worse"
-
-
-def _gained(found: Mapping[str, Any], config: AuditConfig) -> str:
-    if not found["n"]:
-        return ""
-    sd = "" if found["sd"] is None else f" ± {found['sd']:.2g}"
-    return f" gained {0.0 - config.sign * found['mean']:+.3g}{sd}"  # no difference is +0
 
 
 def _times(summary: Mapping[str, Any]) -> dict[str, float]:

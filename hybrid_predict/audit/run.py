@@ -14,7 +14,7 @@ from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.page import audit_page
 from hybrid_predict.audit.results import make_results
-from hybrid_predict.audit.store import RESULTS, Cell, FinishedRun, RunStore, cell, cells
+from hybrid_predict.audit.store import FinishedRun, RunStore, run_name
 from hybrid_predict.audit.tracking import log_run, log_verdict, mlflow_logger
 from hybrid_predict.audit.training import Meter, Observer, fit_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
@@ -22,8 +22,8 @@ from hybrid_predict.runs.evidence import HYBRID
 from hybrid_predict.runs.files import replace_text
 from hybrid_predict.runs.runtime import locked, preserved, quiet, writable_folder, write_json
 
-COUNTED = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
-"""Steps that a ledger counts and the run's entry has too; 0 without the plug-in."""
+_COUNTED = ("corrected_steps", "predicted_steps", "undone_steps")
+"""Steps that a ledger counts; 0 without the plug-in."""
 
 
 class Runs:
@@ -36,48 +36,40 @@ class Runs:
         self.observer = observer or Observer()
         self._make_run = make_run
         self._store = store
-        self._reported: set[Cell] = set()
+        self._reported: set[str] = set()
 
     def get(self, config: AuditConfig, arm: str, seed: int) -> FinishedRun:
         """Return the finished run of an arm at the configuration's speedup."""
-        asked = cell(config, arm, seed)
-        if asked not in self._reported:
-            trained = asked not in self._store.runs
+        name = run_name(config, arm, seed)
+        if name not in self._reported:
+            trained = name not in self._store.runs
             if trained:
-                self._train(config, asked)
-            self.observer.run_finished(self._store.runs[asked], trained)
-            self._reported.add(asked)
-        return self._store.runs[asked]
+                self._train(name, config, arm, seed)
+            self.observer.run_finished(self._store.runs[name], trained)
+            self._reported.add(name)
+        return self._store.runs[name]
 
-    def _train(self, config: AuditConfig, asked: Cell) -> None:
-        scale = config.speedup if asked.arm in SHORTENED else 1.0
+    def _train(self, name: str, config: AuditConfig, arm: str, seed: int) -> None:
+        scale = config.speedup if arm in SHORTENED else 1.0
         if isinstance(scale, str):  # as many times shorter as the hybrid arm was
-            hybrid = self.get(config, HYBRID, asked.seed)
+            hybrid = self.get(config, HYBRID, seed)
             scale = float(hybrid["total_steps"] / hybrid["full_steps"])
+        place = self._store.folder
         logger = None
         if config.mlflow:
-            name = f"{asked.arm}, seed {asked.seed}"
-            logger = mlflow_logger(self._store.folder, config.experiment, name)
-
-        def begun(entry: Mapping[str, Any]) -> None:
-            self._store.check({**asked._asdict(), **entry})
-            self.observer.run_started(asked.arm, asked.seed, entry["total_steps"])
-
-        arm = AuditArm(asked.arm, asked.seed, self._store.place(asked), config, scale, logger)
-        meter = Meter(arm, config.metric, begun, self.observer.stepped)
+            logger = mlflow_logger(place, config.experiment, f"{arm}, seed {seed}")
+        built = AuditArm(arm, seed, place / "runs" / name, config, scale, logger)
+        meter = Meter(built, config, self._store.check, self.observer)
         with preserved():
-            fit_arm(arm, self._make_run, meter)
-        ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
-        counts = ledger or {"full_steps": meter.entry["steps"]}
+            fit_arm(built, self._make_run, meter)
+        ledger = built.hybrid.ledger.summary() if built.hybrid else {}
         run = {
-            **asked._asdict(),
             **meter.entry,
-            **{name: counts.get(name, 0) for name in COUNTED},
-            "seconds": meter.seconds,
+            **{key: ledger.get(key, 0) for key in _COUNTED},
             "threads": torch.get_num_threads(),
-            "ledger": ledger,
+            "ledger": ledger or None,
         }
-        self._store.save(run)
+        self._store.save(name, run)
         if logger is not None:
             log_run(logger, run)
 
@@ -117,13 +109,12 @@ def audit(
 ) -> AuditResult:
     """Find out whether full steps are saved at equal quality on a model of your own.
 
-    For every seed four arms are trained. ``full`` is your training as it is, over N steps.
-    ``short`` is the same over N / speedup steps; with ``"auto"`` over as many full steps as
-    ``hybrid`` took. ``corrected`` is as ``short``, with corrected updates. ``hybrid`` takes N
-    steps, with corrected updates and predicted steps. The controls of the configuration follow.
-    Runs that the folder holds are not trained again, so that an audit goes on where it stopped, or
-    is extended. ``results.json`` is written after every run, ``report.html`` at the end, unless
-    training raises an error.
+    For every seed four arms are trained: ``full``, your training as it is, over N steps; ``short``,
+    the same over N / speedup steps, with ``"auto"`` over as many full steps as ``hybrid`` took;
+    ``corrected``, as ``short`` with corrected updates; ``hybrid``, N steps, some of them predicted,
+    with corrected updates. Controls follow. Runs that the folder holds are not trained again.
+    ``results.json`` is written after every run, ``report.html`` at the end, unless training raises
+    an error.
 
     Args:
         make_run: Called with an :class:`AuditArm` once per arm and seed; returns the Trainer that
@@ -133,11 +124,7 @@ def audit(
         config: What is compared and how it is judged.
         folder: Folder for all files; created if it is missing.
         observer: Is called as runs begin, advance and end.
-        source: Plain data that the training depends on besides the configuration. Finished runs
-            with other data are refused.
-
-    Returns:
-        The verdict and the results; ``partial`` is true after Ctrl-C.
+        source: Plain data that the training depends on too; runs with other data are refused.
 
     Raises:
         ConfigError: If the runs cannot be audited as they are set up, the folder holds runs of
@@ -149,19 +136,27 @@ def audit(
     with locked(place), quiet():
         store = RunStore(place, config, source)
         runs = Runs(make_run, store, observer)
+        planned = [(arm, seed) for seed in range(config.seeds) for arm in config.arms]
 
         def written() -> AuditResult:
-            known = [store.runs[each] for each in cells(config) if each in store.runs]
+            finished = store.runs
+            names = [run_name(config, *each) for each in planned]
+            known = [finished[name] for name in names if name in finished]
             results, verdict = make_results(config, store.depends_on, known)
-            write_json(results, place / RESULTS)
+            write_json(results, place / "results.json")
             return AuditResult(verdict, results, place)
 
+        result: AuditResult | None = None
         with suppress(KeyboardInterrupt):  # the result is partial then
-            for each in cells(config):
-                runs.get(config, each.arm, each.seed)
-                written()
-        result = written()
+            for each in planned:
+                finished = len(store.runs)
+                try:
+                    runs.get(config, *each)
+                finally:  # Ctrl-C may come right after a run
+                    if len(store.runs) > finished:
+                        result = written()
+        result = result or written()
         replace_text(place / "report.html", audit_page(result.results))
         if config.mlflow:
-            log_verdict(place, config.experiment, result.verdict, result.results["summary"])
+            log_verdict(place, config.experiment, result.verdict)
         return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AUTO, AuditConfig
 from hybrid_predict.audit.results import as_compared
 from hybrid_predict.audit.run import Runs
-from hybrid_predict.audit.store import SCHEMA, SEARCH, RunStore
+from hybrid_predict.audit.store import SCHEMA, RunStore
 from hybrid_predict.audit.training import Observer
 from hybrid_predict.audit.verdict import AuditOutcome, judge_audit
 from hybrid_predict.config import Speedup
@@ -29,6 +30,9 @@ from hybrid_predict.runs.runtime import (
     write_json,
 )
 
+SEARCH = "search.json"
+"""File that a search writes from the finished runs."""
+
 WAYS = (CORRECTED, HYBRID)
 """The arms whose largest speedup is searched."""
 
@@ -41,8 +45,7 @@ class SearchResult:
         line: Python source that builds the callback; empty if nothing was trained.
         outcome: Verified if a candidate keeps quality; undecided if more seeds may show one.
         partial: Whether the user interrupted the search before its answer was final.
-        results: Content of ``search.json``; ``tried`` in it are the candidates, in the order in
-            which they were tested.
+        results: Content of ``search.json``; ``tried`` in it are the candidates in order.
         folder: Folder of that file.
     """
 
@@ -64,17 +67,11 @@ def search(
     """Find the largest speedup that keeps quality, with predicted steps and with corrections alone.
 
     The search bisects the numbers of ``config.speedups`` once for each arm, and tests ``"auto"`` if
-    it is among them. A candidate passes if the audit's own test verifies a saving over the paired
-    seeds. The test's level is divided by the number of tests, so that the probability of any error
-    is at most ``config.alpha``. It assumes that every candidate below one that passes would pass,
-    and every one above one that fails would fail. Runs are kept as those of an audit, and shared
-    with audits in the same folder; ``search.json`` is written after every candidate. Nothing is
-    recorded in MLflow.
-
-    Arguments and errors are those of :func:`hybrid_predict.audit.audit`.
-
-    Returns:
-        The answer; ``partial`` is true after Ctrl-C.
+    it is among them. A candidate passes if the audit's own test verifies a saving, at a level that
+    keeps the probability of any error at ``config.alpha`` or below. It assumes that quality falls
+    as the speedup rises. Runs are shared with audits in the same folder; ``search.json`` is written
+    after every candidate, and nothing in MLflow. Arguments and errors are those of
+    :func:`hybrid_predict.audit.audit`.
     """
     place = writable_folder(folder)
     config = replace(config, mlflow=False)
@@ -93,10 +90,10 @@ def search(
 
     def fails(runs: Runs, arm: str, speedup: Speedup) -> bool:
         tested = replace(config, speedup=speedup, alpha=level)
-        seeds = []
-        for seed in range(config.seeds):
-            arms = [runs.get(tested, name, seed) for name in (FULL, SHORT, arm)]
-            seeds.append([as_compared(run, config) for run in arms])
+        seeds = [
+            [as_compared(runs.get(tested, name, seed), config) for name in (FULL, SHORT, arm)]
+            for seed in range(config.seeds)
+        ]
         verdict = judge_audit(seeds, tested, arm)
         tried.append({"arm": arm, "speedup": speedup, **asdict(verdict)})
         written(partial=True)
@@ -105,16 +102,16 @@ def search(
 
     with locked(place), quiet():
         runs = Runs(make_run, RunStore(place, config, source), observer)
-        try:
+        stopped = True
+        with suppress(KeyboardInterrupt):
             # Lengths that cannot be shortened are refused before anything else is trained.
             runs.get(replace(config, speedup=config.speedups[0]), FULL, 0)
             for arm in WAYS:
                 bisect_left(config.numbers, True, key=partial(fails, runs, arm))
             if AUTO in config.speedups:
                 fails(runs, HYBRID, AUTO)
-        except KeyboardInterrupt:
-            return written(partial=True)
-        return written(partial=False)
+            stopped = False
+        return written(partial=stopped)
 
 
 def number_of_tests(config: AuditConfig) -> int:

@@ -1,28 +1,23 @@
-"""The runs of an audit as cells, and the store of finished ones, where a stopped audit goes on."""
+"""The store of finished runs, where a stopped audit goes on."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from hybrid_predict.audit.config import SHORTENED, AuditConfig, speedup_text
-from hybrid_predict.config import Speedup
+from hybrid_predict.audit.config import AuditConfig, speedup_text
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
-from hybrid_predict.runs.runtime import RUNS, Rows, finite
+from hybrid_predict.runs.evidence import FULL, SHORT
+from hybrid_predict.runs.runtime import RUNS, Rows, environment, finite
 
 FinishedRun = Mapping[str, Any]
 """Entry of a run in the results file; :class:`hybrid_predict.audit.run.Runs` makes it."""
 
-RESULTS = "results.json"
-SEARCH = "search.json"
-"""Files that an audit and a search write from the finished runs."""
-
-SCHEMA = 8
-"""Version of the fields in these files and of the entries of runs."""
+SCHEMA = 9
+"""Version of the fields in the files of audits and searches, and of the entries of runs."""
 
 RATES_APART = 0.05
 """Largest difference of the final learning rates of two arms, as shares of their peaks, at which a
@@ -31,68 +26,52 @@ schedule counts as shortened; rates within a factor of two, of schedules without
 _ELSEWHERE = "Choose another folder, or delete this one to train its runs again."
 
 
-class Cell(NamedTuple):
-    """What tells a run from the others of a training.
+def run_name(config: AuditConfig, arm: str, seed: int) -> str:
+    """Return what tells a run from the others of a training, and names its folder.
 
-    ``speedup`` is None for arms that do not depend on it. With ``"auto"`` a short arm takes as many
-    full steps as the hybrid arm of its seed.
+    Arms that do not depend on the speedup have the same runs at all of them.
     """
-
-    arm: str
-    speedup: Speedup | None
-    seed: int
-
-
-def cell(config: AuditConfig, arm: str, seed: int) -> Cell:
-    """Return the cell of an arm at the configuration's speedup."""
-    return Cell(arm, config.speedup if arm in (HYBRID, *SHORTENED) else None, seed)
-
-
-def cells(config: AuditConfig) -> list[Cell]:
-    """Return the cells of all arms, those of a seed together: they meet the same load."""
-    return [cell(config, arm, seed) for seed in range(config.seeds) for arm in config.arms]
+    speedup = config.speedup_of(arm)
+    return f"{arm}-seed{seed}" if speedup is None else f"{arm}-{speedup_text(speedup)}-seed{seed}"
 
 
 class RunStore:
     """Finished runs, as lines of ``runs.jsonl`` in a folder that need not exist yet.
 
-    ``depends_on`` is what they depend on besides their cells, as plain data: options, versions and
-    ``source``. Runs that depend on anything else are refused with a ConfigError.
+    ``depends_on`` is what they depend on besides arm, seed and speedup, as plain data: options,
+    versions and ``source``. Runs that depend on anything else are refused with a ConfigError.
     """
 
     def __init__(
         self, folder: Path, config: AuditConfig, source: Mapping[str, Any] | None = None
     ) -> None:
         self.folder = folder
-        packages = {name: version(name) for name in ("hybrid-predict", "torch", "lightning")}
+        found = environment()
+        packages = {name: found[name] for name in ("hybrid_predict", "torch", "lightning")}
         options = {name: config.to_dict()[name] for name in ("metric", "scaled", "hybrid")}
         self.depends_on = _plain({**options, **(source or {}), **packages, "schema": SCHEMA})
-        self._rows = Rows(folder / RUNS, _row_cell)
+        self._rows: Rows[str] = Rows(folder / RUNS, itemgetter("name"))
         for row in self._rows.done.values():
             run = row["run"]
-            changes = _plain(config.controls.get(run["arm"], run.get("changes")))
-            now = {**self.depends_on, f"changes in {run['arm']}": changes}
-            before = {**row["depends_on"], f"changes in {run['arm']}": run.get("changes")}
+            changes = f"changes in {run['arm']}"
+            chosen = _plain(config.controls.get(run["arm"], run["changes"]))
+            now = {**self.depends_on, changes: chosen}
+            before = {**row["depends_on"], changes: run["changes"]}
             names = sorted(now.keys() | before.keys())
             if other := [name for name in names if now.get(name) != before.get(name)]:
                 got = f"runs with other {', '.join(other)}"
                 raise ConfigError(str(folder), "finished runs of this training", got, _ELSEWHERE)
 
     @property
-    def runs(self) -> dict[Cell, FinishedRun]:
-        """The finished runs by cell."""
-        return {cell: row["run"] for cell, row in self._rows.done.items()}
+    def runs(self) -> dict[str, FinishedRun]:
+        """The finished runs by name."""
+        return {name: row["run"] for name, row in self._rows.done.items()}
 
-    def place(self, cell: Cell) -> Path:
-        """Return the folder that the Trainer of a run may write to."""
-        words = [cell.arm] if cell.speedup is None else [cell.arm, speedup_text(cell.speedup)]
-        return self.folder / "runs" / "-".join([*words, f"seed{cell.seed}"])
-
-    def save(self, run: FinishedRun) -> None:
+    def save(self, name: str, run: FinishedRun) -> None:
         """Add a finished run, after checking it."""
         self.check(run)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._rows.add({"depends_on": self.depends_on, "run": run})
+        self._rows.add({"name": name, "depends_on": self.depends_on, "run": run})
 
     def check(self, run: FinishedRun) -> None:
         """Refuse a run of another training; ``run`` may be what is known before it is trained."""
@@ -112,13 +91,6 @@ class RunStore:
                 _check_rates(arms[FULL]["rates"], arms[SHORT]["rates"])
 
 
-def _row_cell(row: Mapping[str, Any]) -> Cell:
-    """Return the cell of a line's run; raise for a damaged line what :class:`Rows` catches."""
-    row["depends_on"].keys()
-    run = row["run"]
-    return Cell(str(run["arm"]), run["speedup"], int(run["seed"]))
-
-
 def _check_rates(full_arm: list[float], short_arm: list[float]) -> None:
     """Check that the full and the short arm of a seed end at alike learning rates."""
     for full, short in zip(full_arm, short_arm, strict=False):
@@ -126,12 +98,8 @@ def _check_rates(full_arm: list[float], short_arm: list[float]) -> None:
         if high - low > RATES_APART and high > 2 * low:
             got = f"a learning rate that ends at {full:.2g} of its peak in the full arm and at "
             got += f"{short:.2g} in the short arm"
-            remedy = (
-                "Shorten what the schedule counts: with audit.scaled in a YAML file, with "
-                "arm.scaled(...) in make_run."
-            )
-            expected = "a schedule that is shortened in the short arm"
-            raise ConfigError("scaled", expected, got, remedy)
+            remedy = "Shorten what it counts: audit.scaled in a YAML file, or arm.scaled(...)."
+            raise ConfigError("scaled", "a schedule shortened in the short arm", got, remedy)
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ def tracking_uri(folder: Path) -> str:
     return f"sqlite:///{(folder / 'mlflow.db').resolve()}"
 
 
-def mlflow_logger(folder: Path, experiment: str, name: str, **tags: str) -> Any:
+def mlflow_logger(folder: Path, experiment: str, name: str) -> Any:
     """Return Lightning's logger for a run of an experiment in an output folder."""
     from lightning.pytorch.loggers import MLFlowLogger
 
     place = (folder / "mlartifacts").resolve().as_uri()
-    uri = tracking_uri(folder)
-    return MLFlowLogger(experiment, name, uri, tags, artifact_location=place)
+    return MLFlowLogger(experiment, name, tracking_uri(folder), artifact_location=place)
 
 
 def log_run(logger: Any, run: FinishedRun) -> None:
@@ -31,21 +29,18 @@ def log_run(logger: Any, run: FinishedRun) -> None:
     names = ("arm", "seed", "speedup", "total_steps")
     chosen = {**{name: run[name] for name in names if run[name] is not None}, **run["changes"]}
     logger.log_hyperparams({f"audit/{name}": value for name, value in chosen.items()})
-    measured = {f"audit/{name}": run[name] for name in ("metric", "full_steps", "seconds")}
-    logger.log_metrics(_known(measured))
+    metric = math.nan if run["metric"] is None else run["metric"]
+    measured = {"metric": metric, "full_steps": run["full_steps"], "seconds": run["seconds"]}
+    logger.log_metrics({f"audit/{name}": value for name, value in measured.items()})
 
 
-def log_verdict(
-    folder: Path, experiment: str, verdict: AuditVerdict, summary: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Log the results as a run ``audit``, of which the newest counts."""
-    note = f"**{verdict.headline}**\n\n{verdict.text}"
-    tags = {"outcome": verdict.outcome.value, "conclusion": verdict.headline, NOTE: note}
-    logger = mlflow_logger(folder, experiment, "audit", **tags)
-    means = {f"metric/{arm.replace(',', '')}": s["metric"]["mean"] for arm, s in summary.items()}
-    logger.log_metrics(_known({**means, "saving": verdict.saving}))
-    logger.finalize("success")
+def log_verdict(folder: Path, experiment: str, verdict: AuditVerdict) -> None:
+    """Describe the experiment by the verdict, in place of an earlier one."""
+    from mlflow import MlflowClient
 
-
-def _known(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: math.nan if value is None else value for name, value in metrics.items()}
+    client = MlflowClient(tracking_uri(folder))
+    found = client.get_experiment_by_name(experiment)
+    if found is not None:  # runs were recorded
+        note = f"**{verdict.headline}**\n\n{verdict.text}"
+        client.set_experiment_tag(found.experiment_id, NOTE, note)
+        client.set_experiment_tag(found.experiment_id, "outcome", verdict.outcome.value)

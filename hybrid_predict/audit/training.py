@@ -13,14 +13,11 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
+from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.runs.trial import Trial, TrialEnd, now
-
-DIVERGED = "diverged"
-NOT_FINITE = "metric not finite"
-"""Why a run has no metric: its weights are not finite, or only the metric is not."""
 
 
 class Observer:
@@ -40,36 +37,41 @@ class Observer:
 
 
 class Meter(pl.Callback):
-    """Counts full steps and seconds of an arm's training, and measures the final weights.
+    """Measures an arm's training and its final weights, for the run's ``entry`` in the results.
 
-    The last validation starts from the arm's seed, so that it is the same for every arm.
-    ``on_start`` gets ``entry`` with what is known before training. ``total_steps`` is 0 until then;
-    ``seconds`` are without validation.
-
-    ``entry`` is what the run's entry in the results file has of it. ``shapes`` and ``weights`` are
-    digests of the parameters' form and of the initial values, ``rates`` the last learning rates
-    over the highest ones, by group, except for schedules that follow a metric. ``curve`` has full
-    steps and the metric after every validation, at last that of the final weights. The final
-    ``metric`` is None if there is a ``failure``.
+    The last validation starts from the arm's seed, so that it is the same for every arm. ``check``
+    gets what is known before training. In the entry ``shapes`` and ``weights`` are digests of the
+    parameters' form and of the initial values, ``rates`` the last learning rates over the highest
+    ones, by group, except for schedules that follow a metric. ``curve`` has full steps and the
+    metric after every validation. ``seconds`` are without validation.
     """
 
     def __init__(
         self,
         arm: AuditArm,
-        metric: str,
-        on_start: Callable[[dict[str, Any]], None] = lambda entry: None,
-        on_step: Callable[[int], None] = lambda steps: None,
+        config: AuditConfig,
+        check: Callable[[Mapping[str, Any]], None] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._arm = arm
-        self._metric = metric
-        self._on_start = on_start
-        self._on_step = on_step
+        self._metric = config.metric
+        self._check = check
+        self._observer = observer or Observer()
         self._resumed: float | None = None
         self._peaks: list[float] = []
-        self.full_steps = 0
-        self.total_steps = 0
-        self.seconds = 0.0
-        self.entry: dict[str, Any] = {"changes": dict(arm.changes), "lengths": arm.lengths}
+        self.entry: dict[str, Any] = {
+            "arm": arm.name,
+            "speedup": config.speedup_of(arm.name),
+            "seed": arm.seed,
+            "changes": dict(arm.changes),
+            "lengths": arm.lengths,
+            "total_steps": 0,
+            "full_steps": 0,
+            "seconds": 0.0,
+            "curve": [],
+            "metric": None,
+            "failure": None,
+        }
 
     def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check that the metric is logged, before training if anything is logged by then."""
@@ -91,10 +93,11 @@ class Meter(pl.Callback):
         if not isinstance(total, int) or total < 1:
             remedy = "Set max_steps: the length of an epoch of these data is not known."
             raise UnsupportedSetupError("Trainer", "a known number of steps", total, remedy)
-        self.total_steps = total
-        self.entry |= {"total_steps": total, **_digests(pl_module), "curve": []}
+        self.entry |= {"total_steps": total, **_digests(pl_module)}
         self._peaks = _rates(trainer)
-        self._on_start(self.entry)
+        if self._check is not None:
+            self._check(self.entry)
+        self._observer.run_started(self._arm.name, self._arm.seed, total)
         self._resumed = now(trainer.strategy.root_device)
 
     def on_train_batch_end(
@@ -103,9 +106,9 @@ class Meter(pl.Callback):
         """Count a full step, at the end of an accumulation window."""
         if trainer.fit_loop._should_accumulate():
             return
-        self.full_steps += 1
+        self.entry["full_steps"] += 1
         self._peaks = list(map(max, self._peaks, _rates(trainer)))
-        self._on_step(int(trainer.global_step))
+        self._observer.stepped(int(trainer.global_step))
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Pause the clock."""
@@ -113,37 +116,40 @@ class Meter(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the metric of a validation in training."""
-        if self.total_steps and "steps" not in self.entry:
-            self._add_point(self._logged(trainer))
+        if self.entry["total_steps"] and "steps" not in self.entry:
+            self._add_point(trainer)
             self._resumed = now(trainer.strategy.root_device)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Measure the final weights."""
         self._pause(trainer)
         steps = int(trainer.global_step)
-        if steps < self.total_steps:
-            expected = f"a run of {self.total_steps} steps"
+        if steps < self.entry["total_steps"]:
+            expected = f"a run of {self.entry['total_steps']} steps"
             remedy = "Leave out what ends it early."
             raise UnsupportedSetupError("Trainer", expected, steps, remedy)
         by_group = zip(_rates(trainer), self._peaks, strict=False)
         rates = [last / peak if peak else 1.0 for last, peak in by_group]
-        self.entry |= {"steps": steps, "rates": rates, "metric": None, "failure": None}
+        self.entry |= {"steps": steps, "rates": rates}
         floats = (p for p in pl_module.parameters() if p.is_floating_point())
         if not all(bool(p.isfinite().all()) for p in floats):
-            self.entry["failure"] = DIVERGED
+            self.entry["failure"] = "diverged"
             return
         # trainer.validate would set up model and data again, from other random states.
         trainer.callback_metrics.pop(self._metric, None)
         pl.seed_everything(self._arm.seed, workers=True, verbose=False)
         trainer.validating = True
         trainer.fit_loop.epoch_loop.val_loop.run()
-        value = self._logged(trainer)
+        self.entry["metric"] = self._add_point(trainer)
+        if self.entry["metric"] is None:
+            self.entry["failure"] = "metric not finite"
         trainer.training = True
-        self.entry |= {"metric": value} if math.isfinite(value) else {"failure": NOT_FINITE}
-        self._add_point(value)
 
-    def _add_point(self, value: float) -> None:
-        self.entry["curve"].append([self.full_steps, value if math.isfinite(value) else None])
+    def _add_point(self, trainer: pl.Trainer) -> float | None:
+        logged = self._logged(trainer)
+        value = logged if math.isfinite(logged) else None
+        self.entry["curve"].append([self.entry["full_steps"], value])
+        return value
 
     def _logged(self, trainer: pl.Trainer) -> float:
         logged = trainer.callback_metrics
@@ -155,7 +161,7 @@ class Meter(pl.Callback):
 
     def _pause(self, trainer: pl.Trainer) -> None:
         if self._resumed is not None:
-            self.seconds += now(trainer.strategy.root_device) - self._resumed
+            self.entry["seconds"] += now(trainer.strategy.root_device) - self._resumed
             self._resumed = None
 
 
@@ -189,10 +195,9 @@ def _rates(trainer: pl.Trainer) -> list[float]:
 
 
 def _digests(module: torch.nn.Module) -> dict[str, str]:
-    shapes = hashlib.sha256()
+    forms = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in module.named_parameters()]
+    shapes = hashlib.sha256(";".join(forms).encode())
     weights = hashlib.sha256()
-    for name, parameter in module.named_parameters():
-        shapes.update(f"{name} {tuple(parameter.shape)} {parameter.dtype};".encode())
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         weights.update(name.encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
@@ -207,7 +212,7 @@ def fit_arm(arm: AuditArm, make_run: MakeRun, meter: Meter, *further: pl.Callbac
     arm.check_shortened()
     trainer.callbacks += [meter, *further]  # type: ignore[attr-defined]
     fit(trainer, model, loaders)
-    if not meter.total_steps:
+    if not meter.entry["total_steps"]:
         remedy = "Give training data of at least one batch, and leave limit_train_batches out."
         raise UnsupportedSetupError("Trainer", "batches to train on", "none", remedy)
 

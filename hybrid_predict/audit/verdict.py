@@ -65,7 +65,7 @@ class AuditVerdict:
         seeds: Number of seeds with all arms.
         saving: Share of the full arm's full steps that the hybrid arm did not take.
         way: Mean weight of the full arm in the control, from 0 to 1.
-        contrast: Bounds of c, which decides.
+        contrast: Bounds of c, which decides; None below two seeds, as those below.
         gain: Bounds of control - hybrid, which shows that the comparison can tell arms apart.
         worth: Bounds of control - full, what the saved steps are worth.
     """
@@ -91,110 +91,107 @@ def judge_audit(
 
     Args:
         seeds: Of each seed the runs of the full, the short and the hybrid arm: mappings with the
-            final ``metric``, None if the run failed, and ``full_steps``.
+            final ``metric``, None if the run failed, and ``full_steps``. Below five the verdict is
+            always undecided, and its headline is a hint.
         config: Gives mode, margin, retention and level.
         arm: Name of the arm in the place of the hybrid one.
         time: Its seconds per second of the full arm, for the headline; None if unknown.
-
-    Returns:
-        The verdict; below five seeds it is always undecided, and its headline is a hint.
     """
-    n = len(seeds)
-    if not n:
+    if not seeds:
         text = "No seed has all its arms yet."
         return AuditVerdict(AuditOutcome.UNDECIDED, "nothing to compare yet", text)
-    verdict = _compared(seeds, config, arm, time)
-    if n < FEW_SEEDS:
-        headline = f"hint from {counted_seeds(n)}: {verdict.headline}"
-        return replace(verdict, outcome=AuditOutcome.UNDECIDED, headline=headline)
-    return _decided(verdict, config, arm) if verdict.contrast else verdict
+    metrics = np.array([[run["metric"] for run in runs] for runs in seeds], dtype=float).T
+    steps = np.array([[run["full_steps"] for run in runs] for runs in seeds], dtype=float).T
+    saving = float(1.0 - steps[2].mean() / steps[0].mean())
+    found = AuditVerdict(AuditOutcome.UNDECIDED, "", "", len(seeds), saving)
+    failed = _failed(metrics, arm)
+    if failed is None:
+        found = replace(found, **_compared(config.sign * metrics, steps, config))
+        counted = _counted(saving, metrics[2] - metrics[0], config, time)
+        outcome, headline = _finding(found, counted, config, arm)
+        text = _explained(found, config, arm)
+    else:
+        outcome, headline, text = failed
+    if len(seeds) < FEW_SEEDS:
+        outcome = AuditOutcome.UNDECIDED
+        headline = f"hint from {counted_seeds(len(seeds))}: {headline}"
+    return replace(found, outcome=outcome, headline=headline, text=text)
 
 
-def _compared(
-    seeds: Sequence[Sequence[Mapping[str, Any]]], config: AuditConfig, arm: str, time: float | None
-) -> AuditVerdict:
-    """Return what was measured, with bounds from two seeds on, if all metrics are finite."""
-    metrics = np.array([[run["metric"] for run in runs] for runs in seeds], dtype=float)
-    steps = np.array([[run["full_steps"] for run in runs] for runs in seeds], dtype=float)
-    most, _, taken = steps.mean(axis=0)
-    saving = float(1.0 - taken / most)
-    verdict = AuditVerdict(AuditOutcome.UNDECIDED, "", "", len(seeds), saving)
-    for name, values in zip((FULL, SHORT, arm), metrics.T, strict=True):
+def _failed(metrics: Any, arm: str) -> tuple[AuditOutcome, str, str] | None:
+    """Return outcome, headline and text if a metric is not finite."""
+    for name, values in zip((FULL, SHORT, arm), metrics, strict=True):
         if bad := np.count_nonzero(~np.isfinite(values)):
-            what = f"the {name} arm has no finite metric on {bad} of {len(seeds)} seeds"
-            if name in (FULL, SHORT):
-                return replace(verdict, headline=f"no comparison: {what}", text=_UNSTABLE)
+            what = f"the {name} arm has no finite metric on {bad} of {len(values)} seeds"
+            if name != arm:
+                return AuditOutcome.UNDECIDED, f"no comparison: {what}", _UNSTABLE
             text = "The full and the short arm have no such seed, so the callback is the cause."
-            verdict = replace(verdict, headline=f"no saving: {what}", text=text)
-            return replace(verdict, outcome=AuditOutcome.NO_SAVING)
-    full, short, hybrid = config.sign * metrics.T
-    ways = [float(np.interp(k, [s, n], [0.0, 1.0])) for n, s, k in np.log(steps)]
+            return AuditOutcome.NO_SAVING, f"no saving: {what}", text
+    return None
+
+
+def _compared(losses: Any, steps: Any, config: AuditConfig) -> dict[str, Any]:
+    """Return the weight of the full arm and, from two seeds on, the bounds."""
+    full, short, hybrid = losses
+    ways = [float(np.interp(k, [s, n], [0.0, 1.0])) for n, s, k in np.log(steps.T)]
     control = short + np.array(ways) * (full - short)
     worth = control - full
-    lost = hybrid - full
-    difference = f"{config.metric} differs by {config.sign * lost.mean():+.3g}"
+    contrast = hybrid - full - (config.margin or (1.0 - config.retain) * worth)
+    samples = {"contrast": contrast, "gain": control - hybrid, "worth": worth}
+    tests = samples if len(ways) > 1 else {}
+    return {"way": fmean(ways), **{k: bounds(v.tolist(), config.alpha) for k, v in tests.items()}}
+
+
+def _counted(saving: float, differences: Any, config: AuditConfig, time: float | None) -> str:
     less = "fewer" if time is None or time < 1.0 else "more"
     seconds = "" if time is None else f"{percent(abs(1.0 - time))} {less} seconds, "
-    headline = f"{percent(saving)} fewer full steps, {seconds}{difference}"
-    if saving < LEAST_SAVING:
-        headline = "no full steps were saved, so there is no saving to prove"
-    elif len(seeds) > 1:
-        headline += f" ± {stdev(lost.tolist()):.2g}"
-    way = fmean(ways)
-    text = _explained(way, saving, config, arm)
-    verdict = replace(verdict, headline=headline, text=text, way=way)
-    if len(seeds) < 2:
-        return verdict
-    allowed = config.margin or (1.0 - config.retain) * worth
-    return replace(
-        verdict,
-        contrast=bounds((lost - allowed).tolist(), config.alpha),
-        gain=bounds((control - hybrid).tolist(), config.alpha),
-        worth=bounds(worth.tolist(), config.alpha),
-    )
+    sd = stdev(differences.tolist()) if len(differences) > 1 else None
+    difference = signed(float(differences.mean()), sd)
+    return f"{percent(saving)} fewer full steps, {seconds}{config.metric} differs by {difference}"
 
 
-def _decided(verdict: AuditVerdict, config: AuditConfig, arm: str) -> AuditVerdict:
-    contrast = verdict.contrast
-    gain = verdict.gain
-    worth = verdict.worth
-    assert contrast and gain and worth and verdict.saving is not None
-    control = _control(verdict.way or 0.0)
-    outcome = AuditOutcome.NO_SAVING
-    headline = verdict.headline
-    if verdict.saving < LEAST_SAVING:
-        pass
-    elif worth.upper < (config.margin or 0.0):
+def _finding(
+    found: AuditVerdict, counted: str, config: AuditConfig, arm: str
+) -> tuple[AuditOutcome, str]:
+    if (found.saving or 0.0) < LEAST_SAVING:
+        return AuditOutcome.NO_SAVING, "no full steps were saved, so there is no saving to prove"
+    if found.seeds < FEW_SEEDS:
+        return AuditOutcome.UNDECIDED, counted
+    control = _control(found)
+    assert found.contrast and found.gain and found.worth  # there are two seeds
+    if found.worth.upper < (config.margin or 0.0):
         headline = f"no saving: simply shorten the run, {control} is as good as the full arm"
-    elif contrast.lower > 0:
-        headline = f"no saving: the {arm} arm is inferior to the full arm"
-    elif contrast.upper < 0 < gain.lower:
-        outcome = AuditOutcome.VERIFIED
-        headline = f"verified saving at equal quality: {headline}"
-    else:
-        outcome = AuditOutcome.UNDECIDED
-        what = f"whether the {arm} arm is inferior to the full arm"
-        if contrast.upper < 0:
-            what = f"whether the {arm} arm is better than its control, {control}"
-        headline = f"not enough seeds to tell {what}"
-    return replace(verdict, outcome=outcome, headline=headline)
+        return AuditOutcome.NO_SAVING, headline
+    if found.contrast.lower > 0:
+        return AuditOutcome.NO_SAVING, f"no saving: the {arm} arm is inferior to the full arm"
+    if found.contrast.upper < 0 < found.gain.lower:
+        return AuditOutcome.VERIFIED, f"verified saving at equal quality: {counted}"
+    what = "inferior to the full arm"
+    if found.contrast.upper < 0:
+        what = f"better than its control, {control}"
+    return AuditOutcome.UNDECIDED, f"not enough seeds to tell whether the {arm} arm is {what}"
 
 
-def _control(way: float) -> str:
-    if way < LEAST_SAVING:
+def _control(found: AuditVerdict) -> str:
+    if (found.way or 0.0) < LEAST_SAVING:
         return "the short arm, which takes as many full steps"
     return "plain training of as many full steps, interpolated between the short and the full arm"
 
 
-def _explained(way: float, saving: float, config: AuditConfig, arm: str) -> str:
+def _explained(found: AuditVerdict, config: AuditConfig, arm: str) -> str:
     condition = f"lose less than {config.margin}"
     if config.margin is None:
         condition = f"keep {percent(config.retain)} of what the saved steps are worth"
     return (
-        f"The {arm} arm took {percent(saving)} fewer full steps than the full arm. It has to "
-        f"{condition}, and to be better than its control: {_control(way)}. Paired one-sided t "
-        f"tests over at least {FEW_SEEDS} seeds, each at level {config.alpha:g}."
+        f"The {arm} arm took {percent(found.saving or 0.0)} fewer full steps than the full arm. It "
+        f"has to {condition}, and to be better than its control: {_control(found)}. Paired "
+        f"one-sided t tests over at least {FEW_SEEDS} seeds, each at level {config.alpha:g}."
     )
+
+
+def signed(mean: float, sd: float | None) -> str:
+    """Format a mean difference ± standard deviation, None of one value; no difference is +0."""
+    return f"{0.0 + mean:+.3g}" if sd is None else f"{0.0 + mean:+.3g} ± {sd:.2g}"
 
 
 def counted_seeds(number: int) -> str:

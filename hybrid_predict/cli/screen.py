@@ -13,9 +13,8 @@ from rich.table import Table
 
 from hybrid_predict.audit import AuditConfig, AuditResult, SearchResult, audit, search
 from hybrid_predict.audit.config import speedup_text
-from hybrid_predict.audit.results import COLUMNS, arm_rows
-from hybrid_predict.audit.search import most_runs
-from hybrid_predict.audit.store import SEARCH
+from hybrid_predict.audit.results import arm_rows
+from hybrid_predict.audit.search import SEARCH, most_runs
 from hybrid_predict.audit.tracking import tracking_uri
 from hybrid_predict.audit.training import Observer
 from hybrid_predict.config import Speedup
@@ -101,10 +100,11 @@ def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult
     result: AuditResult = screen.train(audit, folder, config=config, **options)
     results = result.results
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in COLUMNS:
-        table.add_column(title.format(metric=config.metric), justify="right", no_wrap=True)
-    for row in arm_rows(results):
-        table.add_row(*map(printable, row))
+    rows = arm_rows(results)
+    for title in rows[0] if rows else ():
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(printable, row.values()))
     if table.rows:
         screen.console.print(table)
     verdict = result.verdict

@@ -25,20 +25,21 @@ def array_library(*values: Any) -> Any:
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of `Plans` and arrays, compiled once for each plans if these are JAX's."""
 
-    @cache
-    def jitted() -> Any:
-        import jax
-
-        return jax.jit(function, static_argnums=0)
-
     @wraps(function)
     def call(plans: Any, *arrays: Any) -> Any:
         if plans.library == "jax":
-            return jitted()(plans, *arrays)
+            return _jitted(function)(plans, *arrays)
         with np.errstate(all="ignore"):  # numbers that are not finite are masked
             return function(plans, *arrays)
 
     return call
+
+
+@cache
+def _jitted(function: Callable[..., Any]) -> Any:
+    import jax
+
+    return jax.jit(function, static_argnums=0)
 
 
 def when(condition: Any, make: Callable[[], Any], otherwise: Any) -> Any:

@@ -259,7 +259,8 @@ def settled(state: HybridState, rate: float, known: Any = None, slopes: Any = No
     number = clock.full_steps + 1
     measured = [step.norm], step.loss, now is Phase.WARMUP
     seen = Outcome(number, *measured, step.predicted, step.held, windows=windows, **summed)
-    _learn(policy, seen)
+    for event, level in policy.learn(seen).items():
+        logger.log(level, "Full step %d: %s.", number, event)
     policy.count_full_step()
     if policy.futile and not clock.plain:
         logger.warning("Full step %d: the rest is plain training: %s.", number, policy.futile)
@@ -275,11 +276,6 @@ def settled(state: HybridState, rate: float, known: Any = None, slopes: Any = No
         plain=clock.plain or bool(policy.futile),
     )
     return state._replace(tensors=known, policy=policy, clock=clock, step=OpenStep())
-
-
-def _learn(policy: PredictingPolicy, seen: Outcome) -> None:
-    for event, level in policy.learn(seen).items():
-        logger.log(level, "Full step %d: %s.", seen.step, event)
 
 
 def _turned(

@@ -11,7 +11,7 @@ import torch
 from audit_task import STEPS, Interrupting, Task, config, keep, kept
 from lightning_models import Net, loader
 
-from hybrid_predict.audit import audit
+from hybrid_predict.audit import Observer, audit
 from hybrid_predict.audit.page import audit_page
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.errors import ConfigError
@@ -40,11 +40,10 @@ def test_what_is_written(finished):
     results = json.loads((folder / "results.json").read_text())
     assert results == result.results
     assert set(results) == {
-        "schema", "partial", "planned_runs", "seeds", "environment", "config", "hybrid_config",
+        "schema", "partial", "planned_runs", "environment", "config", "hybrid_config",
         "depends_on", "notes", "runs", "summary", "paired", "verdict",
     }  # fmt: skip
-    assert (results["schema"], results["partial"], results["planned_runs"]) == (8, False, 8)
-    assert results["seeds"] == [0, 1]
+    assert (results["schema"], results["partial"], results["planned_runs"]) == (9, False, 8)
     assert {"cpu", "cpu_count", "gpu", "torch", "lightning"} <= results["environment"].keys()
     assert results["verdict"]["outcome"] == result.outcome.value == "undecided"
     counts = {
@@ -76,7 +75,7 @@ def test_report_holds_the_verdict_and_loads_nothing(finished):
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert result.verdict.headline[1:] in page
     assert "hybrid - 0.8 full - 0.2 control" in page
-    assert page.count("data:image/svg+xml;base64,") == 2
+    assert page.count("data:image/svg+xml;base64,") == 1
     assert all(note in page for note in result.results["notes"])
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
     assert "Partial results" not in page
@@ -151,6 +150,16 @@ def test_ctrl_c_leaves_a_partial_report_and_the_next_call_goes_on(tmp_path):
     assert not audit(task, config(seeds=1), tmp_path).partial
     assert task.calls == [(SHORT, 0), (CORRECTED, 0), (HYBRID, 0)]
     assert "Partial results" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_right_after_a_run_leaves_it_in_the_result(tmp_path):
+    class Stops(Observer):
+        def run_finished(self, run, trained):
+            raise KeyboardInterrupt
+
+    result = audit(Task(), config(seeds=1), tmp_path, observer=Stops())
+    assert result.partial
+    assert [run["arm"] for run in result.results["runs"]] == [FULL]
 
 
 def test_two_audits_in_one_folder_are_refused(tmp_path):

@@ -17,21 +17,24 @@ def ask(folder, query):
         return connection.execute(query).fetchall()
 
 
-def test_mlflow_has_each_arm_and_each_verdict_and_tells_those_that_did_not_finish(tmp_path):
+def test_mlflow_has_each_arm_and_the_verdict_and_tells_those_that_did_not_finish(tmp_path):
     states = "select name, status from runs order by start_time"
     audit(Task(), config(seeds=1, mlflow=True), tmp_path, observer=Interrupting())
-    stopped = [("full, seed 0", "FINISHED"), ("short, seed 0", "FAILED"), ("audit", "FINISHED")]
+    stopped = [("full, seed 0", "FINISHED"), ("short, seed 0", "FAILED")]
     assert ask(tmp_path, states) == stopped
     result = audit(Task(), config(seeds=1, mlflow=True), tmp_path)
-    query = "select run_uuid, status from runs where name = 'audit' order by start_time"
-    _, (newest, status) = ask(tmp_path, query)
-    assert status == "FINISHED"
-    metrics = {key for (key,) in ask(tmp_path, "select distinct key from metrics")}
-    measured = {"audit/metric", "audit/full_steps", "audit/seconds", "saving"}
-    assert metrics >= measured | {f"metric/{arm}" for arm in ARMS}
-    tags = dict(ask(tmp_path, f"select key, value from tags where run_uuid = '{newest}'"))
-    assert tags["conclusion"] == result.verdict.headline
+    finished = [(f"{name}, seed 0", "FINISHED") for name in (SHORT, CORRECTED, HYBRID)]
+    assert ask(tmp_path, states) == stopped + finished
+    tags = dict(ask(tmp_path, "select key, value from experiment_tags"))
+    assert tags["outcome"] == result.outcome.value
+    assert result.verdict.headline in tags["mlflow.note.content"]
     assert result.verdict.text in tags["mlflow.note.content"]
+    again = audit(Task(), config(seeds=1, mlflow=True, retain=0.5), tmp_path)
+    assert ask(tmp_path, states) == stopped + finished
+    (note,) = ask(tmp_path, "select value from experiment_tags where key = 'mlflow.note.content'")
+    assert again.verdict.text in note[0]
+    metrics = {key for (key,) in ask(tmp_path, "select distinct key from metrics")}
+    assert metrics >= {"audit/metric", "audit/full_steps", "audit/seconds"}
     params = ask(tmp_path, "select run_uuid, key, value from params")
     arms = {run: value for run, key, value in params if key == "audit/arm"}
     assert set(arms.values()) == set(ARMS)
