@@ -29,6 +29,7 @@ from hybrid_predict.integrations.options import checked_folder, configuration
 from hybrid_predict.integrations.reporter import Reporter, numbers
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.model.traces import OwnHook
+from hybrid_predict.ranks import processes
 from hybrid_predict.runs.log import RunLog
 
 try:
@@ -99,7 +100,8 @@ class HybridPredictCallback(TrainerCallback):
         self._reporter: Reporter | None = None
         self._training = False
         self._start = 0
-        self._loss: Tensor | None = None
+        self._losses: list[Tensor] = []  # of the open full step, by batch
+        self._per_token = False
         self._hook: Any = None
 
     @property
@@ -148,14 +150,24 @@ class HybridPredictCallback(TrainerCallback):
             folder = None if place is None else Path(place)
             self._reporter = Reporter(engine, say, folder)
         if not args.torch_compile:
-            self._hook = model.register_forward_hook(OwnHook(self._keep_loss))
+            self._hook = model.register_forward_hook(OwnHook(self._keep_loss), with_kwargs=True)
         control.should_training_stop |= engine.done
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open a full step before the first batch of its accumulation window."""
         if self.engine is not None and not self.engine.done:
-            self._loss = None
+            self._losses.clear()
             self.engine.before_step()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Pass the mean loss of the accumulation window to the engine."""
+        if self.engine is None or not self._losses:
+            return
+        share = 1.0 / len(self._losses)
+        if self._per_token:
+            share = float(processes.size()) if args.average_tokens_across_devices else 1.0
+        loss = self._losses[0] if len(self._losses) == 1 else torch.stack(self._losses).sum()
+        self.engine.observe_loss(loss if share == 1.0 else loss * share)
 
     def on_optimizer_step(
         self, args: Any, state: Any, control: Any, lr_scheduler: Any = None, **kwargs: Any
@@ -163,7 +175,7 @@ class HybridPredictCallback(TrainerCallback):
         """Close a full step right after its update, and step the scheduler for predicted steps."""
         if self.engine is not None and self.engine.in_step:
             first = state.is_world_process_zero and self.ledger.full_steps == 0
-            if first and self._loss is None:
+            if first and not self._losses:
                 logger.warning(_UNSEEN)
             record = self.engine.after_step()
             if self._reporter is not None:
@@ -219,16 +231,17 @@ class HybridPredictCallback(TrainerCallback):
         """Detach from the model, and end the run's log."""
         self._end()
 
-    def _keep_loss(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Pass the sum of the losses in an accumulation window to the engine, and their graphs."""
+    def _keep_loss(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Keep the loss of a batch, and pass its graph to the engine."""
         engine = self.engine
         if engine is None or not engine.in_step or not torch.is_grad_enabled():
             return
         loss = output.get("loss") if isinstance(output, Mapping) else None
         if isinstance(loss, Tensor):
             engine.observe_graph(loss)
-            self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
-            engine.observe_loss(self._loss)
+            self._losses.append(loss.detach())
+            # The Trainer lets a model divide by the tokens of the window, and of all ranks.
+            self._per_token = kwargs.get("num_items_in_batch") is not None
 
     def _end(self) -> None:
         self._training = False

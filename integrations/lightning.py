@@ -84,11 +84,29 @@ class LastRun:
 class _Run:
     """What exists while a Trainer trains, and until the callback is used again."""
 
+    trainer: pl.Trainer
     engine: HybridEngine
     clock: TrainerClock
     reporter: Reporter
     losses: list[Tensor] = field(default_factory=list)  # of the open full step, by batch
     metrics: dict[str, Any] = field(default_factory=dict)  # when the last validation began
+    hook: Any = None
+
+    def mean_loss(self, losses: list[Tensor]) -> Any:
+        window = self.trainer.accumulate_grad_batches  # Lightning divides each loss by it
+        return losses[0] if window == 1 else sum(losses) * (window / len(losses))
+
+    def pass_mean_loss(self, optimizer: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Let the closure of a verifying step return the loss that judges it, of the window."""
+        closure = kwargs.get("closure")
+        if closure is None or self.engine.position == self.engine.ledger.steps:
+            return None
+
+        def observed() -> Any:
+            loss = closure()
+            return None if loss is None else self.mean_loss([*self.losses, loss])
+
+        return args, {**kwargs, "closure": observed}
 
 
 @tells_unknown_names
@@ -213,7 +231,8 @@ class HybridPredict(TrainerCallback):
         reporter = Reporter(engine, say, folder, trainer.loggers if first else ())
         self._last.ledger = engine.ledger
         self._last.log = reporter.log
-        self._run = _Run(engine, clock, reporter)
+        run = self._run = _Run(trainer, engine, clock, reporter)
+        run.hook = trainer.optimizers[0].register_step_pre_hook(run.pass_mean_loss)
         trainer.callbacks.append(MissedCheckpoints(clock))  # type: ignore[attr-defined]
         clock.start(engine.done)
 
@@ -257,11 +276,7 @@ class HybridPredict(TrainerCallback):
             run.losses.append(loss)
         if trainer.fit_loop._should_accumulate():
             return
-        mean: Any = next(iter(run.losses), None)
-        window = trainer.accumulate_grad_batches  # Lightning divides each loss by it
-        if window > 1 and run.losses:
-            mean = sum(run.losses) * (window / len(run.losses))
-        record = run.engine.after_step(mean)
+        record = run.engine.after_step(run.mean_loss(run.losses) if run.losses else None)
         run.clock.advance(record.ticks, run.engine.done)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
@@ -323,6 +338,7 @@ class HybridPredict(TrainerCallback):
                 self.engine.detach()
         finally:
             if self._run is not None:
+                self._run.hook.remove()
                 self._run.clock.release()
                 self._run.reporter.close(status)
             callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
