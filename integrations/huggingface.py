@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +24,13 @@ from hybrid_predict.errors import (
     reading,
 )
 from hybrid_predict.integrations.options import checked_folder, configuration
-from hybrid_predict.integrations.reporter import Reporter, numbers
+from hybrid_predict.integrations.reporter import Reporter, numbers, show
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.model.traces import OwnHook
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.log import RunLog
 
 try:
-    from tqdm.auto import tqdm
     from transformers import TrainerCallback, TrainerState, TrainingArguments
     from transformers.trainer_callback import DefaultFlowCallback
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -41,9 +38,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("HybridPredictCallback", "huggingface") from error
 
-FILE = "hybrid_predict.pt"
-"""Name of the file with the plug-in's state in each checkpoint folder."""
-
+FILE = "hybrid_predict.pt"  # with the plug-in's state, in each checkpoint folder
 _IN_EVERY_LOG = tuple(f"hybrid_predict/{name}" for name in ("steps", "predicted_steps", "skill"))
 
 _UNSEEN = (
@@ -105,6 +100,12 @@ class HybridPredictCallback(TrainerCallback):
         self._hook: Any = None
 
     @property
+    def state_dict(self) -> NoReturn:
+        """Refuse the Trainer of Lightning, which looks for this when it is made."""
+        expected = "HybridPredict, from hybrid_predict"
+        raise UnsupportedSetupError("callbacks", expected, type(self).__name__)
+
+    @property
     def ledger(self) -> SavingsLedger:
         """Ledger of the current or last run."""
         return self.engine.ledger if self.engine is not None else SavingsLedger()
@@ -146,9 +147,8 @@ class HybridPredictCallback(TrainerCallback):
         self._training = True
         if state.is_world_process_zero:
             place = args.output_dir if self.log_dir == "auto" else self.log_dir
-            say = partial(tqdm.write, file=sys.stderr)
             folder = None if place is None else Path(place)
-            self._reporter = Reporter(engine, say, folder)
+            self._reporter = Reporter(engine, show, folder)
         if not args.torch_compile:
             self._hook = model.register_forward_hook(OwnHook(self._keep_loss), with_kwargs=True)
         control.should_training_stop |= engine.done
@@ -206,8 +206,7 @@ class HybridPredictCallback(TrainerCallback):
         """Pass the metric of the best model, else the loss, to the engine."""
         if self.engine is None or not self._training:
             return
-        name = args.metric_for_best_model or "loss"
-        metric = name if name.startswith("eval_") else f"eval_{name}"
+        metric = "eval_" + (args.metric_for_best_model or "loss").removeprefix("eval_")
         if (value := (metrics or {}).get(metric)) is not None:
             larger = bool(args.greater_is_better)
             self.engine.observe_validation(value, metric, larger_is_better=larger)
@@ -232,7 +231,6 @@ class HybridPredictCallback(TrainerCallback):
         self._end()
 
     def _keep_loss(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """Keep the loss of a batch, and pass its graph to the engine."""
         engine = self.engine
         if engine is None or not engine.in_step or not torch.is_grad_enabled():
             return
@@ -270,7 +268,6 @@ def refuse(args: TrainingArguments) -> None:
 
 
 def _counts_steps(scheduler: Any) -> bool:
-    """Return whether the Trainer steps a scheduler in every step, and not by a metric."""
     return not (isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR")
 
 
@@ -285,12 +282,8 @@ def _course(state: TrainerState) -> str:
 
 
 def _load(args: TrainingArguments, state: TrainerState) -> tuple[int, Any] | None:
-    """Return where the run began, and the engine's state, from the checkpoint to resume from.
-
-    The Trainer does not pass its folder to callbacks, so the likely folders are searched.
-    """
     named = args.resume_from_checkpoint
-    folders = [Path(named)] if isinstance(named, str) else []
+    folders = [Path(named)] if isinstance(named, str) else []  # callbacks are not told which
     for path in (folder / FILE for folder in (*folders, _folder(args, state))):
         if path.is_file():
             with reading(str(path)):

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lightning.pytorch
 import pytest
 import torch
 from loops import same_bits, weights
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from witness import judged_losses, verifies
 
-from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict import HybridConfig, HybridEngine, HybridPredict
 from hybrid_predict.errors import (
     CheckpointError,
     ConfigError,
@@ -296,6 +297,13 @@ def test_a_scheduler_that_follows_a_metric_is_left_to_the_trainer(tmp_path: Path
 def test_a_wrong_argument_is_named_with_the_place_to_set_it(argument: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         HybridPredictCallback(**{argument: 10})
+
+
+def test_a_trainer_of_another_framework_is_refused_with_the_callback_for_it(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedSetupError, match="callbacks: expected HybridPredictCallback, "):
+        trained(tmp_path, HybridPredict())
+    with pytest.raises(UnsupportedSetupError, match="callbacks: expected HybridPredict, "):
+        lightning.pytorch.Trainer(callbacks=[HybridPredictCallback()], logger=False)
 
 
 def test_what_cannot_be_is_refused() -> None:
