@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +24,13 @@ from hybrid_predict.errors import (
     reading,
 )
 from hybrid_predict.integrations.options import checked_folder, configuration
-from hybrid_predict.integrations.reporter import Reporter, numbers
+from hybrid_predict.integrations.reporter import Reporter, numbers, show
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.model.traces import OwnHook
+from hybrid_predict.ranks import processes
 from hybrid_predict.runs.log import RunLog
 
 try:
-    from tqdm.auto import tqdm
     from transformers import TrainerCallback, TrainerState, TrainingArguments
     from transformers.trainer_callback import DefaultFlowCallback
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -40,9 +38,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("HybridPredictCallback", "huggingface") from error
 
-FILE = "hybrid_predict.pt"
-"""Name of the file with the plug-in's state in each checkpoint folder."""
-
+FILE = "hybrid_predict.pt"  # with the plug-in's state, in each checkpoint folder
 _IN_EVERY_LOG = tuple(f"hybrid_predict/{name}" for name in ("steps", "predicted_steps", "skill"))
 
 _UNSEEN = (
@@ -99,8 +95,15 @@ class HybridPredictCallback(TrainerCallback):
         self._reporter: Reporter | None = None
         self._training = False
         self._start = 0
-        self._loss: Tensor | None = None
+        self._losses: list[Tensor] = []  # of the open full step, by batch
+        self._per_token = False
         self._hook: Any = None
+
+    @property
+    def state_dict(self) -> NoReturn:
+        """Refuse the Trainer of Lightning, which looks for this when it is made."""
+        expected = "HybridPredict, from hybrid_predict"
+        raise UnsupportedSetupError("callbacks", expected, type(self).__name__)
 
     @property
     def ledger(self) -> SavingsLedger:
@@ -144,18 +147,27 @@ class HybridPredictCallback(TrainerCallback):
         self._training = True
         if state.is_world_process_zero:
             place = args.output_dir if self.log_dir == "auto" else self.log_dir
-            say = partial(tqdm.write, file=sys.stderr)
             folder = None if place is None else Path(place)
-            self._reporter = Reporter(engine, say, folder)
+            self._reporter = Reporter(engine, show, folder)
         if not args.torch_compile:
-            self._hook = model.register_forward_hook(OwnHook(self._keep_loss))
+            self._hook = model.register_forward_hook(OwnHook(self._keep_loss), with_kwargs=True)
         control.should_training_stop |= engine.done
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open a full step before the first batch of its accumulation window."""
         if self.engine is not None and not self.engine.done:
-            self._loss = None
+            self._losses.clear()
             self.engine.before_step()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Pass the mean loss of the accumulation window to the engine."""
+        if self.engine is None or not self._losses:
+            return
+        share = 1.0 / len(self._losses)
+        if self._per_token:
+            share = float(processes.size()) if args.average_tokens_across_devices else 1.0
+        loss = self._losses[0] if len(self._losses) == 1 else torch.stack(self._losses).sum()
+        self.engine.observe_loss(loss if share == 1.0 else loss * share)
 
     def on_optimizer_step(
         self, args: Any, state: Any, control: Any, lr_scheduler: Any = None, **kwargs: Any
@@ -163,7 +175,7 @@ class HybridPredictCallback(TrainerCallback):
         """Close a full step right after its update, and step the scheduler for predicted steps."""
         if self.engine is not None and self.engine.in_step:
             first = state.is_world_process_zero and self.ledger.full_steps == 0
-            if first and self._loss is None:
+            if first and not self._losses:
                 logger.warning(_UNSEEN)
             record = self.engine.after_step()
             if self._reporter is not None:
@@ -194,8 +206,7 @@ class HybridPredictCallback(TrainerCallback):
         """Pass the metric of the best model, else the loss, to the engine."""
         if self.engine is None or not self._training:
             return
-        name = args.metric_for_best_model or "loss"
-        metric = name if name.startswith("eval_") else f"eval_{name}"
+        metric = "eval_" + (args.metric_for_best_model or "loss").removeprefix("eval_")
         if (value := (metrics or {}).get(metric)) is not None:
             larger = bool(args.greater_is_better)
             self.engine.observe_validation(value, metric, larger_is_better=larger)
@@ -219,16 +230,16 @@ class HybridPredictCallback(TrainerCallback):
         """Detach from the model, and end the run's log."""
         self._end()
 
-    def _keep_loss(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Pass the sum of the losses in an accumulation window to the engine, and their graphs."""
+    def _keep_loss(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         engine = self.engine
         if engine is None or not engine.in_step or not torch.is_grad_enabled():
             return
         loss = output.get("loss") if isinstance(output, Mapping) else None
         if isinstance(loss, Tensor):
             engine.observe_graph(loss)
-            self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
-            engine.observe_loss(self._loss)
+            self._losses.append(loss.detach())
+            # The Trainer lets a model divide by the tokens of the window, and of all ranks.
+            self._per_token = kwargs.get("num_items_in_batch") is not None
 
     def _end(self) -> None:
         self._training = False
@@ -257,7 +268,6 @@ def refuse(args: TrainingArguments) -> None:
 
 
 def _counts_steps(scheduler: Any) -> bool:
-    """Return whether the Trainer steps a scheduler in every step, and not by a metric."""
     return not (isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR")
 
 
@@ -272,12 +282,8 @@ def _course(state: TrainerState) -> str:
 
 
 def _load(args: TrainingArguments, state: TrainerState) -> tuple[int, Any] | None:
-    """Return where the run began, and the engine's state, from the checkpoint to resume from.
-
-    The Trainer does not pass its folder to callbacks, so the likely folders are searched.
-    """
     named = args.resume_from_checkpoint
-    folders = [Path(named)] if isinstance(named, str) else []
+    folders = [Path(named)] if isinstance(named, str) else []  # callbacks are not told which
     for path in (folder / FILE for folder in (*folders, _folder(args, state))):
         if path.is_file():
             with reading(str(path)):

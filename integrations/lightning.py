@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 from torch import Tensor
 
@@ -24,15 +24,14 @@ from hybrid_predict.errors import (
 )
 from hybrid_predict.integrations.lightning_clock import SkipData, TrainerClock
 from hybrid_predict.integrations.options import as_call, checked_folder, configuration
-from hybrid_predict.integrations.reporter import Reporter
+from hybrid_predict.integrations.reporter import Reporter, show
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.ranks import processes
 from hybrid_predict.runs.log import RunLog
 from hybrid_predict.state import check_state
 from hybrid_predict.tensors.random_states import random_states, set_random_states
 
-KEY = "hybrid_predict"
-"""Key of the callback's state in a checkpoint."""
+KEY = "hybrid_predict"  # of the callback's state in a checkpoint
 
 _NAMES = ("pytorch_lightning", "lightning.pytorch")
 _INSTALLED: list[Any] = []
@@ -84,11 +83,31 @@ class LastRun:
 class _Run:
     """What exists while a Trainer trains, and until the callback is used again."""
 
+    trainer: pl.Trainer
     engine: HybridEngine
     clock: TrainerClock
     reporter: Reporter
     losses: list[Tensor] = field(default_factory=list)  # of the open full step, by batch
     metrics: dict[str, Any] = field(default_factory=dict)  # when the last validation began
+    hook: Any = None
+
+    def mean_loss(self, last: Tensor | None = None) -> Any:
+        losses = self.losses if last is None else [*self.losses, last]
+        window = self.trainer.accumulate_grad_batches  # Lightning divides each loss by it
+        if window == 1 or not losses:
+            return losses[0] if losses else None
+        return sum(losses) * (window / len(losses))
+
+    def pass_mean_loss(self, optimizer: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Let the closure of a verifying step return the loss that judges it."""
+        closure = kwargs.get("closure")
+        if closure is None or self.engine.position == self.engine.ledger.steps:
+            return None
+
+        def observed() -> Any:
+            return self.mean_loss(closure())
+
+        return args, {**kwargs, "closure": observed}
 
 
 @tells_unknown_names
@@ -181,6 +200,13 @@ class HybridPredict(TrainerCallback):
         of_a_run = {"engine", "_run", "_saved", "log", "log_dict"}  # a Trainer sets the last two
         return {name: value for name, value in vars(self).items() if name not in of_a_run}
 
+    def on_init_end(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse the Trainer of transformers, which calls this when it is made."""
+        expected = "HybridPredictCallback, from hybrid_predict.integrations.huggingface"
+        raise UnsupportedSetupError("callbacks", expected, type(self).__name__)
+
+    on_train_begin = on_init_end  # it is given to the Trainer later
+
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Reset the callback, and read the run's length before other callbacks change it."""
         if stage == "fit":
@@ -209,11 +235,15 @@ class HybridPredict(TrainerCallback):
                 continue_random_states(trainer, saved["random"])
         first = trainer.is_global_zero
         folder = log_folder(trainer, self.log_dir) if first else None
-        say = package_of(trainer).utilities.rank_zero_info
+        beside_bar = first and trainer.progress_bar_callback is not None
+        say = show if beside_bar else package_of(trainer).utilities.rank_zero_info
+        if clock.drops and engine.schedule.planned and not config.shadow:
+            say("HybridPredict skips the batches of predicted steps in their epochs (skip_data).")
         reporter = Reporter(engine, say, folder, trainer.loggers if first else ())
         self._last.ledger = engine.ledger
         self._last.log = reporter.log
-        self._run = _Run(engine, clock, reporter)
+        run = self._run = _Run(trainer, engine, clock, reporter)
+        run.hook = trainer.optimizers[0].register_step_pre_hook(run.pass_mean_loss)
         trainer.callbacks.append(MissedCheckpoints(clock))  # type: ignore[attr-defined]
         clock.start(engine.done)
 
@@ -257,11 +287,7 @@ class HybridPredict(TrainerCallback):
             run.losses.append(loss)
         if trainer.fit_loop._should_accumulate():
             return
-        mean: Any = next(iter(run.losses), None)
-        window = trainer.accumulate_grad_batches  # Lightning divides each loss by it
-        if window > 1 and run.losses:
-            mean = sum(run.losses) * (window / len(run.losses))
-        record = run.engine.after_step(mean)
+        record = run.engine.after_step(run.mean_loss())
         run.clock.advance(record.ticks, run.engine.done)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
@@ -317,12 +343,12 @@ class HybridPredict(TrainerCallback):
             self._end(trainer, "stopped")
 
     def _end(self, trainer: pl.Trainer, status: str) -> None:
-        """Leave model and Trainer as they were, and report once how the run ended."""
         try:
             if self.engine is not None:
                 self.engine.detach()
         finally:
             if self._run is not None:
+                self._run.hook.remove()
                 self._run.clock.release()
                 self._run.reporter.close(status)
             callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
@@ -346,11 +372,7 @@ class HybridPredict(TrainerCallback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep the loaded state until training starts, and its ledger.
-
-        Raises:
-            CheckpointError: If the state is damaged.
-        """
+        """Keep the loaded state until training starts; a damaged one is a CheckpointError."""
         saved = checkpoint.get(KEY) if trainer.state.fn == "fit" else None
         self._saved = None
         if saved is not None:
@@ -390,7 +412,6 @@ class MissedCheckpoints(TrainerCallback):
 
 
 def _waits(trainer: pl.Trainer, callback: Any, step: int) -> bool:
-    """Return whether a callback waits for a global step."""
     if isinstance(callback, package_of(trainer).callbacks.ModelCheckpoint):
         every = callback._every_n_train_steps
         return every > 0 and step % every == 0
@@ -400,11 +421,7 @@ def _waits(trainer: pl.Trainer, callback: Any, step: int) -> bool:
 
 
 def package_of(trainer: Any) -> Any:
-    """Return the package that a Trainer's class comes from, as a module.
-
-    Raises:
-        UnsupportedSetupError: If it comes from another package.
-    """
+    """Return a Trainer's package, as a module; UnsupportedSetupError if it is none of them."""
     for package in _INSTALLED:
         if isinstance(trainer, package.Trainer):
             return package

@@ -17,8 +17,7 @@ from hybrid_predict.errors import UnsupportedSetupError, reading
 SkipData = Literal["auto", "draw", "tail", "none"]
 
 _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-_NOT_FOLLOWED = (ChainedScheduler, ReduceLROnPlateau)
-"""Schedulers without a count of steps, or that need a metric."""
+_NOT_FOLLOWED = (ChainedScheduler, ReduceLROnPlateau)  # without a count of steps, or by a metric
 
 
 @final
@@ -92,20 +91,17 @@ class TrainerClock:
         self._bounded = math.isfinite(self._ahead)
 
     def _resume_epoch(self) -> None:
-        """Look at the epoch in which a Trainer begins or resumes."""
         self._look_at_epoch(0)
         if self._trainer.fit_loop.restarting:
             # A batch in which a checkpoint was saved is not processed, and is taken again.
             self._look_at_epoch(int(self._progress.current.processed % self._batches))
 
     def _look_at_epoch(self, behind: int) -> None:
-        """Take how many batches the epoch has, with one in hand after those that are behind."""
         self._batches = self._trainer.num_training_batches
-        self._behind = behind
+        self._behind = behind  # without the one in hand
 
     @property
     def _epoch(self) -> int:
-        """Number of epochs that the Trainer has ended."""
         return int(self._trainer.fit_loop.epoch_progress.current.processed)
 
     @property
@@ -114,32 +110,27 @@ class TrainerClock:
         return math.inf if limit in (None, -1) else limit - self._added_epochs - self._epoch
 
     def _steps(self, batches: float) -> float:
-        """Return the steps in an epoch of so many batches."""
         return _ceil(batches / self._trainer.accumulate_grad_batches)
 
     @property
     def _in_epoch(self) -> int:
-        """Steps of this epoch that are behind."""
         if self._behind >= self._batches:
             return int(self._steps(self._behind))
         return int(self._behind // self._trainer.accumulate_grad_batches)
 
     @property
     def _rest(self) -> float:
-        """Steps of this epoch that are ahead, owed ones included."""
-        return self._steps(self._batches) - self._in_epoch
+        return self._steps(self._batches) - self._in_epoch  # owed ones included
 
     @property
     def _by_epochs(self) -> float:
-        """Steps that the plain run has ahead by its epochs, if later ones are as long as this."""
-        later = self._epochs_left - 1
+        later = self._epochs_left - 1  # taken for as long as this one
         if later < 0:
             return 0
         return self._rest - self.counts.owed + (later and later * self._steps(self._batches))
 
     @property
     def _by_steps(self) -> float:
-        """Steps that the plain run has ahead by ``max_steps``."""
         limit = self._trainer.max_steps
         return _ceil((math.inf if limit == -1 else limit - self.counts.global_step) / self._updates)
 
@@ -154,11 +145,9 @@ class TrainerClock:
         return self.counts.steps + int(self._ahead) if known else None
 
     def start(self, done: bool) -> None:
-        """Give the Trainer the counts of the run that it begins or resumes.
-
-        If a checkpoint was saved right before a validation, Lightning leaves that out.
-        """
+        """Give the Trainer the counts of the run that it begins or resumes."""
         self.set_global_step(self.counts.global_step)
+        # If a checkpoint was saved right before a validation, Lightning leaves that out.
         if self._until_validation(validated=False) == 0 < min(self._behind, self.counts.owed):
             before = self._behind
             self.drop(validated=True)
@@ -168,11 +157,16 @@ class TrainerClock:
         self._trainer.should_stop |= over or self._outlasts(done)
 
     def _outlasts(self, done: bool) -> bool:
-        """Return whether the Trainer would go on although the plain run has ended."""
-        if not self._bounded:
-            return done
         ends = self.drops and self._epochs_left == 1  # batches are dropped to the end of the run
-        return done and self.counts.owed > 0 and self._by_steps > 0 and not ends
+        continues = self.counts.owed > 0 and self._by_steps > 0 and not ends
+        return done and (continues or not self._bounded)
+
+    def _validates(self, batch: int) -> bool:
+        """Return whether the plain run validates after a step with this last batch of its epoch."""
+        every = self._trainer.val_check_batch
+        if self._trainer.check_val_every_n_epoch is None:
+            batch = self.counts.steps * self._trainer.accumulate_grad_batches
+        return isinstance(every, int) and batch % every == 0
 
     def set_global_step(self, step: int) -> None:
         """Set the Trainer's global step."""
@@ -238,14 +232,12 @@ class TrainerClock:
             steps = self._steps(self._trainer.num_training_batches)
             ended = max(ended, int((self._in_epoch + counts.owed) // steps))
         self._step_schedulers(last_batches, self._epoch + ended)
-        self._trainer.should_stop |= self._outlasts(done)
+        # A Trainer that is stopped validates first.
+        last = done and counts.owed > 0 and self._validates(last_batches[-1])
+        self._trainer.should_stop |= last or self._outlasts(done)
 
     def _check(self, updates: int) -> None:
-        """Refuse a full step by manual optimization whose updates do not fit the run's length.
-
-        The first full step has to update; later ones may skip a batch.
-        """
-        skips = not updates and self.counts.steps > 0
+        skips = not updates and self.counts.steps > 0  # a batch, but not the first
         if skips or updates == self._updates or (updates and self._by_epochs < self._by_steps):
             return
         raise UnsupportedSetupError(
@@ -256,7 +248,6 @@ class TrainerClock:
         )
 
     def _plain_batch(self, step: int) -> int:
-        """Return the number in its epoch of the last batch in the plain run's step, from 0."""
         in_epoch = step % self._steps(self._batches)
         return int(min((in_epoch + 1) * self._trainer.accumulate_grad_batches, self._batches))
 
@@ -293,15 +284,11 @@ class TrainerClock:
         self.counts.owed -= self._in_epoch - before
 
     def _skip(self, fetcher: Any, count: int) -> int:
-        """Skip batches of the epoch, and return how many it had.
-
-        To load what is dropped can take longer than a full step, so of data that are shuffled the
-        last ones are left unread.
-        """
+        """Skip batches of the epoch, and return how many it had."""
         loaders = tree_leaves(self._trainer.train_dataloader)
         shuffled = self._skip_data == "auto" and all(map(_shuffles, loaders))
         whole = fetcher.length is not None and self._batches == self._trainer.num_training_batches
-        if whole and (shuffled or self._skip_data == "tail"):
+        if whole and (shuffled or self._skip_data == "tail"):  # to load them takes time
             fetcher.fetched += count
             fetcher.done = fetcher.fetched >= fetcher.length
             return count
@@ -313,7 +300,6 @@ class TrainerClock:
         return dropped
 
     def _until_validation(self, validated: bool) -> float:
-        """Return the number of batches up to the next validation, which may come right now."""
         trainer = self._trainer
         every = trainer.val_check_batch
         loop = trainer.fit_loop.epoch_loop
@@ -321,15 +307,13 @@ class TrainerClock:
             return math.inf
         over_epochs = trainer.check_val_every_n_epoch is None
         until = -(self._progress.total.ready if over_epochs else self._behind) % every
-        return every if validated and not until else until
+        return every if validated and not until else until  # 0: it comes right now
 
     @property
     def _ends_epoch(self) -> bool:
-        """Whether the Trainer takes the batch under way for the last one of its epoch."""
         return bool(self._trainer.fit_loop.epoch_loop._num_ready_batches_reached())
 
     def _step_schedulers(self, last_batches: list[int], epochs: int) -> None:
-        """Step schedulers as the plain run does in steps with these last batches, and epochs."""
         before, self.counts.epochs = self.counts.epochs, max(self.counts.epochs, epochs)
         for config, frequency in self.release():
             if config.interval == "step":
@@ -351,13 +335,12 @@ class TrainerClock:
         self._step_schedulers([used], self._epoch)
 
     def _follow_module(self, ticks: int) -> None:
-        """Step in predicted steps too what the module has stepped in two full steps in a row."""
         stepped = []
         for k, (scheduler, before) in enumerate(self._of_module):
             count = scheduler.last_epoch - before
             if count:
                 stepped.append(k)
-            if k in self.counts.stepped:
+            if k in self.counts.stepped:  # in the full step before too
                 for _ in range(count * (ticks - 1)):
                     scheduler.step()
         self.counts.stepped = stepped
@@ -389,11 +372,9 @@ class TrainerClock:
 
 
 def _ceil(number: float) -> float:
-    """Return a number rounded up to an integer, unless it is infinite."""
     return math.ceil(number) if math.isfinite(number) else number
 
 
 def _shuffles(loader: Any) -> bool:
-    """Return whether a data loader is known to begin every epoch with other samples."""
     sampler = getattr(loader, "sampler", None)
     return isinstance(sampler, _RANDOM) or bool(getattr(sampler, "shuffle", False))

@@ -11,20 +11,11 @@ from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.files import given_path
 from hybrid_predict.updates import make_update
 
-_PATTERN = {"full_steps", "predict_steps"}
-"""Fields that replace ``speedup``."""
+_PATTERN = {"full_steps", "predict_steps"}  # they replace ``speedup``
 
 
 def configuration(config: HybridConfig | Mapping[str, Any] | None, **given: Any) -> HybridConfig:
-    """Return a configuration, with some fields overridden.
-
-    Args:
-        config: A configuration, its fields by name, or None for the defaults.
-        **given: Fields that override it, unless they are None.
-
-    Raises:
-        ConfigError: If a field is unknown or invalid.
-    """
+    """Return a configuration with the fields given that are not None; or raise ConfigError."""
     given = {name: value for name, value in given.items() if value is not None}
     chosen = dict(config if isinstance(config, Mapping) else vars(config or HybridConfig()))
     check_names("config", sorted(chosen.keys() | given.keys()), HybridConfig.__dataclass_fields__)
@@ -43,11 +34,7 @@ def as_call(name: str, config: HybridConfig) -> str:
 
 
 def checked(config: HybridConfig) -> HybridConfig:
-    """Return a configuration whose updates and predictors exist; an engine would check them late.
-
-    Raises:
-        ConfigError: If one is neither a registered name nor an object.
-    """
+    """Return a configuration whose updates and predictors exist; or raise ConfigError, in time."""
     for choice in config.updates.values():
         make_update(choice)
     if config.predictors is not None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any, final
+
+from tqdm import tqdm
 
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import raise_interrupt
@@ -29,15 +33,10 @@ METRICS = (
 )
 """Numbers of the ledger that are logged while the run trains, over full steps; the log has all."""
 
-NOTE = "mlflow.note.content"
-"""Tag that MLflow shows as a run's description."""
-
-_PLACE = "hybrid_predict"
-"""Folder of the plug-in's artifacts in MLflow."""
-
-_HEADING = "**HybridPredict:**"
-"""Beginning of a description that the plug-in has written, and not the user."""
-
+NOTE = "mlflow.note.content"  # tag that MLflow shows as a run's description
+_HEADING = "**HybridPredict:**"  # of a description that the plug-in has written, and not the user
+_PLACE = "hybrid_predict"  # folder of the plug-in's artifacts in MLflow
+_PACKAGE = logging.getLogger("hybrid_predict")
 logger = processes.rank_zero_logger(__name__)
 
 
@@ -57,8 +56,18 @@ def numbers(ledger: SavingsLedger) -> dict[str, float]:
 
 
 def _is_a(target: Any, name: str) -> bool:
-    """Return whether a logger has a class of this name, of any Lightning package."""
-    return name in [cls.__name__ for cls in type(target).__mro__]
+    return name in [cls.__name__ for cls in type(target).__mro__]  # of any Lightning package
+
+
+def show(text: str) -> None:
+    """Show a line above a progress bar of tqdm or Rich, which a line of a logger would tear."""
+    tqdm.write(text, file=sys.stderr)
+
+
+@final
+class _Shown(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        show(self.format(record))
 
 
 @final
@@ -67,7 +76,7 @@ class Reporter:
 
     Args:
         engine: The engine of the run.
-        say: Shows one line to the user, on rank 0.
+        say: Shows one line to the user, on rank 0. Where it is `show`, warnings go there too.
         folder: Folder of the run log, or None; None on all ranks but the first.
         loggers: Loggers of a Lightning Trainer; none on all ranks but the first.
 
@@ -90,6 +99,9 @@ class Reporter:
         self._position: int | None = None  # of the last full step
         self._logged: dict[str, float] = {}  # numbers that the loggers got last
         self._closed = False
+        self._warnings = _Shown(logging.WARNING)
+        if say is show and not _PACKAGE.hasHandlers():  # else the user has chosen another place
+            _PACKAGE.addHandler(self._warnings)
         self.log = RunLog(None if folder is None else folder / NAME)
 
     @property
@@ -119,20 +131,16 @@ class Reporter:
                 self._log_row()
 
     def _begin(self, plan: Overview) -> None:
-        """Report what the run does; after the first full step the kinds and the cost are known."""
         engine = self._engine
         text = str(plan)
-        nevertheless = ""
         if self._ledger.last_event(FELL_BACK)[1]:
             text = f"leaves this run to {remarks(self._ledger)[0]}"
-            if change := engine._state.remedy:
-                nevertheless = f" To correct nevertheless, in slower steps:\n    {change}"
         elif engine.config.shadow:
             text = "scores forecasts and changes nothing (shadow=True)"
         else:
             for caution in cautions(engine):
                 logger.warning("%s", caution)
-        self._say(f"HybridPredict {text}.{nevertheless}")
+        self._say(f"HybridPredict {text}.")
         # Fields that are set, under names that no user has.
         chosen = {
             f"hybrid_predict/{name}": value if isinstance(value, (int, float)) else str(value)
@@ -146,7 +154,6 @@ class Reporter:
                 each.log_hyperparams(chosen, *none)
 
     def _log_row(self) -> None:
-        """Log what has changed since the row before: a validation may have followed it."""
         found = numbers(self._ledger)
         if self._position is None or found == self._logged:
             return
@@ -177,9 +184,8 @@ class Reporter:
                 client = each.experiment
                 run = each.run_id
                 read = f"hybrid-predict report $(mlflow artifacts download -r {run} -a {_PLACE})"
-                phase = self.log.rows[-1].phase if self.log.rows else "none"
-                for name, text in {"status": status, "phase": phase, "report": read}.items():
-                    client.set_tag(run, f"hybrid_predict.{name}", text)
+                client.set_tag(run, "hybrid_predict.status", status)
+                client.set_tag(run, "hybrid_predict.report", read)
                 if _HEADING in client.get_run(run).data.tags.get(NOTE, _HEADING):
                     told = "; ".join([str(self._ledger), *remarks(self._ledger)])
                     how = f"The run log is among the artifacts:\n\n    {read}"
@@ -196,6 +202,7 @@ class Reporter:
         self._closed = True
         with self._failing(self):
             self._end(status)
+        _PACKAGE.removeHandler(self._warnings)
 
     def _end(self, status: str) -> None:
         self._log_row()
@@ -214,7 +221,6 @@ class Reporter:
             self._say(f"More about the run: {command}")
 
     def _blind(self, status: str) -> str:
-        """Tell why overfitting would have gone unnoticed in a run that has finished, if so."""
         if status != "finished" or self._engine.config.on_overfit == "ignore":
             return ""
         lacking = "validation"

@@ -40,9 +40,11 @@ def schedule(model: nn.Module, steps: int = STEPS) -> tuple[Any, Any]:
 class Ordered(transformers.Trainer):
     """Reads its data in order, and averages the losses of batches as a plain loop does."""
 
+    per_token = False
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.model_accepts_loss_kwargs = False
+        self.model_accepts_loss_kwargs = self.per_token
 
     def _get_train_sampler(self, *_: Any) -> Any:
         return torch.utils.data.SequentialSampler(self.train_dataset)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import lightning as L
+import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hybrid_predict.ranks import fsdp, shards
+from hybrid_predict.step import Step
 
 
 def parameters(module: nn.Module) -> dict[str, Tensor]:
@@ -24,6 +26,19 @@ def verifies(plugin: Any) -> bool:
     """Whether a callback's open full step verifies predicted steps."""
     step = plugin.engine and plugin.engine._step
     return step is not None and step.predicted > 0
+
+
+def judged_losses(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """The losses that verdicts go by, from now on."""
+    seen = []
+    judge = Step.judge
+
+    def judged(step: Step, *args: Any) -> None:
+        judge(step, *args)
+        seen.append(step.loss)
+
+    monkeypatch.setattr(Step, "judge", judged)
+    return seen
 
 
 class Witness(Callback):

@@ -10,14 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lightning.pytorch
 import pytest
 import torch
 from loops import same_bits, weights
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from witness import verifies
+from witness import judged_losses, verifies
 
-from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict import HybridConfig, HybridEngine, HybridPredict
 from hybrid_predict.errors import (
     CheckpointError,
     ConfigError,
@@ -28,7 +29,16 @@ from hybrid_predict.runs.log import find_log, read_log
 
 transformers = pytest.importorskip("transformers")
 
-from huggingface_models import OPTIONS, SIZE, STEPS, data, gpt, schedule, trained  # noqa: E402
+from huggingface_models import (  # noqa: E402
+    OPTIONS,
+    SIZE,
+    STEPS,
+    Ordered,
+    data,
+    gpt,
+    schedule,
+    trained,
+)
 from transformers.training_args import ParallelMode  # noqa: E402
 
 from hybrid_predict.integrations.huggingface import (  # noqa: E402
@@ -58,7 +68,7 @@ def by_hand(window: int = 1, batches: int = 10, bf16: bool = False) -> tuple[nn.
                 at = (at + 1) % batches
             optimizer.step()
             optimizer.zero_grad()
-            for _ in range(engine.after_step(sum(losses)).ticks):
+            for _ in range(engine.after_step(sum(losses) / window).ticks):
                 scheduler.step()
     return model, engine
 
@@ -92,6 +102,19 @@ def test_epochs_set_the_length_and_logs_are_over_full_steps(tmp_path: Path) -> N
     assert min(losses.values()) > 3.3
     assert logs[-3]["hybrid_predict/predicted_steps"] > 5
     assert sum("eval_loss" in row for row in logs) == -(-ledger.full_steps // 3)
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_the_verdict_sees_the_mean_loss_of_the_window(
+    tmp_path: Path, per_token: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Trainer divides losses by the window, or lets the model divide them by its tokens."""
+    monkeypatch.setattr(Ordered, "per_token", per_token)
+    seen = judged_losses(monkeypatch)
+    callback = HybridPredictCallback(**OPTIONS)
+    trained(tmp_path, callback, gradient_accumulation_steps=3)  # the last of an epoch is short
+    losses = [*seen, *(row.loss for row in callback.history.rows)]
+    assert len(seen) > 3 and all(loss and 2 < loss < 4.5 for loss in losses)
 
 
 class Reports(transformers.TrainerCallback):
@@ -274,6 +297,13 @@ def test_a_scheduler_that_follows_a_metric_is_left_to_the_trainer(tmp_path: Path
 def test_a_wrong_argument_is_named_with_the_place_to_set_it(argument: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         HybridPredictCallback(**{argument: 10})
+
+
+def test_a_trainer_of_another_framework_is_refused_with_the_callback_for_it(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedSetupError, match="callbacks: expected HybridPredictCallback, "):
+        trained(tmp_path, HybridPredict())
+    with pytest.raises(UnsupportedSetupError, match="callbacks: expected HybridPredict, "):
+        lightning.pytorch.Trainer(callbacks=[HybridPredictCallback()], logger=False)
 
 
 def test_what_cannot_be_is_refused() -> None:

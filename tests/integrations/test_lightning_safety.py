@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
-from lightning_models import Net, Ungated, fit, same, weights
+from lightning_models import Net, Recorded, Ungated, fit, same, weights
+from torch import Tensor
+from witness import judged_losses
 
 from hybrid_predict.errors import UnsupportedSetupError
 
@@ -51,3 +54,29 @@ class Swap(Callback):
 def test_another_optimizer_in_mid_run_is_refused() -> None:
     with pytest.raises(UnsupportedSetupError, match="with which training began"):
         fit([Ungated(), Swap()], Net(), max_steps=30)
+
+
+class Noted(Net):
+    """Keeps its losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.losses.append(float(loss.detach()))
+        return loss
+
+
+@pytest.mark.parametrize("window", [1, 4, 5])
+def test_the_verdict_sees_the_mean_loss_of_the_window(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callback, model, seen = Recorded(), Noted(), judged_losses(monkeypatch)
+    fit([callback], model, max_steps=24, accumulate_grad_batches=window)
+    epochs = [model.losses[k : k + 16] for k in range(0, len(model.losses), 16)]
+    means = [fmean(e[k : k + window]) for e in epochs for k in range(0, len(e), window)]
+    steps = zip(callback.records, means, strict=True)
+    assert seen == pytest.approx([mean for record, mean in steps if record.verdict])
+    assert len(seen) > 3

@@ -84,7 +84,7 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     run = client.get_run(run_id)
     assert {plain(name) for name in run.data.metrics} >= COURSE
     tags = run.data.tags
-    assert (tags["hybrid_predict.status"], tags["hybrid_predict.phase"]) == ("finished", "cooldown")
+    assert tags["hybrid_predict.status"] == "finished"
     assert run.data.tags[NOTE].startswith(f"**HybridPredict:** {ledger}.")
     assert run.data.params["hybrid_predict/warmup_steps"] == "0.05"
     text = Path(client.download_artifacts(run_id, "hybrid_predict/ledger.json")).read_text()
@@ -95,18 +95,29 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     assert (log.rows, log.status) == (callback.history.rows, "finished")
 
 
-@pytest.mark.parametrize("every", [8, 5])
+@pytest.mark.parametrize(("every", "kind"), [(8, HybridPredict), (5, HybridPredict), (8, Ungated)])
 def test_the_last_row_has_the_validation_that_follows_the_last_full_step(
-    mlflow: Any, every: int
+    mlflow: Any, every: int, kind: Any
 ) -> None:
+    """The last full step of fewer is no multiple of the interval, and is validated too."""
     logger = mlflow()
-    callback = HybridPredict(speedup=1)
-    options: Any = {"val_check_interval": 16, "log_every_n_steps": every}
-    fit([callback], max_steps=32, logger=logger, **options)
+    callback = kind(speedup=1 if kind is HybridPredict else 1.5)
+    options: Any = {"val_check_interval": 8, "log_every_n_steps": every}
+    fit([callback], Rising(), max_steps=32, logger=logger, **options)
     metrics = logger.experiment.get_run(logger.run_id).data.metrics
-    assert callback.ledger.best is not None and callback.ledger.best["full_steps"] == 32
-    assert metrics["hybrid_predict/best.value"] == callback.ledger.best["value"]
-    assert metrics["hybrid_predict/saved_steps_fraction"] == 0.0  # every run of a list has one
+    ledger = callback.ledger
+    assert ledger.best is not None
+    assert (ledger.best["step"], ledger.best["full_steps"]) == (32, ledger.full_steps)
+    assert (ledger.full_steps % 8 > 0) == (kind is Ungated)
+    assert metrics["hybrid_predict/best.value"] == ledger.best["value"]
+    assert "hybrid_predict/saved_steps_fraction" in metrics  # every run of a list has one
+
+
+class Rising(Net):
+    """Gets better with every validation."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", -float(self.global_step))
 
 
 class Broken(Net):

@@ -74,13 +74,27 @@ def test_one_line_at_the_start_and_one_at_the_end(lines: Any) -> None:
     assert last == f"HybridPredict: {plugin.ledger}."
 
 
+@pytest.mark.parametrize("kind", [TQDMProgressBar, RichProgressBar])
+def test_lines_and_warnings_are_printed_above_a_progress_bar(
+    kind: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = logging.getLogger("hybrid_predict")
+    monkeypatch.setattr(package, "propagate", False)  # the user has configured no logging
+    written: list[str] = []
+    monkeypatch.setattr(reporter.tqdm, "write", lambda text, file: written.append(text))
+    fit([HybridPredict(max_overhead=0.0), kind()], max_epochs=5, enable_progress_bar=True)
+    starts = ("HybridPredict skips", "Full step 1: fell back", "HybridPredict leaves", "HybridPr")
+    assert all(map(str.startswith, written, starts)) and len(written) == len(starts)
+    assert not package.handlers and "HybridPredict" not in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize(
     ("callbacks", "start", "end"),
     [
         ([HybridPredict(speedup="auto")], "plan auto, at least", ": 90 full + 0 predicted = 90"),
         ([HybridPredict(predictors={"hidden": NegatedForecast()}, max_overhead=100)], "plan ",
          "; no predicted steps while forecasts have not shown enough skill."),
-        ([HybridPredict(max_overhead=0.0)], "in slower steps:\n    max_overhead=",
+        ([HybridPredict(max_overhead=0.0)], "leaves this run to plain training since full",
          "; plain training since full step 1 (the warning there says why)."),
     ],
     ids=["auto", "without skill", "no budget"],
@@ -90,7 +104,7 @@ def test_the_lines_say_what_is_particular_about_a_run(
 ) -> None:
     fit(callbacks, max_steps=90)
     assert start in lines()[0] and end in lines()[-1]
-    assert caplog.text.count("max_overhead allows no corrected updates") == (start[0] == "i")
+    assert caplog.text.count("fell back to plain training: ") == (start[0] == "l")
 
 
 def test_the_run_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None:
