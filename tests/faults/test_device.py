@@ -9,7 +9,6 @@ from cases import MODELS, OPTIMIZERS
 from loops import SPOILERS, Bench, load, make_config, same_bits, save
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from faulty import state
 from hybrid_predict import HybridEngine
 from hybrid_predict.step import read
 
@@ -66,11 +65,7 @@ def from_host(original):
 
 
 @pytest.mark.parametrize(
-    ("model", "changes"),
-    [
-        ("mlp", {"speedup": 1}),
-        ("conv", {"warmup_steps": 50}),
-    ],
+    ("model", "changes"), [("mlp", {"speedup": 1}), ("conv", {"warmup_steps": 50})]
 )
 def test_a_step_that_verifies_nothing_neither_reads_the_device_nor_copies_to_it(
     model, changes, monkeypatch
@@ -146,9 +141,9 @@ class TestOnAnAccelerator:
     def test_bad_gradients_leave_no_trace(self, optimizer, spoiler):
         bench = Bench(make_config(), "conv", optimizer, "cuda")
         bench.train(5)
-        before = state(bench)
+        before = bench.kept()
         bench.step(SPOILERS[spoiler])
-        assert same_bits(before, state(bench))
+        assert same_bits(before, bench.kept())
         bench.finish()
         assert bench.engine.ledger.undone_steps == 1
 
