@@ -65,10 +65,10 @@ def from_host(original):
 
 
 @pytest.mark.parametrize(
-    ("model", "changes"), [("mlp", {"speedup": 1}), ("conv", {"warmup_steps": 50})]
+    ("model", "changes", "steps"), [("mlp", {"speedup": 1}, 5), ("conv", {"warmup_steps": 50}, 12)]
 )
 def test_a_step_that_verifies_nothing_neither_reads_the_device_nor_copies_to_it(
-    model, changes, monkeypatch
+    model, changes, steps, monkeypatch
 ):
     """On the meta device, which has nothing to be read: whatever waits for it raises."""
     net = MODELS[model].build().to("meta").requires_grad_(True)
@@ -76,7 +76,7 @@ def test_a_step_that_verifies_nothing_neither_reads_the_device_nor_copies_to_it(
     optimizer = Descent(p for p in net.parameters() if p.requires_grad)
     engine = HybridEngine(net, optimizer, make_config(total_steps=100, **changes))
     seen = Scalars()
-    for k in range(12):
+    for k in range(steps):
         watching = seen if k else nullcontext()  # the first full step has a mode of its own
         with watching:
             engine.before_step()
@@ -90,7 +90,7 @@ def test_a_step_that_verifies_nothing_neither_reads_the_device_nor_copies_to_it(
         assert (record.loss, record.gradients) == (None, None)
         for owner, name in ((torch, "tensor"), (torch.Tensor, "__getitem__")) if not k else ():
             monkeypatch.setattr(owner, name, from_host(getattr(owner, name)))
-    assert engine.ledger.corrected_steps == 12
+    assert engine.ledger.corrected_steps == steps
     assert not engine._state.plain and not engine.ledger.events
     assert (seen.read, seen.sent) == (0, 0)
 

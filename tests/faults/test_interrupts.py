@@ -37,7 +37,7 @@ def test_an_update_that_its_hook_has_not_counted_is_undone_with_the_predicted_st
     assert same_bits(bench.kept()[0], before)
 
 
-@pytest.mark.parametrize("every", [211, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [317, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_run_goes_on_after_an_interrupt_at_any_line(every):
     interrupt_and_go_on("mlp", every, KeyboardInterrupt)
 
