@@ -1,6 +1,8 @@
 """What every test shares: one thread, fixed seeds, and the benchmarks of the checkout."""
 
+import functools
 import gc
+import importlib.metadata
 import os
 import random
 import sys
@@ -15,6 +17,8 @@ from hypothesis import settings
 sys.path.append(str(Path(__file__).parents[1]))
 
 torch.set_num_threads(1)
+# Every Trainer asks for them, which reads about all installed packages: a tenth of a short run.
+importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
 # Compiling takes longer than what is compiled.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 settings.register_profile("suite", deadline=None, derandomize=True, max_examples=25)

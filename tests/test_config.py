@@ -54,8 +54,9 @@ def test_a_mapping_is_told_how_to_write_it():
 
 
 UNKNOWN = [
-    ({"predictors": {"hidden": "quadratic"}}, "^predictors: expected one of fitted, momentum"),
-    ({"updates": {"hidden": "spectal"}}, "Did you mean spectral\\?"),
+    ({"predictors": {"hidden": "quadratic"}}, "^predictors: expected one of fitted, momentum, or"),
+    ({"predictors": {"hidden": []}}, "^predictors: expected one of fitted, momentum, or"),
+    ({"updates": {"hidden": "spectal"}}, "^updates: .* one of spectral.* Did you mean spectral\\?"),
     ({"updates": {"hiden": "spectral"}}, "Did you mean hidden\\?"),
 ]
 

@@ -3,7 +3,6 @@
 import ast
 import doctest
 import importlib
-import inspect
 import pkgutil
 import subprocess
 import sys
@@ -30,14 +29,6 @@ def core_modules():
     return ["hybrid_predict", *(n for n in names if not n.startswith(OPTIONAL))]
 
 
-def test_importing_the_core_imports_no_extra():
-    extras = {"lightning", "pytorch_lightning", "mlflow", "jax", "matplotlib", "transformers"}
-    modules = ", ".join(core_modules())
-    code = f"import sys, {modules}; print(*sorted({extras!r} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
-
-
 def test_programs_of_earlier_versions_find_their_names():
     for name, module in hybrid_predict._by_name(hybrid_predict._FORMER).items():
         home = importlib.import_module(f"hybrid_predict.{module}")
@@ -45,21 +36,14 @@ def test_programs_of_earlier_versions_find_their_names():
         assert name not in {*hybrid_predict.__all__, *dir(hybrid_predict)}
 
 
-@pytest.mark.parametrize("name", hybrid_predict.__all__)
-def test_public_name_exists_and_is_documented(name):
-    value = getattr(hybrid_predict, name)
-    if inspect.isclass(value):
-        assert value.__doc__.strip()
-
-
-ABOUT_FORECASTS = (
-    r"hybrid_predict\.(forecast|model\.traces|policy\.(predicting|confidence|verdict))"
+UNUSED = (
+    r"hybrid_predict\.(forecast|model\.traces|policy\.(predicting|confidence|verdict)"
+    r"|ranks\.(?!(processes|shards)$))"
 )
-ABOUT_PARTS = r"hybrid_predict\.ranks\.(?!(processes|shards)$)"
 
 
-@pytest.mark.parametrize("unused", [ABOUT_FORECASTS, ABOUT_PARTS])
-def test_a_corrected_run_of_one_process_imports_nothing_about_forecasts_and_parts(unused):
+def test_a_corrected_run_imports_nothing_about_forecasts_and_parts_and_the_core_no_extra():
+    extras = {"lightning", "pytorch_lightning", "mlflow", "jax", "matplotlib", "transformers"}
     code = (
         "import re, sys, torch\n"
         "from hybrid_predict import HybridConfig, HybridEngine\n"
@@ -72,10 +56,12 @@ def test_a_corrected_run_of_one_process_imports_nothing_about_forecasts_and_part
         "    loss.backward()\n"
         "    optimizer.step()\n"
         "    engine.after_step(loss)\n"
-        f"print(*[name for name in sys.modules if re.match({unused!r}, name)])\n"
+        f"print(*[name for name in sys.modules if re.match({UNUSED!r}, name)])\n"
+        f"import {', '.join(core_modules())}\n"
+        f"print(*sorted({extras!r} & sys.modules.keys()))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, [], "")
 
 
 def test_modules_of_public_names_are_found_before_they_are_imported():
@@ -86,6 +72,12 @@ def test_modules_of_public_names_are_found_before_they_are_imported():
         "assert {'HybridPredict', 'HybridEngine'} <= set(dir(h))"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_the_source_tree_has_the_integrations_inside_the_package():
+    """For tools that only read it."""
+    link = ROOT / "hybrid_predict" / "integrations"
+    assert link.is_symlink() and link.readlink() == Path("..", "integrations")
 
 
 def undocumented(tree):

@@ -18,8 +18,4 @@ def callback() -> HybridPredict:
 @pytest.fixture
 def quiet() -> dict[str, Any]:
     """What every Trainer is given."""
-    return {
-        "accelerator": "cpu",
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
+    return {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}

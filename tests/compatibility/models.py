@@ -88,17 +88,11 @@ class Unfreeze(Callback):
             module.net[0].requires_grad_(True)
 
 
-def unfreezing() -> tuple[Unfreeze, Subject]:
-    body = mlp()
-    body[0].requires_grad_(False)
-    return Unfreeze(), Subject(body)
-
-
 @row("layers unfrozen on the way")
 def unfreezes(folder: Path) -> None:
-    callback, model = unfreezing()
-    kept = model.net[0].weight.clone()
-    run = train(model, [callback], **EPOCHS).sound()
+    body = mlp()
+    kept = body[0].requires_grad_(False).weight.clone()
+    run = train(Subject(body), [Unfreeze()], **EPOCHS).sound()
     assert run.predicted == {"net.0.weight", "net.2.weight"}
     assert "net.0.weight" not in moved_early(run)
     assert not torch.equal(run.weights["net.0.weight"], kept)

@@ -8,14 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning_models import SeededLoader, Ungated, fit, same, weights
 from torch.optim import lr_scheduler, swa_utils
 
 from compatibility import loaders, loops, manual, models, optimizers, precision, savers, schedulers
-from compatibility.manual import Gan
 from compatibility.rows import CHECKS
-from hybrid_predict import HybridPredict
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 HEAD = "| set-up | what you write | outcome | note |"
@@ -55,25 +51,3 @@ def test_everything_that_torch_ships_has_a_row() -> None:
     classes = shipped(lr_scheduler, base) | shipped(swa_utils, base) - {"LRScheduler"}
     classes |= shipped(torch.optim, torch.optim.Optimizer)
     assert classes <= {word for name in OUTCOMES for word in re.findall(r"`(\w+)", name)}
-
-
-@pytest.mark.filterwarnings(
-    "ignore:Using ModelCheckpoint with manual optimization", "ignore:The dirpath has changed"
-)
-def test_a_gan_resumes_bit_for_bit(tmp_path: Path) -> None:
-    def run(folder: str, **more: object) -> tuple[HybridPredict, Gan]:
-        plugin = Ungated()
-        saver = ModelCheckpoint(tmp_path / folder, "{step}", every_n_train_steps=2, save_top_k=-1)
-        _, model = fit([plugin, saver], Gan(), train=SeededLoader(40), max_steps=72, **more)
-        return plugin, model
-
-    plugin, model = run("whole")
-    paths = sorted((tmp_path / "whole").glob("*.ckpt"), key=lambda p: int(p.stem.split("=")[1]))
-    assert len(paths) > 20
-    for path in paths[5:-2:12]:
-        resumed, again = run(f"from {path.stem}", ckpt_path=str(path), seed=9)
-        assert 0 < again.batches < model.batches
-        assert same(weights(again), weights(model)), path.name
-        assert resumed.ledger.full_steps == plugin.ledger.full_steps == 24
-        rates = [[o.param_groups[0]["lr"] for o in m.trainer.optimizers] for m in (model, again)]
-        assert rates[0] == rates[1]

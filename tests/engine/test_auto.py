@@ -79,13 +79,7 @@ def check_whole(one):
     assert all(torch.isfinite(p).all() for p in one.model.parameters())
 
 
-FAST = {
-    "default": {},
-    "a number, in bfloat16": {"speedup": 1.5, "history_dtype": "bfloat16"},
-}
-
-
-@pytest.mark.parametrize("changes", FAST.values(), ids=FAST.keys())
+@pytest.mark.parametrize("changes", [{}, {"speedup": 1.5, "history_dtype": "bfloat16"}], ids=str)
 def test_a_rate_that_is_far_too_small_takes_many_predicted_steps(changes):
     one = run(**changes).finish()
     check_whole(one)

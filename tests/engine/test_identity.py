@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import MODELS, OPTIMIZERS
-from loops import NAN, Bench, make_config, same_bits, spoil_with
+from loops import Bench, make_config, same_bits
 
 from hybrid_predict import SpectralUpdate
 
@@ -16,10 +16,9 @@ PASSIVE = {
 }
 
 
-def trace_of(config, model="mlp", optimizer="adamw", steps=12, spoiled=None):
+def trace_of(config, model="mlp", optimizer="adamw", steps=12):
     bench = Bench(config, model, optimizer)
-    records = [bench.step(spoil_with(factor=NAN) if k == spoiled else None) for k in range(steps)]
-    return bench, records
+    return bench, bench.train(steps)
 
 
 @pytest.mark.parametrize(

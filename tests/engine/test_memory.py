@@ -70,11 +70,11 @@ class Moments:
         self.found[moment] = held(self.engine, self.model, self.optimizer)
 
 
-def check(found, buffers, few=FEW):
+def check(found, buffers):
     """Compare bytes with buffers of 32 bits over hidden matrices."""
     for moment, count in buffers.items():
         documented = 4 * HIDDEN * count
-        assert documented <= found[moment] <= documented + few, moment
+        assert documented <= found[moment] <= documented + FEW, moment
 
 
 CASES = {

@@ -1,44 +1,27 @@
 """A run of N steps takes fewer full steps, and weights move between them as forecast."""
 
 import pytest
-from cases import OPTIMIZERS, UNGATED
+import torch
+from cases import UNGATED
 from loops import Bench, Run, load, make_config, net, normal, same_bits, save
-from torch.optim.lr_scheduler import LambdaLR
 
 from hybrid_predict import HybridConfig
 
 
-class Scheduled(Run):
-    """A run with a schedule, which counts forward and backward passes."""
-
-    def __init__(self, total=300, optimizer="adamw", schedule=lambda step: 1.0, **changes):
-        model = net(5, 12, 12, 1)
-        settings = {"total_steps": total, "max_overhead": 100.0, "predictors": UNGATED, **changes}
-        optimizer = OPTIMIZERS[optimizer](list(model.parameters()))
-        super().__init__(model, optimizer, HybridConfig(**settings), self.counted)
-        self.scheduler = LambdaLR(self.optimizer, schedule)
-        self.forwards, self.backwards, self.rates = 0, [], []
-
-    def counted(self, model, k):
-        x = normal(k, 16, 5)
-        loss = (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
-        self.forwards += 1
-        loss.register_hook(self.backwards.append)
-        return loss
-
-    def step(self):
-        self.rates.append(self.optimizer.param_groups[0]["lr"])
-        for _ in range(super().step().ticks):
-            self.scheduler.step()
-        return self.records[-1]
-
-
 def test_a_run_of_300_steps_takes_200_full_steps():
-    run = Scheduled(speedup=1.5).finish()
+    def loss(model, k):
+        x = normal(k, 16, 5)
+        found = (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
+        found.register_hook(backwards.append)
+        return found
+
+    backwards, model = [], net(5, 12, 12, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    config = HybridConfig(speedup=1.5, total_steps=300, max_overhead=100.0, predictors=UNGATED)
+    run = Run(model, optimizer, config, loss).finish()
     ledger = run.engine.ledger
-    assert (run.forwards, len(run.backwards), ledger.full_steps) == (200, 200, 200)
+    assert (len(run.records), len(backwards), ledger.full_steps) == (200, 200, 200)
     assert (ledger.steps, ledger.predicted_steps, ledger.undone_steps) == (300, 100, 0)
-    assert sum(record.ticks for record in run.records) == 300 == run.scheduler.last_epoch
     moved = [any(m.any() for m in step.values()) for step in run.between]
     assert moved == [record.predicted > 0 for record in run.records]
     assert {record.predicted for record in run.records} == {0, 1}

@@ -83,7 +83,7 @@ def test_a_run_that_decides_its_own_pace_resumes_bit_for_bit():
     assert any(known["end"] for policy in policies for *_, known in policy["confidences"])
     assert any(policy["credit"] % 1 for policy in policies)
     first = next(k for k, record in enumerate(records) if record.predicted)
-    for k in {19, 45, first + 1, 84, 119, 121, len(records) - 2}:
+    for k in {45, first + 1, 84, 121}:
         resumed, tail = load(saves[k], config), []
         for part in ("tensors", "policy"):
             assert same_bits(resumed.engine.state_dict()[part], states[k][part])

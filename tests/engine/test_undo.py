@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from loops import INF, NAN, SPOILERS, Bench, Run, full_step, make_config, net, same_bits
-from verifying import EVERY_OPTIMIZER, kept
+from verifying import EVERY_OPTIMIZER
 from verifying import run as verifying
 
 from hybrid_predict import HybridEngine, Verdict
@@ -17,10 +17,10 @@ from hybrid_predict.errors import UsageError
 )
 def test_a_bad_gradient_undoes_weights_state_and_buffers(optimizer, clip):
     bench = verifying(optimizer)
-    before, steps = kept(bench), bench.engine.ledger.steps
+    before, steps = bench.kept(), bench.engine.ledger.steps
     record = bench.step(SPOILERS["one-gradient"], clip)
     assert (record.predicted, record.ticks, record.verdict) == (1, 1, Verdict.UNDONE)
-    assert same_bits(kept(bench), before)
+    assert same_bits(bench.kept(), before)
     assert bench.engine.ledger.steps == steps + 1
     ledger = bench.engine.ledger
     assert (ledger.undone_steps, ledger.predicted_steps) == (1, 3)
@@ -83,7 +83,7 @@ def test_an_update_that_raises_leaves_weights_and_gradients_as_they_were(factor,
     bench.optimizer = Flaky(bench.model.parameters(), lr=0.01)
     bench.engine = HybridEngine(bench.model, bench.optimizer, make_config())
     bench.train(6)
-    before = kept(bench)
+    before = bench.kept()
     bench.engine.before_step()
     (bench.loss() * factor).backward()
     gradients = [p.grad for p in bench.model.parameters()]
@@ -98,7 +98,7 @@ def test_an_update_that_raises_leaves_weights_and_gradients_as_they_were(factor,
         assert record.gradients.total_norm < INF
     else:
         bench.engine.abandon()
-        assert same_bits(kept(bench), before)
+        assert same_bits(bench.kept(), before)
         pairs = zip(bench.model.parameters(), gradients, strict=True)
         assert all(p.grad is g for p, g in pairs)
         bench.optimizer.zero_grad()

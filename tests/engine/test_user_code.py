@@ -27,9 +27,9 @@ def loss(model, k):
     return (model(x) - x).square().mean()
 
 
-def run_of(model, make=adamw, plugged=True, loss=loss, **changes):
-    settings = {"total_steps": STEPS * 3 // 2, "predictors": UNGATED, **changes}
-    return Run(model, make(model.parameters()), HybridConfig(**settings) if plugged else None, loss)
+def run_of(model, loss, plugged=True):
+    config = HybridConfig(total_steps=STEPS * 3 // 2, predictors=UNGATED) if plugged else None
+    return Run(model, adamw(model.parameters()), config, loss)
 
 
 @torch.no_grad()
@@ -46,9 +46,6 @@ def mask(weight):
     weight.data *= MASK
 
 
-EDITS = {"normalised columns": normalise, "clamped": clamp, "masked": mask}
-
-
 class Edited(nn.Linear):
     """A layer that writes to its own weight in its forward pass."""
 
@@ -59,13 +56,13 @@ class Edited(nn.Linear):
         return super().forward(x)
 
 
-@pytest.mark.parametrize(("edit", "inside"), [("normalised columns", True), ("clamped", False)])
+@pytest.mark.parametrize(("edit", "inside"), [(normalise, True), (clamp, False)])
 def test_weights_edited_before_the_update_train_as_in_plain_training(edit, inside, monkeypatch):
-    monkeypatch.setattr(Edited, "edit", staticmethod(EDITS[edit]))
+    monkeypatch.setattr(Edited, "edit", staticmethod(edit))
 
     def editing(model, k):
         if not inside:
-            EDITS[edit](model[2].weight)
+            edit(model[2].weight)
         result = loss(model, k)
         losses.append(result.detach())
         return result
@@ -74,19 +71,19 @@ def test_weights_edited_before_the_update_train_as_in_plain_training(edit, insid
     for plugged in (False, True):
         model, losses = autoencoder(), []
         model[2].__class__ = Edited if inside else nn.Linear
-        run_of(model, plugged=plugged, loss=editing).train(STEPS)
+        run_of(model, editing, plugged).train(STEPS)
         means.append(sum(losses[-12:]))
         ends.append(max(float(p.detach().abs().max()) for p in model.parameters()))
     assert means[1] < 1.5 * means[0]
     assert ends[1] < 2.5 * ends[0]
 
 
-@pytest.mark.parametrize(("edit", "hook"), [("masked", False), ("clamped", True)])
+@pytest.mark.parametrize(("edit", "hook"), [(mask, False), (clamp, True)])
 def test_weights_edited_after_the_update_stay_edited(edit, hook):
     model = autoencoder()
     optimizer = adamw(model.parameters())
     if hook:
-        optimizer.register_step_post_hook(lambda *_: EDITS[edit](model[2].weight))
+        optimizer.register_step_post_hook(lambda *_: edit(model[2].weight))
     engine = HybridEngine(model, optimizer, HybridConfig(total_steps=20, speedup=1))
     while not engine.done:
         engine.before_step()
@@ -95,11 +92,11 @@ def test_weights_edited_after_the_update_stay_edited(edit, hook):
         optimizer.step()
         optimizer.zero_grad()
         if not hook:
-            EDITS[edit](model[2].weight)
+            edit(model[2].weight)
         edited = model[2].weight.detach().clone()
         engine.after_step(result)
         assert torch.equal(model[2].weight, edited)
-        if edit == "clamped":
+        if edit is clamp:
             assert float(model[2].weight.detach().abs().max()) <= 0.1 + 1e-7
 
 
@@ -176,7 +173,7 @@ class Strict(torch.Tensor):
 def test_a_loss_of_a_class_of_its_own_trains_as_a_plain_one():
     ends = []
     for cls in (torch.Tensor, Strict):
-        run = run_of(model := autoencoder(), loss=lambda m, k, c=cls: loss(m, k).as_subclass(c))
+        run = run_of(model := autoencoder(), lambda m, k, c=cls: loss(m, k).as_subclass(c))
         run.train(STEPS)
         assert run.engine.ledger.predicted_steps and not run.engine.ledger.events
         ends.append(weights(model))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from loops import NAN, Bench, make_config, same_bits, weights
-from verifying import kept, run
+from verifying import run
 
 from hybrid_predict import Verdict
 from hybrid_predict.ledger import Phase
@@ -27,13 +27,13 @@ def test_a_step_that_the_gradient_scaler_skips_is_undone(fused):
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
     records = [scaled_step(bench, scaler) for _ in range(2)]
     assert [record.verdict for record in records] == [Verdict.STANDS] * 2
-    before = kept(bench)
+    before = bench.kept()
     record = scaled_step(bench, scaler, NAN)
     assert (record.predicted, record.ticks, record.verdict) == (1, 1, Verdict.UNDONE)
-    assert same_bits(kept(bench), before)
+    assert same_bits(bench.kept(), before)
     assert scaler.get_scale() == 2.0
     assert scaled_step(bench, scaler).predicted == 0  # a pause
-    assert not same_bits(kept(bench), before)
+    assert not same_bits(bench.kept(), before)
 
 
 @pytest.mark.parametrize(("every", "paused"), [(2, 0), (1, 1)])
@@ -62,11 +62,11 @@ def update(bench, factor=1.0):
 
 def test_of_several_updates_in_a_full_step_the_first_verifies():
     bench = run(model="mlp")
-    before, now = kept(bench), []
+    before, now = bench.kept(), []
     bench.engine.before_step()
     for factor in (NAN, 1.0, 1.0):
         update(bench, factor)
-        now.append(kept(bench))
+        now.append(bench.kept())
     assert bench.engine.after_step().verdict is Verdict.UNDONE
     assert same_bits(now[0], before)
     counts = [{float(s["step"]) for s in o["state"].values()} for _, o in now]

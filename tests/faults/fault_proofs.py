@@ -16,8 +16,6 @@ from faulty import (
     check_consistent,
     check_goes_on,
     check_plain_from_here,
-    reasons,
-    state,
     with_predictor,
     with_update,
 )
@@ -48,11 +46,11 @@ def update_raises(error, verifying):
         bench = with_update(FailingUpdate(error=error, after=after))
         with Log() as log:
             while not bench.engine._state.plain:
-                kept = state(bench)
+                kept = bench.kept()
                 record = bench.step()
         assert len(log.lines) == 1
         assert (record.predicted > 0) is verifying
-        assert same_bits(kept, state(bench)) is verifying
+        assert same_bits(kept, bench.kept()) is verifying
         check_plain_from_here(bench, f"the plug-in failed with {error.__name__}: no more")
 
     return prove
@@ -62,7 +60,7 @@ def copy_does_not_fit(method):
     def prove(tmp_path, monkeypatch):
         bench = Bench(make_config())
         bench.train(VERIFYING)
-        kept = state(bench)
+        kept = bench.kept()
 
         def full(*_):
             # Half of the weights have moved when memory ends.
@@ -73,7 +71,7 @@ def copy_does_not_fit(method):
         with monkeypatch.context() as patch:
             patch.setattr(PredictedSteps, method, full)
             bench.engine.before_step()
-        assert same_bits(kept, state(bench))
+        assert same_bits(kept, bench.kept())
         bench.engine.abandon()
         check_plain_from_here(bench, "OutOfMemoryError")
 
@@ -83,13 +81,13 @@ def copy_does_not_fit(method):
 def wrong_direction(change, words):
     def prove(tmp_path, monkeypatch):
         bench = with_update(ReshapedUpdate(change=change))
-        kept = state(bench)
+        kept = bench.kept()
         with pytest.raises(PredictorError, match=words):
             bench.step()
-        assert same_bits(kept, state(bench))
+        assert same_bits(kept, bench.kept())
         bench.engine.detach()
         bench.step()
-        assert not same_bits(kept, state(bench))
+        assert not same_bits(kept, bench.kept())
 
     return prove
 
@@ -110,14 +108,14 @@ def broken_numbers(change):
         bench = with_predictor(Changed(change=change, after=6), total_steps=160, warmup_steps=12)
         undone = 0
         while not bench.engine.done:
-            kept, record = state(bench), bench.step()
+            kept, record = bench.kept(), bench.step()
             check_consistent(bench)
             if record.verdict is Verdict.UNDONE:
                 undone += 1
-                assert same_bits(kept, state(bench))
+                assert same_bits(kept, bench.kept())
         assert undone == MOST_PAUSES + 1 == bench.engine.ledger.undone_steps
         assert bench.engine.ledger.full_steps == 160 and bench.engine.ledger.predicted_steps == 0
-        assert reasons(bench)[-1].startswith("no more predicted steps")
+        assert bench.reasons[-1].startswith("no more predicted steps")
 
     return prove
 
@@ -143,22 +141,21 @@ def untouched_row(tmp_path, monkeypatch):
 
 
 def interrupted(tmp_path, monkeypatch):
-    for every in (167, 173):
-        interrupt_lines("mlp", every)
+    interrupt_lines("mlp", every=173)
 
 
 def predictor_interrupts(tmp_path, monkeypatch):
     bench = with_predictor(Failing(error=KeyboardInterrupt, after=VERIFYING))
     bench.train(VERIFYING - 1)
     for _ in range(2):
-        kept = state(bench)
+        kept = bench.kept()
         with pytest.raises(KeyboardInterrupt):
             bench.step()
             bench.step()
         bench.engine.abandon()
         check_consistent(bench)
     assert not bench.engine._state.plain
-    assert same_bits(kept, state(bench))
+    assert same_bits(kept, bench.kept())
 
 
 def forward_raises(tmp_path, monkeypatch):
@@ -166,20 +163,20 @@ def forward_raises(tmp_path, monkeypatch):
     for one in (bench, twin):
         torch.manual_seed(5)
         one.train(VERIFYING)
-    kept = state(bench)
+    kept = bench.kept()
     bench.engine.before_step()
-    assert not same_bits(kept, state(bench))
+    assert not same_bits(kept, bench.kept())
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         bench.model(torch.zeros(2, 3))
     bench.engine.before_step()
     bench.engine.abandon()
-    assert same_bits(kept, state(bench))
-    assert reasons(bench) == ["a full step was left before its update"]
+    assert same_bits(kept, bench.kept())
+    assert bench.reasons == ["a full step was left before its update"]
     # The next full step is the one that would have come.
     for one in (bench, twin):
         torch.manual_seed(6)
         one.train(3)
-    assert same_bits(state(bench), state(twin))
+    assert same_bits(bench.kept(), twin.kept())
     check_goes_on(bench)
 
 

@@ -16,7 +16,7 @@ import torch
 from loops import Bench, make_config, same_bits
 from run_logs import ROWS, written
 
-from faulty import check_consistent, check_goes_on, state
+from faulty import check_consistent, check_goes_on
 from hybrid_predict.audit.file import read_audit
 from hybrid_predict.errors import CheckpointError, ConfigError
 from hybrid_predict.runs.log import find_log, read_log
@@ -93,12 +93,12 @@ def refused(change, words):
     def prove(tmp_path, monkeypatch):
         bench = Bench(make_config())
         bench.train(8)
-        kept, engine = state(bench), bench.engine.state_dict()
+        kept, engine = bench.kept(), bench.engine.state_dict()
         for spoiled in change(copy.deepcopy(engine)):
             with pytest.raises(CheckpointError, match=f"^state: .*{words}"):
                 bench.engine.load_state_dict(spoiled)
             assert same_bits(bench.engine.state_dict(), engine)
-        assert same_bits(kept, state(bench))
+        assert same_bits(kept, bench.kept())
         check_goes_on(bench)
 
     return prove

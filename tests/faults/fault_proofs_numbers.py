@@ -12,8 +12,6 @@ from faulty import (
     check_consistent,
     check_goes_on,
     check_plain_from_here,
-    reasons,
-    state,
     with_predictor,
 )
 from hybrid_predict import HybridEngine, MomentumPredictor, Verdict
@@ -35,12 +33,12 @@ def burst(model, loss):
 
 def check_undone(bench, act):
     """A verifying step that leaves no trace, the pause after it, and the rest of the run."""
-    kept = state(bench)
+    kept = bench.kept()
     record = act()
     assert (record.predicted > 0, record.verdict) == (True, Verdict.UNDONE)
     assert record.ticks == 1
-    assert same_bits(kept, state(bench))
-    assert reasons(bench)[-1].startswith("predicted steps were undone: ")
+    assert same_bits(kept, bench.kept())
+    assert bench.reasons[-1].startswith("predicted steps were undone: ")
     check_goes_on(bench)
     assert {r.predicted for r in bench.train(8)} == {0}
 
@@ -72,7 +70,7 @@ def paused(spoil, words, before=VERIFYING, **changes):
         bench.train(before)
         record = bench.step(spoil)
         assert (record.verdict, record.ticks) == (Verdict.STANDS, 2)
-        assert reasons(bench) == [f"predicted steps pause: the loss of a verifying step {words}"]
+        assert bench.reasons == [f"predicted steps pause: the loss of a verifying step {words}"]
         assert {r.predicted for r in bench.train(PAUSE)} == {0}
         assert any(r.predicted for r in bench.train(2))
         check_goes_on(bench)
@@ -93,13 +91,13 @@ def spoiled_full_step(tmp_path, monkeypatch):
 def spoiled_full_step_and_back(tmp_path, monkeypatch):
     bench = Bench(make_config(**LONG))
     bench.train(4)
-    model, optimizer = state(bench)
+    model, optimizer = bench.kept()
     bench.step(SPOILERS["nan-loss"])
     assert not all(torch.isfinite(p).all() for p in bench.model.parameters())
     bench.model.load_state_dict(model)
     bench.optimizer.load_state_dict(optimizer)
     check_goes_on(bench, 20)
-    assert bench.engine.ledger.predicted_steps > 3 and not reasons(bench)
+    assert bench.engine.ledger.predicted_steps > 3 and not bench.reasons
 
 
 def too_far(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Parts that fail, and what must hold after each failure."""
 
 import copy
-import io
 import linecache
 import logging
 import sys
@@ -10,24 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from loops import Bench, make_config, same_bits
+from loops import Bench, loaded, make_config, same_bits, save
 
 import hybrid_predict
 from hybrid_predict import MomentumPredictor, SpectralUpdate
 from hybrid_predict.config import KINDS
 
 ROOT = str(Path(hybrid_predict.__file__).parent)
-
-
-def state(bench):
-    """Copies of weights, buffers and optimizer state."""
-    trace = bench.trace()
-    return trace["model"], trace["optimizer"]
-
-
-def reasons(bench):
-    """What the ledger says has happened, in order."""
-    return [event["reason"] for event in bench.engine.ledger.events]
 
 
 def check_consistent(bench):
@@ -48,11 +36,8 @@ def check_goes_on(bench, steps=4):
     for _ in range(steps):
         bench.step()
         check_consistent(bench)
-    buffer = io.BytesIO()
-    torch.save(bench.engine.state_dict(), buffer)
-    buffer.seek(0)
     fresh = Bench(bench.engine.config)
-    fresh.engine.load_state_dict(torch.load(buffer, weights_only=True))
+    fresh.engine.load_state_dict(loaded(save(bench))["engine"])
     assert same_bits(fresh.engine.state_dict(), bench.engine.state_dict())
 
 
@@ -60,7 +45,7 @@ def check_plain_from_here(bench, words, steps=6):
     """The plug-in's part has ended for the given reason, and the rest is the plain loop's, bit for
     bit."""
     check_consistent(bench)
-    (reason,) = [r for r in reasons(bench) if r.startswith("fell back to plain training")]
+    (reason,) = [r for r in bench.reasons if r.startswith("fell back to plain training")]
     assert words in reason
     random = torch.get_rng_state()
     plain = Bench(None)
@@ -72,7 +57,7 @@ def check_plain_from_here(bench, words, steps=6):
     torch.set_rng_state(random)
     records = bench.train(steps)
     assert {(r.predicted, r.ticks, r.phase.value) for r in records} == {(0, 1, "plain")}
-    assert same_bits(state(plain), state(bench))
+    assert same_bits(plain.kept(), bench.kept())
 
 
 class Log(logging.Handler):

@@ -2,9 +2,10 @@
 
 from itertools import count
 
-from loops import Bench, make_config, same_bits
+from loops import same_bits
+from verifying import run
 
-from faulty import Interrupt, check_consistent, state
+from faulty import Interrupt, check_consistent
 from hybrid_predict.errors import UsageError
 from hybrid_predict.ledger import FELL_BACK
 from hybrid_predict.policy.schedule import due
@@ -12,8 +13,7 @@ from hybrid_predict.policy.schedule import due
 
 def prepared(model):
     """A run whose next full step is a verifying one."""
-    bench = Bench(make_config(), model)
-    bench.train(6)
+    bench = run(model=model)
     assert due(bench.engine.schedule, bench.engine.position) == 1
     return bench
 
@@ -38,7 +38,7 @@ def watched(bench):
     original = bench.engine.after_update
 
     def noting(*args):
-        seen.append(state(bench)[0])
+        seen.append(bench.kept()[0])
         original(*args)
 
     bench.engine.after_update = noting
@@ -62,16 +62,16 @@ def check_between(found, before, own, after, *, counted):
 def interrupt_lines(model, every):
     """Ctrl-C at every n-th line of a full step, and what weights and state were left like."""
     bench = prepared(model)
-    before = state(bench)
+    before = bench.kept()
     own = watched(bench)
-    after = state(bench)
+    after = bench.kept()
     assert not same_bits(before, after)
     seen = {"before": 0, "after": 0, "between": 0}
     for bench in interrupted(model, every):
         step = bench.engine._step
         counted = step is None or bool(step.calls)
         bench.engine.detach()
-        found = state(bench)
+        found = bench.kept()
         if same_bits(found, before):
             seen["before"] += 1
         elif same_bits(found, after):

@@ -89,9 +89,3 @@ def test_a_predictor_is_a_value_that_its_name_stands_for(name):
     assert make_predictor(predictor) is predictor
     with pytest.raises(dataclasses.FrozenInstanceError):
         predictor.decay = 0.1
-
-
-def test_an_unknown_predictor_is_refused_with_the_known_names():
-    expected = "predictors: expected one of fitted, momentum, or an object of Predictor"
-    with pytest.raises(ConfigError, match=expected):
-        make_predictor("quadratic")

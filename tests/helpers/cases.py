@@ -20,7 +20,7 @@ PREDICTOR_CASES: dict[str, Predictor] = {
 """Every registered predictor, with other settings than its own."""
 
 UPDATE_CASES: dict[str, AbstractUpdate] = {
-    "spectral": SpectralUpdate(share=0.8, bound=2.0, decay=0.9, newest=0.3, longest=3),
+    "spectral": SpectralUpdate(share=0.8, bound=2.0, decay=0.9, newest=0.3, longest=3)
 }
 """Every registered update, with other settings than its own."""
 

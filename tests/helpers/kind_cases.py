@@ -23,8 +23,8 @@ def rows(n: int = 8, width: int = 6) -> Tensor:
     return torch.linspace(-1, 1, n * width).reshape(n, width)
 
 
-def words(n: int = 4) -> Tensor:
-    return torch.arange(2 * n).reshape(2, n) % 11
+def words() -> Tensor:
+    return torch.arange(8).reshape(2, 4) % 11
 
 
 class CountDecoder(nn.Module):
@@ -162,6 +162,14 @@ def of_teacher(model: Any) -> Tensor:
     return (model["net"](rows()) - model["teacher"](rows())).square().mean()
 
 
+def of_target(model: Any) -> Tensor:
+    """A target from the network's outputs that no gradient goes through."""
+    found = model["net"](rows())
+    with torch.no_grad():
+        target = model["other"](found)
+    return (found - target).square().mean()
+
+
 def frozen(module: nn.Module) -> nn.Module:
     return module.requires_grad_(False)
 
@@ -178,8 +186,7 @@ class KindCase:
 
 CASES = {
     "count decoder": KindCase(
-        CountDecoder,
-        ["px_dropout_decoder.weight", "px_r", "px_scale_decoder.0.weight"],
+        CountDecoder, ["px_dropout_decoder.weight", "px_r", "px_scale_decoder.0.weight"]
     ),
     "attention": KindCase(Attending, ["out.weight", "value.weight"], of_words, ["embed.weight"]),
     "tied": KindCase(TiedLM, [], of_words, ["embedding.weight"]),
@@ -199,6 +206,11 @@ CASES = {
         lambda: nn.ModuleDict({"net": mlp(6, 8, 3), "teacher": frozen(mlp(6, 8, 3))}),
         ["net.2.weight"],
         of_teacher,
+    ),
+    "a target without gradient": KindCase(
+        lambda: nn.ModuleDict({"net": mlp(6, 8, 3), "other": frozen(nn.Linear(3, 3))}),
+        ["net.2.weight"],
+        of_target,
     ),
     "one matrix": KindCase(lambda: nn.Linear(6, 3), []),
 }

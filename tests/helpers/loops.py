@@ -119,6 +119,11 @@ class Bench:
         """Reasons of the ledger's events."""
         return [event["reason"] for event in self.engine.ledger.events]
 
+    def kept(self) -> tuple[Any, Any]:
+        """Copies of weights and buffers, and of the optimizer's state."""
+        trace = self.trace()
+        return trace["model"], trace["optimizer"]
+
     def trace(self) -> dict[str, Any]:
         """Copies of everything that training changes as it is, random states included."""
         every = {"remove_duplicate": False}
@@ -257,7 +262,6 @@ INF = float("inf")
 
 SPOILERS: dict[str, Spoiler] = {
     "nan-loss": spoil_with(factor=NAN),
-    "nan-loss-only": spoil_with(offset=NAN),
     "inf-loss-only": spoil_with(offset=INF),
     "inf-loss": spoil_with(factor=INF),
     "one-gradient": spoil_one_gradient,

@@ -2,13 +2,7 @@
 
 import numpy as np
 
-from hybrid_predict.tensors.polynomials import (
-    CUSHION,
-    FACTOR,
-    MOMENT_DECAY,
-    MOST_ENERGY,
-    ROOT,
-)
+from hybrid_predict.tensors.polynomials import CUSHION, FACTOR, MOMENT_DECAY, MOST_ENERGY, ROOT
 from hybrid_predict.updates.length import lengths, usual_length
 from hybrid_predict.updates.spectral import COVARIANCE_DECAY, EARLY, SEEN_EVERY
 

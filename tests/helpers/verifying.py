@@ -35,8 +35,3 @@ def run(optimizer="adamw", model="conv", steps=6, **changes):
     bench.engine = HybridEngine(bench.model, bench.optimizer, make_config(**changes))
     bench.train(steps)
     return bench
-
-
-def kept(bench):
-    trace = bench.trace()
-    return trace["model"], trace["optimizer"]

@@ -33,8 +33,6 @@ class Hide(PathFinder):
         if name.split(".")[0] not in {hidden!r}:
             return super().find_spec(name, path, target)
 sys.meta_path = [Hide if finder is PathFinder else finder for finder in sys.meta_path]
-import torch
-torch.set_num_threads(1)
 """
     path = os.pathsep.join([str(TESTS / "helpers"), str(TESTS.parent)])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
@@ -44,6 +42,8 @@ torch.set_num_threads(1)
 
 
 TRAIN = """
+import torch
+torch.set_num_threads(1)
 class Net({package}.LightningModule):
     def __init__(self):
         super().__init__()

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Checkpoint directory .* exists and is not empty",
     "ignore:The dirpath has changed",
     "ignore:Be aware that when using `ckpt_path`",
+    "ignore:Using ModelCheckpoint with manual optimization",
 )
 
 
@@ -58,8 +59,8 @@ class Grows(Net):
     Lightning leaves out a validation that was due at a checkpoint, so nothing is drawn at random.
     """
 
-    def __init__(self, schedule: str) -> None:
-        super().__init__(schedule)
+    def __init__(self) -> None:
+        super().__init__("none")
         self.net = mlp()
 
     def train_dataloader(self) -> Any:
@@ -80,6 +81,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "epochs that differ": (
         {"speedup": 2.0}, {**GROWS, "max_epochs": 5, "val_check_interval": 0.4}, 1,
     ),
+    "several optimizers": ({}, {"model": Gan, "max_steps": 72}, 2),
 }  # fmt: skip
 """Options, those of the Trainer, and steps between checkpoints."""
 
@@ -92,8 +94,8 @@ def test_resume_is_bit_exact(tmp_path: Path, name: str) -> None:
 
     def run(*savers: Callback, **more: Any) -> tuple[HybridPredict, Net]:
         callback = Hurried(**options)
-        train = SeededLoader(length=10) if make is Net else None
-        model = make("cosine" if make is Net else "none")
+        train = None if make is Grows else SeededLoader(length=10)
+        model = make()
         fit([callback, *savers], model, train=train, **limits, **more)
         return callback, model
 
@@ -103,7 +105,7 @@ def test_resume_is_bit_exact(tmp_path: Path, name: str) -> None:
     assert callback.ledger.predicted_steps > 5
     for path in resumable[1 :: 1 + len(resumable) // 3]:
         resumed, again = run(ckpt_path=str(path), seed=99)
-        assert again.trainer.global_step == model.trainer.global_step == resumed.ledger.steps
+        assert again.trainer.global_step == model.trainer.global_step
         assert same(weights(again), weights(model)), path.name
         for count in ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps"):
             assert getattr(resumed.ledger, count) == getattr(callback.ledger, count)

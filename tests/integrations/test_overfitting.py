@@ -71,7 +71,12 @@ def test_a_run_that_overfits_may_end(tmp_path: Path) -> None:
 
 
 class NowAndThen(Overfitted):
-    """Logs in every other validation alone."""
+    """Logs in training, and in every other validation alone."""
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("train_loss", loss)
+        return loss
 
     def on_validation_epoch_end(self) -> None:
         value = next(self.values)

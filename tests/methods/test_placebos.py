@@ -1,15 +1,13 @@
 """Placebo forecasts: as long as the real ones, in directions that mean nothing."""
 
-from typing import NamedTuple
-
 import pytest
 import torch
 from cases import PREDICTOR_CASES
 from contract import PREDICTED, History, check_predictor, same, steps
-from loops import full_step, net
+from loops import Run, net
 
 from benchmarks.placebos import PLACEBOS
-from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine
+from hybrid_predict import FittedPredictor, HybridConfig
 
 
 @pytest.mark.parametrize("placebo", PLACEBOS)
@@ -31,41 +29,25 @@ def test_a_placebo_has_history_and_length_of_the_inner_predictor(placebo):
         assert same(forecast, [-x for x in real])
 
 
-class Outcome(NamedTuple):
-    """Predicted steps of a run, and the last and highest lower bound of skill."""
+def trained(predictor):
+    """Train a small net on noisy targets; return the ledger."""
 
-    made: int
-    lower: float
-    highest: float
-
-
-def trained(predictor, steps):
-    """Train a small net on noisy targets."""
-    model = net(16, 48, 48, 48, 1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    config = HybridConfig(total_steps=steps, max_overhead=1e9, predictors={"hidden": predictor})
-    engine = HybridEngine(model, optimizer, config)
-    bounds = [-1.0]
-
-    def loss():
-        inputs = torch.randn(32, 16)
-        noise = 0.3 * torch.randn(32, 1)
+    def loss(model, k):
+        inputs, noise = torch.randn(32, 16), 0.3 * torch.randn(32, 1)
         return (model(inputs) - inputs.sum(1, keepdim=True).sin() - noise).square().mean()
 
-    while not engine.done:
-        full_step(engine, [optimizer], loss)
-        if "hidden" in engine.ledger.skills:
-            bounds.append(engine.ledger.skills["hidden"]["lower"])
-    ledger = engine.ledger
-    return Outcome(ledger.predicted_steps, bounds[-1], max(bounds))
+    model = net(16, 48, 48, 48, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    config = HybridConfig(total_steps=120, max_overhead=1e9, predictors={"hidden": predictor})
+    return Run(model, optimizer, config, loss).finish().engine.ledger
 
 
 def test_a_predictor_has_skill():
-    assert trained(FittedPredictor(gated=False), 120).lower > 0
+    assert trained(FittedPredictor(gated=False)).skills["hidden"]["lower"] > 0
 
 
 @pytest.mark.parametrize("placebo", PLACEBOS)
 def test_a_placebo_gains_no_skill_and_makes_no_predicted_step(placebo):
-    found = trained(PLACEBOS[placebo](inner=FittedPredictor()), 120)
-    assert found.highest <= 0
-    assert found.made == 0
+    ledger = trained(PLACEBOS[placebo](inner=FittedPredictor()))
+    assert ledger.skills["hidden"]["lower"] <= 0
+    assert ledger.predicted_steps == ledger.undone_steps == 0

@@ -1,41 +1,57 @@
 """What is found about an optimizer: decay, growing updates, and what is not."""
 
+from functools import partial
+
 import pytest
 import torch
-from loops import same_bits
-from own_optimizers import RATE, Lion, Own, net, run
+from loops import Run, net, normal, same_bits, weights
 from torch import nn
 
-from hybrid_predict import MomentumPredictor, OptimizerWrapper
+from hybrid_predict import HybridConfig, MomentumPredictor, OptimizerWrapper
 
-DECAY = 0.1
-
-
-def own(descended, **options):
-    return lambda ps: Own(ps, descended=descended, **options)
+RATE, DECAY = 1e-2, 0.1
 
 
-def shrunk(p, fraction):
-    p.mul_(1 - fraction)
+class Own(torch.optim.Optimizer):
+    """Descends along what a rule makes of a parameter, its state and its group."""
+
+    def __init__(self, params, rule, **options):
+        super().__init__(params, {"lr": RATE, "weight_decay": DECAY, **options})
+        self.rule = rule
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(self.rule(p, self.state[p], group), alpha=group["lr"])
+
+
+def shrunk(p, state, group):
+    p.mul_(1 - 0.01 * group["weight_decay"])
     return p.grad
 
 
+def lion(p, state, group):
+    """Chen et al., Symbolic Discovery of Optimization Algorithms (2023)."""
+    average, (first, second) = state.setdefault("exp_avg", torch.zeros_like(p)), group["betas"]
+    p.mul_(1 - group["lr"] * group["weight_decay"])
+    sign = average.lerp(p.grad, 1 - first).sign()
+    average.lerp_(p.grad, 1 - second)
+    return sign
+
+
 def made(name, **options):
-    cls = getattr(torch.optim, name)
-    return lambda ps: cls(ps, **{"lr": RATE, "weight_decay": DECAY, **options})
+    return partial(getattr(torch.optim, name), **{"lr": RATE, "weight_decay": DECAY, **options})
 
 
 DECOUPLED = {
-    "lion": (lambda ps: Lion(ps, weight_decay=DECAY), RATE * DECAY),
+    "lion": (partial(Own, rule=lion, betas=(0.9, 0.99)), RATE * DECAY),
     "adamw": (made("AdamW"), RATE * DECAY),
     "adamw, fused": (made("AdamW", fused=True), RATE * DECAY),
     "adamw, rate in a tensor": (made("AdamW", lr=torch.tensor(RATE)), RATE * DECAY),
     "muon": (made("Muon"), RATE * DECAY),
     "sgd": (made("SGD"), RATE * DECAY),
-    "by fraction": (
-        own(lambda p, _, group: shrunk(p, 0.01 * group["weight_decay"]), weight_decay=DECAY),
-        0.01 * DECAY,
-    ),
+    "by fraction": (partial(Own, rule=shrunk), 0.01 * DECAY),
 }
 """Optimizers that shrink the weights, and by what fraction in one update."""
 
@@ -94,20 +110,21 @@ def negative(ps, **options):
     return optimizer
 
 
-UPHILL = {
-    "maximize": lambda ps, **options: torch.optim.SGD(ps, **options, maximize=True),
-    "negative rate": negative,
-}
+UPHILL = {"maximize": partial(torch.optim.SGD, maximize=True), "negative rate": negative}
 
 
 @pytest.mark.parametrize("name", UPHILL)
 def test_going_up_the_negative_loss_is_going_down_the_loss(name):
-    ends = []
+    def loss(sign, model, k):
+        x = normal(k, 32, 6)
+        return sign * (model(x) - x.prod(1, keepdim=True).tanh()).square().mean()
+
+    predictors, ends = {"hidden": MomentumPredictor(gated=False)}, []
+    config = HybridConfig(total_steps=30, max_overhead=1e9, predictors=predictors, watch_loss=False)
     for sign, make in ((1.0, torch.optim.SGD), (-1.0, UPHILL[name])):
-        model = net()
+        model = net(6, 24, 24, 24, 1)
         optimizer = make(model.parameters(), lr=3e-2, momentum=0.9)
-        changes = {"predictors": {"hidden": MomentumPredictor(gated=False)}, "watch_loss": False}
-        engine = run(model, optimizer, 30, True, sign=sign, **changes)
-        assert engine.ledger.corrected_steps > 0 and engine.ledger.predicted_steps > 0
-        ends.append([p.detach() for p in model.parameters()])
+        ledger = Run(model, optimizer, config, partial(loss, sign)).finish().engine.ledger
+        assert ledger.corrected_steps > 0 and ledger.predicted_steps > 0
+        ends.append(weights(model))
     assert same_bits(*ends)

@@ -9,12 +9,12 @@ from hybrid_predict import GradientInfo, TorchModel
 from hybrid_predict.ranks.shards import dense_gradient
 
 
-def watched(bench, clip=False, factor=1.0):
+def watched(bench, clip):
     """One full step; its record, its gradients, and how far the predicted steps moved weights."""
     base = weights(bench.model)
     bench.engine.before_step()
     opened = weights(bench.model)
-    loss = bench.loss() * factor
+    loss = bench.loss()
     loss.backward()
     if clip:
         nn.utils.clip_grad_norm_(bench.model.parameters(), 0.1)

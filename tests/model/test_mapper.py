@@ -25,19 +25,17 @@ def test_override_by_glob_wins_and_the_first_match_counts():
     assert kinds["0.bias"] == "vector"
 
 
-def test_override_that_matches_nothing_is_refused():
-    with pytest.raises(ConfigError, match=r"kinds: expected .*got 'layers\.\*'.*look like '0"):
-        ParameterMapper(MODELS["mlp"].build(), None, {"layers.*": "hidden"})
-
-
-def test_nothing_to_train_is_refused():
-    with pytest.raises(ConfigError, match=r"optimizer: expected .*at least one"):
-        ParameterMapper(nn.Linear(2, 2).requires_grad_(False))
-
-
-def test_parameters_of_another_model_are_refused():
-    with pytest.raises(ConfigError, match="optimizer: expected parameters of this model"):
-        ParameterMapper(nn.Linear(2, 2), nn.Linear(2, 2).parameters())
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((None, {"layers.*": "hidden"}), r"kinds: expected .*got 'layers\.\*'.*look like 'weight"),
+        (([],), r"optimizer: expected .*at least one"),
+        ((nn.Linear(2, 2).parameters(),), "optimizer: expected parameters of this model"),
+    ],
+)
+def test_what_fits_no_parameter_of_the_model_is_refused(given, words):
+    with pytest.raises(ConfigError, match=words):
+        ParameterMapper(nn.Linear(2, 2), *given)
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")

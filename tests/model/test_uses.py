@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from kind_cases import CASES, KindCase, frozen, mlp, resolved, rows, square
+from kind_cases import CASES, KindCase, mlp, resolved, rows, square
 from torch import nn
 
 from hybrid_predict.model.cost import Watching
@@ -46,29 +46,10 @@ def test_only_weights_of_products_are_hidden_matrices():
     assert untold == []
 
 
-def parts(**children):
-    return nn.ModuleDict(children)
-
-
-def of_targets(net):
-    """A target from the network's outputs that no gradient goes through."""
-    found = net["net"](rows())
-    with torch.no_grad():
-        target = net["other"](found)
-    return (found - target).square().mean()
-
-
-FURTHER = {
-    "a target without gradient": KindCase(
-        lambda: parts(net=mlp(6, 8, 3), other=frozen(nn.Linear(3, 3))), ["net.2.weight"], of_targets
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CASES | FURTHER)
+@pytest.mark.parametrize("name", CASES)
 def test_the_loss_shows_which_matrices_end_the_network(name):
     torch.manual_seed(0)
-    assert_shown((CASES | FURTHER)[name])
+    assert_shown(CASES[name])
 
 
 def test_the_loss_may_be_shown_before_its_backward_pass():

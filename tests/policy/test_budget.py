@@ -12,17 +12,10 @@ from hybrid_predict.policy.budget import (
     SMALLEST_STEP,
     budget,
     deal,
-    fitting,
     shortest_period,
 )
 
 WIDTH = 512
-
-
-def test_rarer_corrections_take_less():
-    update, like = SpectralUpdate(), [torch.empty(WIDTH, WIDTH, device="meta")]
-    taken = [update.operations(like, p) / p for p in range(1, LONGEST_PERIOD + 1)]
-    assert taken == sorted(taken, reverse=True) and len(set(taken)) == LONGEST_PERIOD
 
 
 @pytest.mark.parametrize(("rows_per_unit", "wanted"), [(0.6, None), (0.7, 6), (2.6, 2), (2.7, 1)])
@@ -44,10 +37,6 @@ def test_the_period_is_the_shortest_one_within_the_budget(work, allowed):
         assert period == 1 or work / (period - 1) > allowed
 
 
-def test_no_work_needs_no_budget():
-    assert shortest_period(lambda p: 0.0, 0.0) == 1
-
-
 @given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, LONGEST_PERIOD))
 def test_full_steps_of_a_period_have_about_the_same_to_correct(work, period):
     found = deal(work, period)
@@ -60,8 +49,3 @@ def test_full_steps_of_a_period_have_about_the_same_to_correct(work, period):
 
 def test_the_budget_of_a_small_step_is_that_of_a_larger_one():
     assert budget(1.0, 0.1) == budget(SMALLEST_STEP, 0.1) == 0.1 * SMALLEST_STEP
-
-
-def test_the_budget_that_fits_is_what_to_type():
-    assert fitting(3.21e9, 1e9) == "max_overhead=3.3"
-    assert fitting(5e8, 1e9) == "max_overhead=0.5"

@@ -21,7 +21,6 @@ from hybrid_predict.policy.confidence import (
     Confidence,
     Skill,
     Window,
-    carried,
     steps_until_known,
     window_bounds,
 )
@@ -118,13 +117,10 @@ def test_the_next_predicted_step_must_not_be_short_however_sure_it_is():
     assert replace(one, best=SHORTEST).enough
 
 
-def measured(q, error=0.0, early=0.0, decay=0.0):
-    """Two windows in which the persistence is q, with its standard deviation by chance."""
-    share = carried(decay, 20, 20)
-    square = (1 - share) * 2.0 * 3.0
-    noise = (error * square) ** 2
-    before = Window(20, early, 1.0, 4.0, 9.0, noise)
-    return before, Window(20, 0.0, 1.0, 4.0, 9.0, noise, q * square + share * early)
+def measured(q):
+    """Two windows in which the persistence is q."""
+    before = Window(20, 0.0, 1.0, 4.0, 9.0)
+    return before, before._replace(late=6.0 * q)
 
 
 BETWEEN, FAR_BETWEEN = (FAR.falling + NEAR.rising) / 2, (FAR.falling + FAR.rising) / 2
@@ -190,12 +186,7 @@ def test_slopes_that_are_not_finite_do_not_count():
 
 @pytest.mark.parametrize(
     ("known", "rate", "advance"),
-    [
-        (0.0, 1.0, MOST),
-        (1.0, 0.9 * RISE, MOST),
-        (1.0, 1.1 * RISE, 0.0),
-        (1.0, 0.0, MOST),
-    ],
+    [(0.0, 1.0, MOST), (1.0, 0.9 * RISE, MOST), (1.0, 1.1 * RISE, 0.0), (1.0, 0.0, MOST)],
 )
 def test_an_advance_is_that_of_windows_at_such_a_learning_rate(known, rate, advance):
     one = Confidence(advance=MOST, measured=9, rate=known)

@@ -168,20 +168,6 @@ def test_a_failed_test_ends_predicted_steps_unless_forecasts_had_lasted(advance,
     assert not any(each.advance for each in policy.confidences.values())
 
 
-def test_what_was_saved_goes_on_where_it_was():
-    speedup = "auto"
-    policy = make([hidden(100)], 100, advances=[1.0], speedup=speedup)
-    for step in range(1, 30):
-        policy.learn(shown(step))
-        policy.count_full_step()
-    again = make([hidden(100)], 100, speedup=speedup)
-    assert again.load_state_dict(policy.state_dict())
-    assert again.state_dict() == policy.state_dict()
-    assert again.due(50) == policy.due(50)
-    other_run = PredictingPolicy(HybridConfig(total_steps=100), optimizers=2)
-    assert not other_run.load_state_dict(policy.state_dict())
-
-
 @pytest.mark.parametrize(
     ("norm", "loss", "words"),
     [

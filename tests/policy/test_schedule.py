@@ -57,10 +57,7 @@ def test_predicted_steps_are_spread_evenly(total, speedup):
         assert not sizes or max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize(
-    ("full", "predicted", "pattern"),
-    [(1, 1, "FP" * 4), (3, 2, "FFFPP" * 2)],
-)
+@pytest.mark.parametrize(("full", "predicted", "pattern"), [(1, 1, "FP" * 4), (3, 2, "FFFPP" * 2)])
 def test_a_pattern_is_repeated_between_warmup_and_cooldown(full, predicted, pattern):
     planned = make(60, full_steps=full, predict_steps=predicted, warmup_steps=4, cooldown_steps=3)
     steps = plan(planned)

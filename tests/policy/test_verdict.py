@@ -8,8 +8,6 @@ import pytest
 
 from hybrid_predict.policy.verdict import LEVEL, MOST_LOST, Evidence, Slopes
 
-NAN, INF = math.nan, math.inf
-
 DOWNHILL = Slopes(-2.0, 4.0, -3.0, 9.0)
 """Both movements go downhill, each by 1 per unit of length."""
 
@@ -27,11 +25,7 @@ def test_the_limit_is_a_share_of_the_full_step_s_own_steepness(share, lost, fact
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"own_product": 3.0},
-        {"square": 0.0, "product": 0.0},
-        {"square": NAN},
-    ],
+    [{"own_product": 3.0}, {"square": 0.0, "product": 0.0}, {"square": math.nan}],
     ids=str,
 )
 def test_what_tells_nothing_does_not_count(changes):
@@ -42,15 +36,15 @@ def test_what_tells_nothing_does_not_count(changes):
     assert evidence == before
 
 
-def share_ended(chance, runs=500, verdicts=300):
-    """Share of simulated runs that the test ends, for verdicts that are lost by this chance."""
+def share_ended(chance):
+    """Share of 500 simulated runs that the test ends, for verdicts that are lost by this chance."""
     ended = 0
-    for lost in np.random.default_rng(0).random((runs, verdicts)) < chance:
+    for lost in np.random.default_rng(0).random((500, 300)) < chance:
         evidence = Evidence()
         for each in lost:
             evidence.weigh(UPHILL if each else DOWNHILL)
         ended += evidence.ended
-    return ended / runs
+    return ended / 500
 
 
 def test_sound_steps_end_no_more_often_than_stated():

@@ -1,21 +1,14 @@
 """Random interleavings of everything a loop may do, against what must always hold."""
 
 import gc
-import io
 import math
 
 import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
-from loops import NAN, Bench, hurry, make_config, same_bits, spoil_with, weights
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from loops import NAN, Bench, hurry, load, make_config, same_bits, save, spoil_with, weights
 
 from hybrid_predict import Verdict
 from hybrid_predict.errors import CheckpointError, UsageError
@@ -58,10 +51,6 @@ class EngineMachine(RuleBasedStateMachine):
         names = ("steps", "full_steps", "predicted_steps", "undone_steps")
         return [saved["ledger"][name] for name in names]
 
-    def trace(self):
-        trace = self.bench.trace()
-        return trace["model"], trace["optimizer"]
-
     def close(self, record):
         self.records.append(record)
         self.base = weights(self.bench.model)
@@ -74,7 +63,7 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.engine.done and self.due)
     @rule()
     def bad_batch(self):
-        before = self.trace()
+        before = self.bench.kept()
         self.engine.before_step()
         predicted = self.engine._step.predicted
         self.engine.abandon()
@@ -83,7 +72,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         record = self.bench.step(spoil_with(factor=NAN))
         assert record.predicted == predicted
-        assert same_bits(self.trace(), before)
+        assert same_bits(self.bench.kept(), before)
         self.close(record)
 
     @precondition(lambda self: not self.engine.done)
@@ -103,18 +92,18 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.engine.done)
     @rule()
     def step_without_an_update(self):
-        before = self.trace()
+        before = self.bench.kept()
         self.engine.before_step()
         record = self.engine.after_step(self.bench.loss().detach())
         if record.predicted:
-            assert same_bits(self.trace(), before)
+            assert same_bits(self.bench.kept(), before)
         assert same_bits(weights(self.bench.model), self.base)
         self.close(record)
 
     @precondition(lambda self: not self.engine.done)
     @rule(where=st.sampled_from(["forward", "backward", "update"]))
     def broken_off(self, where):
-        bench, before = self.bench, self.trace()
+        bench, before = self.bench, self.bench.kept()
         self.engine.before_step()
         predicted = self.engine._step.predicted
         loss = bench.loss() if predicted else None
@@ -128,7 +117,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.abandon()
         bench.optimizer.zero_grad()
         if where != "update" or not self.engine._state.plain:
-            assert same_bits(before[0], self.trace()[0])
+            assert same_bits(before[0], self.bench.kept()[0])
         self.left += predicted
 
     @precondition(lambda self: not self.engine.done)
@@ -148,17 +137,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule()
     def continue_in_fresh_objects(self):
-        random = torch.get_rng_state()
-        fresh = Bench(self.config, *self.kind)
-        torch.set_rng_state(random)
-        fresh.model.load_state_dict(self.bench.model.state_dict())
-        fresh.optimizer.load_state_dict(self.bench.optimizer.state_dict())
-        buffer = io.BytesIO()
-        torch.save(self.engine.state_dict(), buffer)
-        buffer.seek(0)
-        fresh.engine.load_state_dict(torch.load(buffer, weights_only=True))
-        fresh.taken = self.bench.taken
-        self.bench = fresh
+        self.bench = load(save(self.bench), self.config, *self.kind)
 
     @invariant()
     def weights_between_steps_are_verified(self):

@@ -73,5 +73,5 @@ def _row(strategy: str, name: str, folder: Path) -> str:
 
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
-    **{f"{s}: {name}": partial(_row, s, name) for s in STRATEGIES for name in single.CHECKS},
+    **{f"{s}: {name}": partial(_row, s, name) for s in STRATEGIES for name in single.CHECKS}
 }

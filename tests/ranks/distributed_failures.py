@@ -42,5 +42,5 @@ def failing(wrap: Callable[[Any], Any], **changes: Any) -> Callable[[Path], dict
 
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
-    "sharded": failing(sharded, updates={"hidden": FailingUpdateThere(after=8)}),
+    "sharded": failing(sharded, updates={"hidden": FailingUpdateThere(after=8)})
 }

@@ -13,6 +13,8 @@ from torch.distributed.fsdp import ShardingStrategy, fully_shard
 from distributed_fsdp1 import fsdp1
 from distributed_loops import Net, trained
 
+STEPS = 8
+
 
 def hybrid_sharded(net: Net) -> Net:
     """Sharded over half of the ranks, and the same on both halves."""
@@ -32,6 +34,6 @@ def hybrid(net: Net) -> Any:
 
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
-    "hsdp": trained(hybrid_sharded),
-    "hybrid": trained(hybrid),
+    "hsdp": trained(hybrid_sharded, steps=STEPS),
+    "hybrid": trained(hybrid, steps=STEPS),
 }

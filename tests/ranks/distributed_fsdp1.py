@@ -18,16 +18,7 @@ from torch.distributed.fsdp import (
     StateDictType,
 )
 
-from distributed_loops import (
-    OWN,
-    SHARD,
-    SPOILED,
-    Loop,
-    Net,
-    make_config,
-    spoiled,
-    trained,
-)
+from distributed_loops import OWN, SHARD, SPOILED, Loop, Net, make_config, spoiled, trained
 from distributed_resume import other, resumed
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.ranks import processes

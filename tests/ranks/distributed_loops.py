@@ -17,11 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate, StepRecord
@@ -30,7 +26,7 @@ from hybrid_predict.ranks import processes, shards
 from hybrid_predict.ranks.shards import named_parameters
 from hybrid_predict.updates import AbstractUpdate, UpdateState
 
-STEPS, SPOILED = 24, 12
+STEPS, SPOILED = 21, 12
 
 
 def as_dtensor(shard: Tensor, tensor: Any) -> Any:
@@ -56,10 +52,7 @@ class OwnUpdate(AbstractUpdate):
         return UpdateState({"squares": squares})
 
     def direction(
-        self,
-        state: UpdateState,
-        members: Sequence[int],
-        matrices: list[Tensor],
+        self, state: UpdateState, members: Sequence[int], matrices: list[Tensor]
     ) -> list[Tensor]:
         found = []
         for k, matrix in zip(members, matrices, strict=True):

@@ -14,16 +14,7 @@ from loops import same_bits
 from torch import Tensor
 
 from distributed_fsdp1 import fsdp1
-from distributed_loops import (
-    SPOILED,
-    Loop,
-    Net,
-    ddp,
-    make_config,
-    outcome,
-    sharded,
-    wide,
-)
+from distributed_loops import SPOILED, Loop, Net, ddp, make_config, outcome, sharded, wide
 from hybrid_predict import SpectralUpdate
 from hybrid_predict.ranks import owners, processes, shards
 from hybrid_predict.ranks.owners import MOST_TOGETHER
@@ -38,10 +29,7 @@ class Seen(SpectralUpdate):
     shapes: list[tuple[int, ...]] = field(default_factory=list, compare=False, repr=False)
 
     def direction(
-        self,
-        state: UpdateState,
-        members: Sequence[int],
-        matrices: list[Tensor],
+        self, state: UpdateState, members: Sequence[int], matrices: list[Tensor]
     ) -> list[Tensor]:
         self.shapes.extend(tuple(x.shape) for x in matrices)
         return super().direction(state, members, matrices)

@@ -23,8 +23,8 @@ from hybrid_predict import HybridConfig, HybridEngine
 
 
 def network() -> nn.Sequential:
-    """The matrices of 12 small GPT-2 layers; the first and the last layer have other widths."""
-    inner = [8, *(48 * share for _ in range(12) for share in (1, 3, 1, 4)), 48, 8]
+    """The matrices of 4 small GPT-2 layers; the first and the last layer have other widths."""
+    inner = [8, *(48 * share for _ in range(4) for share in (1, 3, 1, 4)), 48, 8]
     return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(inner)))
 
 

@@ -15,7 +15,7 @@ from distributed_loops import GRADIENTS, LOSSES, SETUPS, STEPS, Loop, outcome
 from distributed_resume import save_single
 from hybrid_predict import Verdict
 from hybrid_predict.ledger import Phase
-from launcher import launch, same
+from launcher import SECONDS, launch, same
 
 pytestmark = [
     pytest.mark.distributed,
@@ -41,8 +41,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("ranks")
     save_single(folder)
     # What takes the group apart comes last.
-    modules = ["distributed_kinds", "distributed_loops", "distributed_resume"]
-    return {**launch(modules, folder), **launch(["distributed_fsdp1"], folder)}
+    modules = ["kinds", "loops", "fsdp1", "resume"]
+    return launch([f"distributed_{name}" for name in modules], folder, seconds=2 * SECONDS)
 
 
 @pytest.mark.parametrize("name", ALIKE)
@@ -164,11 +164,7 @@ def test_no_rank_waits_for_one_that_fails_to_load_its_state(results: Results) ->
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [
-        ("more", "from 1 to 2"),
-        ("fsdp1, more", "from 1 to 2"),
-        ("alone", "from 2 to 1"),
-    ],
+    [("more", "from 1 to 2"), ("fsdp1, more", "from 1 to 2"), ("alone", "from 2 to 1")],
 )
 def test_a_run_goes_on_with_another_number_of_ranks(
     results: Results, name: str, change: str

@@ -33,10 +33,7 @@ def run(folder: Path, resume: str | None = None) -> dict[str, Any]:
     }
 
 
-CHECKS = {
-    "whole": run,
-    "resumed": lambda folder: run(folder, str(folder / "hf" / "checkpoint-14")),
-}
+CHECKS = {"whole": run, "resumed": lambda folder: run(folder, str(folder / "hf" / "checkpoint-14"))}
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from torch import distributed as dist
 
+import distributed_four
 from distributed_loops import Loop, outcome
 from launcher import launch, same
 
@@ -51,7 +52,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.parametrize("name", ["hsdp", "hybrid"])
 def test_four_ranks_do_what_one_does(four: Results, name: str) -> None:
-    loop = Loop()
+    loop = Loop(steps=distributed_four.STEPS)
     single = outcome(loop, loop.train())["weights"]
     first, *others = four[name]
     assert all(same(first, found) for found in others)

@@ -97,12 +97,7 @@ class Spy(DummyLogger):
         self.summaries += 1
 
 
-def run(
-    make: Callable[[], Any],
-    model: Callable[..., Net] = Net,
-    config: HybridConfig = PREDICTING,
-    **kwargs: Any,
-) -> dict[str, Any]:
+def run(make: Callable[[], Any], model: Callable[..., Net] = Net, **kwargs: Any) -> dict[str, Any]:
     """A fit with a random state of each rank's own, and what came of it on this rank."""
     callback = Ungated(config=PREDICTING)
     spy = Spy()
@@ -195,11 +190,7 @@ def test_only_the_first_rank_logs(results: Results) -> None:
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.parametrize("name", ["ddp", "fsdp1-full"])
 def test_a_single_process_continues_a_checkpoint_of_two_ranks(
-    results: Results,
-    folder: Path,
-    name: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    results: Results, folder: Path, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     callback = Ungated(config=PREDICTING)
     path = folder / f"{name}-left" / "step=18.ckpt"

@@ -6,29 +6,8 @@ import torch
 from naive import below_one, correlation, covariance_of, inverse_root, orthogonal_factor
 
 from hybrid_predict.tensors import matrices
-from hybrid_predict.tensors.matrices import (
-    Moments,
-    covariances_of,
-    flatten,
-    observe,
-    orthogonal,
-    roots_of,
-)
+from hybrid_predict.tensors.matrices import covariances_of, observe, orthogonal, roots_of
 from hybrid_predict.tensors.polynomials import POLYNOMIALS, ROOT_FLOOR
-from hybrid_predict.tensors.shapes import as_matrix
-
-
-def moments(shape, rooted=False, kind=torch.float32):
-    rows, columns = as_matrix(shape)
-    side = min(rows, columns) if rooted else 0
-    root = torch.zeros(side * (side + 1), dtype=kind)
-    return Moments([torch.zeros(rows + columns)], [torch.zeros(rows)], [root])
-
-
-def flattened(source, known):
-    source = torch.as_tensor(source).to(torch.promote_types(torch.float32, source.dtype))
-    observe(known.roots, [source], 0.9)
-    return flatten([source.clone()], known)[0]
 
 
 def matrix(rows, columns, spectrum):
@@ -45,21 +24,6 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 SCALED = pytest.mark.parametrize(
     ("scale", "dtype"), [(1.0, torch.float64), (1e-30, torch.float32), (1e25, torch.float32)]
 )
-
-
-@pytest.mark.parametrize(
-    ("shape", "kind", "rooted"),
-    [
-        ((3, 4), torch.float32, False),
-        ((5, 1), torch.bfloat16, True),
-        ((2, 2, 3, 3), torch.float32, True),
-    ],
-)
-def test_zero_stays_zero(shape, kind, rooted):
-    zeros = torch.zeros(shape)
-    known = moments(shape, rooted, kind)
-    assert torch.equal(flattened(zeros, known), zeros)
-    assert all(x.isfinite().all() for (x,) in known)
 
 
 @SHAPES
