@@ -78,8 +78,7 @@ def measure(root: Path) -> dict[str, Any]:
         code = Path(__file__).with_name("traced_step.py").read_text("utf-8")
         step = json.loads(run_python(root, "-c", code, str(speedup)))
         found[f"lines loaded after steps, speedup={speedup:g}"] = dense(map(Path, step["loaded"]))
-        for what in ("files", "classes", "holders"):
-            found[f"{what} in a step, speedup={speedup:g}"] = len(step[what])
+        found[f"files in a step, speedup={speedup:g}"] = len(step["files"])
         for what in ("calls", "operations"):
             found[f"own {what} in a full step, speedup={speedup:g}"] = step[what]
     names = "import hybrid_predict; print(len(hybrid_predict.__all__))"
