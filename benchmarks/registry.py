@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,21 +43,17 @@ class Study:
         return load(self.file, folder) if (folder / self.file).exists() else None
 
 
-def _suite(name: str, about: str, **figures: Callable[[Any], Figure]) -> Study:
-    return Study(
-        about,
-        f"bench-{name}.json",
-        partial(suites.plan, name),
-        suites.blocks,
-        runs=lambda results: results["runs"],
-        compiled=partial(suites.compiled, name),
-        figures={f"{figure}.png": draw for figure, draw in figures.items()},
-    )
+def _suite(name: str, about: str, **others: Any) -> Study:
+    suite = suites.SUITES[name]
+    others |= {"runs": itemgetter("runs"), "compiled": suite.compiled}
+    return Study(about, f"bench-{name}.json", suite.plan, suites.blocks, **others)
 
 
 STUDIES: dict[str, Study] = {
     "core": _suite(
-        "core", "three tasks with all arms, about four hours on 2 cores", first=suites.first
+        "core",
+        "three tasks with all arms, about four hours on 2 cores",
+        figures={"first.png": suites.first},
     ),
     "wide": _suite("wide", "four more tasks, about four hours"),
     "fresh": _suite("fresh", "six tasks that nothing was tuned on, about an hour"),

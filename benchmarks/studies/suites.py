@@ -32,6 +32,7 @@ class Suite:
     The setting `tuned` takes the best rate of a grid, others the task's own.
     """
 
+    name: str
     tasks: tuple[str, ...]
     arms: tuple[str, ...]
     seeds: int
@@ -41,60 +42,53 @@ class Suite:
     def task(self, name: str) -> Task:
         return TASKS[name].tiny() if self.tiny else TASKS[name]
 
-    def lines(self) -> Iterator[Line]:
-        for name in self.tasks:
-            task = self.task(name)
-            tuned = self.setting == "tuned"
-            rates = None if tuned else Rates(task.recipe.learning_rate)
+    def plan(self, chosen: Selection) -> CellPlan:
+        return CellPlan(self._lines(), chosen)
+
+    def _lines(self) -> Iterator[Line]:
+        for task in map(self.task, self.tasks):
+            rates = None if self.setting == "tuned" else Rates(task.recipe.learning_rate)
             for arm in (*PLAIN, *self.arms):
                 yield Line(task, self.setting, arm, self.seeds, rates)
 
-    def steps(self, chosen: Selection) -> dict[str, Any]:
-        """Measure what the plug-in costs each task on one thread; see `step_cost.measure`."""
-        short = {"blocks": 2, "length": 2} if self.tiny else {}
-        names = chosen.tasks or self.tasks
-        with workers(1) as pool:
-            return {n: pool.submit(measure, self.task(n), **short).result() for n in names}
+    def compiled(
+        self, chosen: Selection, rows: Sequence[Row], whole: bool, before: Any
+    ) -> dict[str, Any]:
+        """Return the content of a results file.
+
+        The cost of full steps is measured once all chosen runs are finished, see
+        `step_cost.measure`; till then, and of other tasks, it is that of the content before.
+        """
+        steps = dict(before["steps"]) if before else {}
+        if whole:
+            short = {"blocks": 2, "length": 2} if self.tiny else {}
+            with workers(1) as pool:
+                for name in chosen.tasks or self.tasks:
+                    steps[name] = pool.submit(measure, self.task(name), **short).result()
+        tasks = dict.fromkeys(row["task"] for row in rows)
+        return {
+            "suite": self.name,
+            "complete": whole,
+            "environment": environment(),
+            "tasks": {task: self.task(task).to_dict() for task in tasks},
+            "steps": steps,
+            "runs": list(rows),
+        }
 
 
 _CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only", "corrected-any-cost")
 _HERE = tuple(name for name in ARMS if name not in PLAIN)
 _ALL = tuple(name for name in _HERE if name != "auto")
-_PEERS = ("muon", "normuon", "soap", "soap-muon")
+_WIDE = ("predict-.5", "muon", "normuon", "soap", "soap-muon")
 
-SUITES: dict[str, Suite] = {
-    "core": Suite(("gpt-0.2m", "cnn", "inr"), _ALL, 5),
-    "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), (*_CONTROLLED, "predict-.5", *_PEERS), 5),
-    "fresh": Suite(tuple(task.name for task in FRESH), (*_CONTROLLED, "muon"), 5),
-    "smoke": Suite(tuple(TASKS), _HERE, 1, "default-decay", tiny=True),
-}
+_SUITES = (
+    Suite("core", ("gpt-0.2m", "cnn", "inr"), _ALL, 5),
+    Suite("wide", ("mlp", "lora", "pinn", "autoencoder"), (*_CONTROLLED, *_WIDE), 5),
+    Suite("fresh", tuple(task.name for task in FRESH), (*_CONTROLLED, "muon"), 5),
+    Suite("smoke", tuple(TASKS), _HERE, 1, "default-decay", tiny=True),
+)
 
-
-def plan(name: str, chosen: Selection) -> CellPlan:
-    """Return the plan of a suite."""
-    return CellPlan(SUITES[name].lines(), chosen)
-
-
-def compiled(
-    name: str, chosen: Selection, rows: Sequence[Row], whole: bool, before: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return the content of a results file.
-
-    The cost of full steps is measured once all chosen runs are finished; till then, and of other
-    tasks, it is that of the content before.
-    """
-    steps = dict(before["steps"]) if before else {}
-    if whole:
-        steps |= SUITES[name].steps(chosen)
-    tasks = dict.fromkeys(row["task"] for row in rows)
-    return {
-        "suite": name,
-        "complete": whole,
-        "environment": environment(),
-        "tasks": {task: SUITES[name].task(task).to_dict() for task in tasks},
-        "steps": steps,
-        "runs": list(rows),
-    }
+SUITES = {suite.name: suite for suite in _SUITES}
 
 
 def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
