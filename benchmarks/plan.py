@@ -34,11 +34,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run.
-
-    ``setting`` is :data:`TUNING` in a grid that settings share; ``steps`` is T, and ``recipe`` a
-    digest of task and arm.
-    """
+    """One training run of T = ``steps``; ``recipe`` is a digest of task and arm."""
 
     task: str
     setting: str
@@ -61,10 +57,7 @@ class Cell:
 
 
 class Selection(NamedTuple):
-    """The part of a study that a command chooses; None leaves what the study has.
-
-    ``text`` is a text file for the yardstick `nanogpt`.
-    """
+    """The part of a study that a command chooses; None leaves what the study has."""
 
     tasks: Sequence[str] | None = None
     settings: Sequence[str] | None = None

@@ -36,8 +36,7 @@ OPTIONS = {**ARMS, **AVERAGED}
 
 SHORT = 2 / 3
 SHORT_ARMS = ("short", "corrected", "corrected, averaged")
-"""Length of these arms as a share of the full one: 1 / 1.5, the default speedup. They take as many
-full steps as the default, if all its predicted steps are made."""
+"""Share of the full length that these arms have: 1 / 1.5, the default speedup."""
 
 
 def train_seed(

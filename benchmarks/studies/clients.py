@@ -4,7 +4,7 @@ import json
 import os
 import statistics
 import subprocess
-import venv
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -29,8 +29,7 @@ SHARED = ("pytest", "hypothesis", f"{ROOT}[lightning,cli,bench]")
 """Requirements of every environment, beside the present versions of torch and Lightning."""
 
 OLD_BUILDS = "setuptools<81\n"
-"""Constraint on the tools that build packages: some old ones need a part that is gone since. The
-pip that comes with Python would apply it to what is installed too."""
+"""Constraint on the tools that build packages: some old ones need a part that is gone since."""
 
 Key = tuple[str, int]
 """Name of a client, and seed."""
@@ -124,12 +123,12 @@ def interpreter(name: str) -> Path:
     if made.exists() and made.read_text("utf-8") == wanted:
         return python
     print(f"Environment of {name}: {place}", flush=True)
-    venv.create(place, with_pip=True, clear=True)
+    uv = (sys.executable, "-m", "uv")
+    subprocess.run([*uv, "venv", "--clear", "--python", sys.executable, place], check=True)
     limits = place / "builds.txt"
     limits.write_text(OLD_BUILDS, "utf-8")
-    pip = (python, "-m", "pip", "install", "--quiet")
-    subprocess.run([*pip, "pip>=25.3"], check=True)
-    subprocess.run([*pip, "--build-constraint", limits, *wanted.split("\n")], check=True)
+    install = (*uv, "pip", "install", "--python", python, "--build-constraints", limits)
+    subprocess.run([*install, *wanted.split("\n")], check=True)
     drop_unloadable(place)
     made.write_text(wanted, "utf-8")
     return python

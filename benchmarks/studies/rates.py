@@ -66,21 +66,14 @@ def lines() -> Iterator[Line]:
             places += [(STEADY, share) for share in STEADY_SHARES]
         for (setting, share), (arm, lengths) in product(places, LENGTHS.items()):
             for length in lengths:
-                yield line(name, arm, best_rates()[name] * share, length, setting)
-
-
-def line(name: str, arm: str, rate: float, length: float, setting: str = RATES) -> Line:
-    """Return the runs of a rate; ``length`` is that of their full steps over T."""
-    rates = Rates(float(f"{rate:.3g}"))
-    steps = _steps(name, arm, length)
-    return Line(TASKS[name], setting, arm, SEEDS[name], rates, setting != STEADY, steps)
+                rates = Rates(float(f"{best_rates()[name] * share:.3g}"))
+                steps = _steps(name, arm, length)
+                decay = setting != STEADY
+                yield Line(TASKS[name], setting, arm, SEEDS[name], rates, decay, steps)
 
 
 class Point(NamedTuple):
-    """What the runs of an arm did on one task at one learning rate, a ``share`` of the best one.
-
-    ``gain`` is beside plain training at the same rate, ``beside_tuned`` at the best rate.
-    """
+    """Runs of an arm at a ``share`` of the best rate; ``gain`` is beside plain ones at the same."""
 
     task: str
     share: float
@@ -226,10 +219,9 @@ def each(rows: Iterable[Row]) -> str:
 
 
 def figure(rows: Iterable[Row]) -> Figure:
-    """Draw gains beside plain training at its best rate: the flatter, the better.
+    """Draw gains beside plain training at its best rate: a panel per arm, a thin line per task.
 
-    Every arm has a panel. It shows the tasks on which the rule was chosen, with a thin line for
-    each, and a thick one for their geometric mean.
+    The tasks are those on which the rule was chosen; a thick line is their geometric mean.
     """
     found = points(row for row in rows if row["task"] in DEVELOPMENT)
     figure = new_figure(figsize=(9.6, 3.6))

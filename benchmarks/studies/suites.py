@@ -139,10 +139,7 @@ def headline(summary: Summary) -> str:
 
 
 def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
-    """Compare the mechanisms, a row per task and arm.
-
-    Seconds are the number of full steps times their cost as `step_cost.measure` finds it.
-    """
+    """Compare the mechanisms; seconds are full steps times what `step_cost.measure` finds."""
     rows = []
     for task in summary.tasks:
         for arm, way in MECHANISMS.items():
@@ -214,11 +211,10 @@ def _speedup(summary: Summary, figures: Figures | None) -> str:
 
 
 class Gain(NamedTuple):
-    """The gain of the default on one task, at equal quality.
+    """The gain of the default on one task, at equal quality; ``ms`` of a plain full step.
 
-    ``ms`` are those of a plain full step. ``seconds`` is the gain in full steps, divided by what a
-    full step of the default takes, with its predicted steps, in plain ones. A run that fell back
-    to plain training is as fast as it.
+    ``seconds`` is the gain in full steps, divided by what a full step of the default takes in plain
+    ones, with its predicted steps. A run that fell back to plain training is as fast as it.
     """
 
     task: str
@@ -274,24 +270,14 @@ def gains() -> Iterator[Gain]:
 def seconds() -> str:
     """Return the gains as a Markdown table, from the slowest full steps to the fastest."""
     found = sorted(gains(), key=lambda gain: -gain.ms)
-    rows = [
-        {
-            "task": f"`{g.task}`",
-            "plain full step, ms": f"{g.ms:.1f}",
-            "gain in full steps": f"{g.steps:.2f}" + ", fell back" * g.fell_back,
-            "in seconds": f"{g.seconds:.2f}",
-        }
-        for g in found
-    ]
-    rows.append(
-        {
-            "task": "geometric mean",
-            "plain full step, ms": "",
-            "gain in full steps": f"{geometric_mean(g.steps for g in found):.2f}",
-            "in seconds": f"{geometric_mean(g.seconds for g in found):.2f}",
-        }
-    )
-    table = view(rows)
+    titles = ("task", "plain full step, ms", "gain in full steps", "in seconds")
+    lines = []
+    for g in found:
+        steps = f"{g.steps:.2f}" + ", fell back" * g.fell_back
+        lines.append((f"`{g.task}`", f"{g.ms:.1f}", steps, f"{g.seconds:.2f}"))
+    steps = f"{geometric_mean(g.steps for g in found):.2f}"
+    lines.append(("geometric mean", "", steps, f"{geometric_mean(g.seconds for g in found):.2f}"))
+    table = view(dict(zip(titles, line, strict=True)) for line in lines)
     slower = [f"`{g.task}`" for g in found if g.seconds < 1.0 and not g.fell_back]
     if not slower:
         return table
