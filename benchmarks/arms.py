@@ -26,8 +26,7 @@ from hybrid_predict import HybridConfig, MomentumPredictor, SpectralUpdate
 from hybrid_predict.forecast.predictors import Predictor, make_predictor
 from hybrid_predict.updates import make_update
 
-SPEEDUP = 1.5
-"""Every arm except the plain ones takes T / 1.5 full steps."""
+SPEEDUP = 1.5  # every arm except the plain ones takes T / 1.5 full steps
 
 _IN_DIGESTS = {
     "around": "AroundOptimizers(optimizers: 'Optimizer | Sequence[Optimizer]') -> 'None' []",

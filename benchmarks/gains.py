@@ -16,8 +16,7 @@ from benchmarks.arms import ARMS, PLAIN
 from benchmarks.plan import TUNING_SEED, Row, number
 from hybrid_predict.runs.evidence import spread
 
-RESAMPLES = 2000
-"""Of the bootstrap."""
+RESAMPLES = 2000  # of the bootstrap
 
 EXACT = ""
 AT_LEAST = "≥"

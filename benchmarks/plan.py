@@ -28,8 +28,7 @@ TUNING = "tuning"
 TUNING_SEED = 1000
 """Name of the setting and the seed of runs over a grid; comparisons use other seeds."""
 
-Row = Mapping[str, Any]
-"""The fields of a finished cell and its results."""
+Row = Mapping[str, Any]  # the fields of a finished run and its results
 
 
 @dataclass(frozen=True)

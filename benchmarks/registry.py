@@ -22,12 +22,11 @@ Blocks = dict[str, Callable[[], str]]
 
 @dataclass(frozen=True)
 class Study:
-    """A study.
+    """A study, with the ``plan`` of a selection, and ``blocks`` and ``figures`` as views.
 
-    ``plan`` makes the plan of a selection. ``file`` is the results file: all finished runs as rows,
-    or what ``compiled`` makes of the selection, these rows, whether all chosen runs are finished,
-    and the content of the file before. ``runs`` returns the runs of such a content. ``blocks`` and
-    ``figures`` are views of it.
+    ``file`` is the results file: all finished runs as rows, or what ``compiled`` makes of the
+    selection, these rows, whether all chosen runs are finished, and the content of the file before.
+    ``runs`` returns the runs of such a content.
     """
 
     about: str

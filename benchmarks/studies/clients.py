@@ -28,14 +28,11 @@ SEEDS = 3
 SHARED = ("pytest", "hypothesis", f"{ROOT}[lightning,cli,bench]")
 """Requirements of every environment, beside the present versions of torch and Lightning."""
 
-OLD_BUILDS = "setuptools<81\n"
-"""Constraint on the tools that build packages: some old ones need a part that is gone since."""
+OLD_BUILDS = "setuptools<81\n"  # for building packages: old ones need a part that is gone since
 
-Key = tuple[str, int]
-"""Name of a client, and seed."""
+Key = tuple[str, int]  # name of a client, and seed
 
-LEVEL = 0.95
-"""Level of the confidence intervals of paired differences."""
+LEVEL = 0.95  # of confidence intervals of paired differences
 
 SHOWN = {
     "full": "full",
@@ -75,10 +72,9 @@ class ClientsPlan(Plan[Key]):
         python = interpreter(name)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "seed.json"
-            trained = ("-m", "benchmarks.clients.train", name, str(seed), str(path), *self.arms)
-            command = [str(python), *trained]
+            train = ("-m", "benchmarks.clients.train", name, str(seed), path, *self.arms)
             variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-            subprocess.run(command, check=True, cwd=folder, env=variables)
+            subprocess.run([python, *train], check=True, cwd=folder, env=variables)
             return {**json.loads(path.read_text("utf-8")), "environment": environment()}
 
     def holds(self, row: Row) -> bool:
@@ -146,10 +142,7 @@ def drop_unloadable(place: Path) -> None:
 
 
 def headline(results: Mapping[str, Any]) -> str:
-    """Count the clients in which the default and ``auto`` end worse than the full run.
-
-    The sign of the mean difference over seeds decides. A client without finite values is worse.
-    """
+    """Count clients that end worse than the full run in the mean; without finite values they do."""
     clients = [arms(results, name) for name in results["clients"]]
     parts = []
     for arm, name in {"hybrid": "the default", "auto": '`speedup="auto"`'}.items():
@@ -247,19 +240,16 @@ def averages(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
 
 
 def arms(results: Mapping[str, Any], name: str) -> dict[str, Rows]:
-    """Return the rows of a client by arm, in the order of seeds.
-
-    Each says how much worse it is than the full run, None without finite values.
-    """
+    """Return a client's rows by arm, with how much ``worse`` than the full run they are."""
     sign = 1 if results["clients"][name]["lower"] else -1
     rows = sorted((r for r in results["rows"] if r["client"] == name), key=lambda r: r["seed"])
     full = {row["seed"]: row["quality"] for row in rows if row["arm"] == "full"}
-    by_arm: dict[str, list[Mapping[str, Any]]] = {}
+    by_arm: dict[str, Any] = {}
     for row in rows:
         pair = (row["quality"], full[row["seed"]])
         worse = None if None in pair else sign * (pair[0] - pair[1])
         by_arm.setdefault(row["arm"], []).append({**row, "worse": worse})
-    return dict(by_arm)
+    return by_arm
 
 
 def known(rows: Rows, field: str) -> list[float]:

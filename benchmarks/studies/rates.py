@@ -26,8 +26,7 @@ RATES = "rates"
 STEADY = "constant"
 """Settings: shares of the best rate with the task's schedule, and constant shares."""
 
-SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)
-"""Learning rates, as shares of the rate that is best for plain training."""
+SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)  # of the rate best for plain training
 
 LENGTHS = {
     "plain": (0.125, 0.25, 0.5, 1, 2, 4),
@@ -36,9 +35,8 @@ LENGTHS = {
 }
 """Full steps of each arm over T; ``auto`` takes fewer, as it decides."""
 
-STEADY_TASKS = ("cnn", "mlp", "pinn", "autoencoder")
+STEADY_TASKS = ("cnn", "mlp", "pinn", "autoencoder")  # also trained at constant rates
 STEADY_SHARES = (1 / 10, 1.0)
-"""Tasks and shares of the best rate that are also trained at constant rates."""
 
 DEVELOPMENT = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")
 """Tasks on which the rule was chosen; it was not run on the fresh ones before."""

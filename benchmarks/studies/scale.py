@@ -74,18 +74,13 @@ def lines(cases: Iterable[Case] = CASES) -> Iterator[Line]:
 
 def blocks(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     """Return what makes the blocks of the page, by name."""
-    found = points(rows)
+    found = Summary(rows).in_order()
+    found.sort(key=lambda f: (f.first["parameters"], f.place.steps))
     return {
         "scale source": partial(source, rows),
         "scale plain": partial(plain_table, found),
         "scale speedups": partial(speedups_table, found),
     }
-
-
-def points(rows: Iterable[Row]) -> list[Figures]:
-    """Return every arm at every width and length, ascending."""
-    found = Summary(rows).in_order()
-    return sorted(found, key=lambda f: (f.first["parameters"], f.place.steps))
 
 
 def source(rows: Sequence[Row]) -> str:

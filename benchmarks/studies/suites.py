@@ -121,9 +121,8 @@ def source(results: Mapping[str, Any], summary: Summary) -> str:
 def headline(summary: Summary) -> str:
     """Tell in one paragraph what the arms reach on the first task of a suite."""
     task = summary.tasks[0]
-    plain = summary.figures(task, "plain")
-    hybrid = summary.figures(task, "hybrid")
-    corrected = summary.figures(task, "corrected")
+    arms = ("plain", "hybrid", "corrected")
+    plain, hybrid, corrected = (summary.figures(task, arm) for arm in arms)
     if hybrid is None or plain is None or corrected is None:
         return NONE
     saved = 1 - hybrid.full_steps / plain.full_steps

@@ -18,16 +18,10 @@ from torch.optim import Optimizer
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, one row each per example."""
 
-
-COOLDOWN = 0.2
-"""Share of the run in which the rate of ``warmup-stable-decay`` falls."""
-
-FLOOR = 0.1
-"""Where ``cosine`` ends."""
-
-FIRST = 1 / 25
-LAST = 1e-4 / 25
-"""Where ``one-cycle`` starts and ends; the defaults of ``torch.optim.lr_scheduler.OneCycleLR``."""
+COOLDOWN = 0.2  # share of the run in which the rate of ``warmup-stable-decay`` falls
+FLOOR = 0.1  # where ``cosine`` ends
+FIRST = 1 / 25  # where ``one-cycle`` starts, as torch's ``OneCycleLR``
+LAST = 1e-4 / 25  # where it ends
 
 
 def linear(step: int, total: int, share: float) -> float:

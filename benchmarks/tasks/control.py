@@ -22,8 +22,7 @@ _HALF = 0.5
 _TOTAL = 1.0 + _POLE
 _SPREAD = 0.05
 
-LIMIT = 500
-"""Steps after which an episode is stopped though the pole stands."""
+LIMIT = 500  # steps after which an episode is stopped though the pole stands
 
 
 def pushed(state: Tensor, right: Tensor, wind: Tensor) -> Tensor:
