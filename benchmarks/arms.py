@@ -28,11 +28,10 @@ from hybrid_predict.updates import make_update
 
 SPEEDUP = 1.5  # every arm except the plain ones takes T / 1.5 full steps
 
-_IN_DIGESTS = {
+_IN_DIGESTS = {  # of committed runs, whose arms had these
     "around": "AroundOptimizers(optimizers: 'Optimizer | Sequence[Optimizer]') -> 'None' []",
     "scheduled": True,
 }
-"""Of committed runs, whose arms had these."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +138,8 @@ MECHANISMS = {
 }
 """Arms that separate the plug-in's mechanisms, and the way in `step_cost.WAYS` of their cost."""
 
+# Folders and files of the package that no result depends on.
 _ASIDE = {"audit", "cli", "demo", "doctor", "errors.py", "functional", "integrations", "runs"}
-"""Folders and files of the package that no result depends on."""
 
 
 def recipe_digest(task: Task, arm: Arm) -> str:

@@ -74,7 +74,6 @@ PLACEBOS: dict[str, type[_Wrapped]] = {
     "negated": NegatedForecast,
     "shuffled": ShuffledForecast,
 }
-"""Placebos by name; their forecasts explain nothing of the following movement."""
 
 
 def _read_as(direction: Tensor, other: Tensor) -> Tensor:

@@ -24,9 +24,8 @@ from hybrid_predict.runs.runtime import Rows
 
 K = TypeVar("K")
 
-TUNING = "tuning"
-TUNING_SEED = 1000
-"""Name of the setting and the seed of runs over a grid; comparisons use other seeds."""
+TUNING = "tuning"  # setting of runs over a grid
+TUNING_SEED = 1000  # their seed; comparisons use others
 
 Row = Mapping[str, Any]  # the fields of a finished run and its results
 

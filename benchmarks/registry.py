@@ -16,8 +16,7 @@ from benchmarks.studies import clients, edges, gpu, rates, scale, suites, yardst
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Blocks = dict[str, Callable[[], str]]
-"""Functions that make blocks of pages, by the names of the blocks."""
+Blocks = dict[str, Callable[[], str]]  # what makes blocks of pages, by their names
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,7 @@ def _suite(name: str, about: str, **others: Any) -> Study:
 
 STUDIES: dict[str, Study] = {
     "core": _suite(
-        "core",
-        "three tasks with all arms, about four hours on 2 cores",
-        figures={"first.png": suites.first},
+        "core", "three tasks, all arms, four hours", figures={"first.png": suites.first}
     ),
     "wide": _suite("wide", "four more tasks, about four hours"),
     "fresh": _suite("fresh", "six tasks that nothing was tuned on, about an hour"),

@@ -14,13 +14,12 @@ from benchmarks.plan import Cell
 from benchmarks.tasks import Task
 from benchmarks.train import Run, clock, warm
 
-WAYS = {
+WAYS = {  # arms by the name of what is measured
     "plain": "plain",
     "corrected": "corrected",
     "predicted": "predicted-only",
     "both": "predict-.5",
 }
-"""Arms by the name of what is measured."""
 
 ADDED = tuple(way for way in WAYS if way != "plain")
 

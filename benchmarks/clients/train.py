@@ -34,9 +34,8 @@ AVERAGED: dict[str, Any] = {"averaged": None, "corrected, averaged": {"speedup":
 
 OPTIONS = {**ARMS, **AVERAGED}
 
-SHORT = 2 / 3
+SHORT = 2 / 3  # of the full length have these arms: 1 / 1.5, the default speedup
 SHORT_ARMS = ("short", "corrected", "corrected, averaged")
-"""Share of the full length that these arms have: 1 / 1.5, the default speedup."""
 
 
 def train_seed(

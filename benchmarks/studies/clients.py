@@ -34,14 +34,13 @@ Key = tuple[str, int]  # name of a client, and seed
 
 LEVEL = 0.95  # of confidence intervals of paired differences
 
-SHOWN = {
+SHOWN = {  # arms by their titles
     "full": "full",
     "short": "short (2/3 of the steps)",
     "corrected": "corrected (2/3)",
     "hybrid": "hybrid (default)",
     "auto": "auto",
 }
-"""Arms by their titles."""
 
 AVERAGES = {arm: arm for arm in ("full", "averaged", "corrected", "corrected, averaged")}
 """Arms of the study of averages, ``corrected`` in 2/3 of the steps."""

@@ -42,7 +42,6 @@ DEVELOPMENT = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")
 """Tasks on which the rule was chosen; it was not run on the fresh ones before."""
 
 SEEDS = {**dict.fromkeys(DEVELOPMENT, 3), **{task.name: 1 for task in FRESH}}
-"""Paired seeds of each task."""
 
 
 @lru_cache(maxsize=1)
@@ -166,8 +165,7 @@ def source(rows: Sequence[Row]) -> str:
     )
 
 
-def share_text(share: float) -> str:
-    """Return a share of the best rate in words."""
+def _share_text(share: float) -> str:
     return f"1/{1 / share:.0f}" if share < 1 else f"{share:.0f}"
 
 
@@ -180,7 +178,7 @@ def overall(rows: Iterable[Row], setting: str = RATES, length: float = 1.0) -> s
     ]
     return view(
         {
-            "rate / best rate": share_text(share),
+            "rate / best rate": _share_text(share),
             "arm": arm,
             "tasks": f"{len(mine)}",
             "gain": mean(p.gain for p in mine),
@@ -203,7 +201,7 @@ def each(rows: Iterable[Row]) -> str:
     return view(
         {
             "task": f"`{p.task}`",
-            "rate / best rate": share_text(p.share),
+            "rate / best rate": _share_text(p.share),
             "full steps": f"{p.runs.full_steps:.0f}",
             "predicted steps": f"{p.runs.mean('predicted_steps'):.0f}",
             "loss": f"{p.runs.mean('loss'):.4f}",

@@ -18,8 +18,7 @@ from benchmarks.views import NONE, count, rate_text, states_text, steps_text, vi
 COMPARED = ("corrected", "hybrid", "muon", "normuon", "corrected-any-cost")
 """The limit on the cost of corrected updates binds on small batches."""
 
-FACTORS = (0.5, 1.0, 2.0, 4.0)
-"""Rates that plain training tries, times .256 / width."""
+FACTORS = (0.5, 1.0, 2.0, 4.0)  # rates that plain training tries, times .256 / width
 
 
 class Case(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import product
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -140,26 +141,24 @@ def headline(summary: Summary) -> str:
 def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
     """Compare the mechanisms; seconds are full steps times what `step_cost.measure` finds."""
     rows = []
-    for task in summary.tasks:
-        for arm, way in MECHANISMS.items():
-            if (figures := summary.figures(task, arm)) is None:
-                continue
-            seconds = NONE
-            if way is not None and task in steps:
-                ratio = 1.0 if way == "plain" else steps[task][way]["ratio"]
-                seconds = f"{figures.full_steps * ratio * steps[task]['plain_ms'] / 1e3:.1f}"
-            length = "" if figures.length is None else f" ({figures.length:.2f})"
-            rows.append(
-                {
-                    "task": f"`{task}`",
-                    "arm": ARMS[arm].title,
-                    "full steps": steps_text(figures),
-                    "predicted steps (length)": steps_text(figures, "predicted_steps") + length,
-                    "seconds": seconds,
-                    "final loss, mean ± sd": loss_text(figures),
-                    "speedup at equal quality": _speedup(summary, figures),
-                }
-            )
+    for task, (arm, way) in product(summary.tasks, MECHANISMS.items()):
+        if (figures := summary.figures(task, arm)) is None:
+            continue
+        seconds = NONE
+        if task in steps:
+            ratio = 1.0 if way == "plain" else steps[task][way]["ratio"]
+            seconds = f"{figures.full_steps * ratio * steps[task]['plain_ms'] / 1e3:.1f}"
+        length = "" if figures.length is None else f" ({figures.length:.2f})"
+        row = {
+            "task": f"`{task}`",
+            "arm": ARMS[arm].title,
+            "full steps": steps_text(figures),
+            "predicted steps (length)": steps_text(figures, "predicted_steps") + length,
+            "seconds": seconds,
+            "final loss, mean ± sd": loss_text(figures),
+            "speedup at equal quality": _speedup(summary, figures),
+        }
+        rows.append(row)
     return view(rows)
 
 
@@ -224,7 +223,7 @@ class Gain(NamedTuple):
     corrected: float
 
 
-KINDS = {
+KINDS = {  # tasks of the suites by the kind of model that a user has
     "transformer": ("gpt-0.2m", "encoder", "lora"),
     "recurrent net": ("gru",),
     "convolutional classifier": ("cnn", "resnet"),
@@ -233,7 +232,6 @@ KINDS = {
     "dense net on images or tables": ("mlp", "tabular"),
     "reinforcement learning": ("ppo",),
 }
-"""The tasks of the suites by the kind of model that a user has."""
 
 
 def across() -> dict[str, Callable[[], str]]:

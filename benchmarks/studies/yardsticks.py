@@ -17,8 +17,7 @@ from benchmarks.tasks.lightbench import LIGHTBENCH
 from benchmarks.views import NONE, loss_text, states_text, steps_text, view
 from hybrid_predict.runs.evidence import FEW_SEEDS
 
-NAMES = ("nanogpt", "lightbench")
-"""Settings, in order of importance."""
+NAMES = ("nanogpt", "lightbench")  # settings, in order of importance
 
 COMPARED = ("corrected", "hybrid", "auto")
 

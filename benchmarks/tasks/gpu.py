@@ -141,5 +141,4 @@ _TIMED = (
     _gpt2("gpt2-524k-compiled", 524_288, compiled=True),
 )
 
-TIMED = {task.name: task for task in _TIMED}
-"""Tasks of which the time of full steps is measured."""
+TIMED = {task.name: task for task in _TIMED}  # tasks whose full steps are timed

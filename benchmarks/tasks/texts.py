@@ -25,8 +25,7 @@ _EXCLUDED_FOLDERS = {"__pycache__", *_OPTIONAL_FOLDERS.split(), *_TABLE_FOLDERS.
 # The build's own settings, which differ between machines.
 _BUILD_PREFIXES = ("config-", "_sysconfigdata")
 
-CHARACTERS = 1_115_394
-"""Size of tiny Shakespeare, which nanoGPT's loss is measured on; other texts are cut to it."""
+CHARACTERS = 1_115_394  # of tiny Shakespeare, as in nanoGPT; other texts are cut to it
 
 
 @dataclass(frozen=True)
