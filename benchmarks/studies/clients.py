@@ -109,7 +109,7 @@ def compiled(chosen: Selection, runs: Sequence[Row], whole: bool, before: Any) -
 
 
 def interpreter(name: str) -> Path:
-    """Return the Python of a client's environment, which is made if its requirements are new."""
+    """Return the Python of a client's environment; uv makes it if its requirements are new."""
     place = ENVIRONMENTS.resolve() / CLIENTS[name].package
     python = place / "bin" / "python"
     made = place / "requirements.txt"
