@@ -71,7 +71,7 @@ class ClientsPlan(Plan[Key]):
         python = interpreter(name)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "seed.json"
-            train = ("-m", "benchmarks.clients.train", name, str(seed), path, *self.arms)
+            train = ("-m", "benchmarks.clients.train", name, str(seed), str(path), *self.arms)
             variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
             subprocess.run([python, *train], check=True, cwd=folder, env=variables)
             return {**json.loads(path.read_text("utf-8")), "environment": environment()}
