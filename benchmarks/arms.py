@@ -26,23 +26,20 @@ from hybrid_predict import HybridConfig, MomentumPredictor, SpectralUpdate
 from hybrid_predict.forecast.predictors import Predictor, make_predictor
 from hybrid_predict.updates import make_update
 
-SPEEDUP = 1.5
-"""Every arm except the plain ones takes T / 1.5 full steps."""
+SPEEDUP = 1.5  # every arm except the plain ones takes T / 1.5 full steps
 
-_IN_DIGESTS = {
+_IN_DIGESTS = {  # of committed runs, whose arms had these
     "around": "AroundOptimizers(optimizers: 'Optimizer | Sequence[Optimizer]') -> 'None' []",
     "scheduled": True,
 }
-"""Of committed runs, whose arms had these."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to train.
+    """One way to train; ``plugin`` has arguments of `HybridConfig`.
 
-    ``tunes`` names a learning rate. Several ``factors`` on it are tried in a grid. ``share`` is the
-    number of full steps, divided by T, in a run without predicted steps. ``plugin`` has arguments
-    of `HybridConfig`.
+    Several ``factors`` on the learning rate that ``tunes`` names are tried in a grid. ``share`` is
+    the number of full steps, divided by T, in a run without predicted steps.
     """
 
     name: str
@@ -90,13 +87,12 @@ def _momentum(coefficient: float) -> MomentumPredictor:
     return MomentumPredictor(coefficient=coefficient, gated=False)
 
 
-def _corrected(name: str, title: str, **options: Any) -> Arm:
-    return _with(name, title, speedup=1, updates={"hidden": SpectralUpdate(**options)})
-
-
 def _hidden(name: str, title: str, *factors: float, build: Build = adamw) -> Arm:
     return Arm(name, title, build, tunes="hidden", factors=factors)
 
+
+_OWN_LENGTH = {"hidden": SpectralUpdate(bound=1.0)}
+_NO_ROOT = {"hidden": SpectralUpdate(longest=0)}
 
 _ARMS = (
     Arm("plain-half", "plain, T/2", share=0.5),
@@ -111,8 +107,8 @@ _ARMS = (
     _predicting("predict-.5", "corrected + predicted, coefficient 0.5", _momentum(0.5)),
     _predicting("predicted-only", "predicted only", _momentum(0.5), updates={}),
     _with("corrected-any-cost", "corrected, whatever it costs", speedup=1, max_overhead=1e9),
-    _corrected("own-length", "corrected, the optimizer's own length", bound=1.0),
-    _corrected("no-root", "corrected, without the root", longest=0),
+    _with("own-length", "corrected, the optimizer's own length", speedup=1, updates=_OWN_LENGTH),
+    _with("no-root", "corrected, without the root", speedup=1, updates=_NO_ROOT),
     *(
         _predicting(f"placebo-{name}{end}", f"placebo: {name}{told}", make(gated=gated))
         for gated, end, told in ((False, "", ""), (True, "-gated", ", gated"))
@@ -131,25 +127,19 @@ _ARMS = (
 ARMS: dict[str, Arm] = {arm.name: arm for arm in _ARMS}
 
 PLAIN = ("plain-half", "short", "plain", "plain-double", "plain-quadruple")
-"""Arms of plain training that give the curve of loss over full steps, ascending in steps.
+"""Arms of plain training, ascending in steps; they resolve speedups from 0.75 to 6."""
 
-They resolve speedups from 0.75 to 6 of an arm with T / 1.5 full steps.
-"""
-
-MECHANISMS: dict[str, str | None] = {
+MECHANISMS = {
     "short": "plain",
     "corrected": "corrected",
     "predict-0": "both",
     "hybrid": "both",
     "predicted-only": "predicted",
 }
-"""Arms that separate the mechanisms of the plug-in, after plain training of as many full steps.
+"""Arms that separate the plug-in's mechanisms, and the way in `step_cost.WAYS` of their cost."""
 
-The values name the way in `step_cost.WAYS` whose cost their full steps have; None if not measured.
-"""
-
+# Folders and files of the package that no result depends on.
 _ASIDE = {"audit", "cli", "demo", "doctor", "errors.py", "functional", "integrations", "runs"}
-"""Folders and files of the package that no result depends on."""
 
 
 def recipe_digest(task: Task, arm: Arm) -> str:
@@ -168,10 +158,7 @@ def recipe_digest(task: Task, arm: Arm) -> str:
 
 @cache
 def code_digest(*, plugin: bool) -> str:
-    """Return 12 hexadecimal digits over the code that runs execute, and the version of torch.
-
-    Comments and docstrings do not count.
-    """
+    """Return 12 hexadecimal digits over torch's version and the code of runs but docstrings."""
     digest = hashlib.sha256(torch.__version__.encode())
     here = Path(__file__).parent
     package = Path(hybrid_predict.__file__).parent

@@ -16,10 +16,9 @@ from benchmarks.train import train
 
 @dataclass(frozen=True)
 class Line:
-    """Runs that differ in their seed alone.
+    """Runs that differ in their seed alone; without ``rates`` the best of a grid are taken.
 
-    Without ``rates`` the best of a grid are taken. Trials have T = ``trial`` full steps, that of
-    the task if it is 0. ``steps`` is T of the runs, ``task.steps`` if it is 0.
+    ``steps`` is T of the runs, ``trial`` that of the grid's; 0 is that of the task.
     """
 
     task: Task
@@ -111,11 +110,8 @@ class CellPlan(Plan[Cell]):
         arm = ARMS.get(row["arm"])
         if arm is None:
             return False
-        recipes = {
-            _recipe(line.task, row["arm"], row["steps"])
-            for line in self._all
-            if line.task.name == row["task"]
-        }
+        tasks = {line.task for line in self._all if line.task.name == row["task"]}
+        recipes = {_recipe(task, row["arm"], row["steps"]) for task in tasks}
         current = arm.plugin is None or row["code"] == code_digest(plugin=True)
         return current and row["recipe"] in recipes
 

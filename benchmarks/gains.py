@@ -16,8 +16,7 @@ from benchmarks.arms import ARMS, PLAIN
 from benchmarks.plan import TUNING_SEED, Row, number
 from hybrid_predict.runs.evidence import spread
 
-RESAMPLES = 2000
-"""Of the bootstrap."""
+RESAMPLES = 2000  # of the bootstrap
 
 EXACT = ""
 AT_LEAST = "≥"
@@ -79,22 +78,17 @@ def speedup(
 ) -> Ratio:
     r"""Return plain full steps to reach an arm's loss, per full step spent, of runs paired by seed.
 
-    Below two seeds there is no interval. A resample may lie outside the measured lengths; then it
-    counts with the nearest one.
-    Expanded percentile bootstrap: seeds are drawn with replacement, the same ones for the plain
-    curve and for the arm, and means are formed before they are compared. With few seeds percentile
-    intervals are too narrow, so the 95 % interval ends at the quantiles
+    Below two seeds there is no interval. Seeds are drawn with replacement, the same ones for the
+    plain curve and for the arm, and means are formed before they are compared; a resample outside
+    the measured lengths counts with the nearest one. With few seeds percentile intervals are too
+    narrow, so the 95 % interval ends at the quantiles
 
     .. math:: \alpha' = \Phi\left(\pm\sqrt{n / (n - 1)} \; t_{0.975, n - 1}\right)
 
     (Hesterberg, "What teachers should know about the bootstrap", 2015).
 
-    Args:
-        steps: Full steps of the plain runs, ascending.
-        plain: Their losses: one row per number of steps, one column per seed.
-        losses: Losses of the arm by seed.
-        costs: Full steps of the arm by seed.
-        resamples: Number of resamples.
+    ``plain`` has a row of losses per number of ``steps``, ascending, and a column per seed; the arm
+    has its ``losses``, and its full steps as ``costs``, by seed.
     """
     curve, arm, cost = (np.asarray(x, dtype=float) for x in (plain, losses, costs))
 
@@ -126,10 +120,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Figures:
-    """Statistics of runs that differ in their seed alone, by seed.
-
-    ``length`` of predicted steps is in lengths of the drift.
-    """
+    """Statistics of runs that differ in their seed alone, by seed."""
 
     place: Place
     rows: dict[int, Row]
@@ -151,7 +142,7 @@ class Figures:
 
     @property
     def length(self) -> float | None:
-        """Mean length of predicted steps, None where it is not known."""
+        """Mean length of predicted steps, in lengths of the drift; None where it is not known."""
         known = [row for row in self.rows.values() if row.get("mean_length") is not None]
         total = sum(row["predicted_steps"] for row in known)
         way = sum(row["predicted_steps"] * row["mean_length"] for row in known)
@@ -170,10 +161,7 @@ class Figures:
         return statistics.median(row[field] for row in self.rows.values())
 
     def beside(self, arms: Sequence[str], setting: str, resamples: int = RESAMPLES) -> Ratio | None:
-        """Return what these runs gain beside those of some arms of their task in a setting.
-
-        Without ``resamples`` there is no interval. None with fewer than two lengths.
-        """
+        """Return the gain beside some arms in a setting; None with fewer than two lengths."""
         curve = {
             ARMS[other.arm].full_steps(other.steps): found.rows
             for other, found in self.summary.found.items()
@@ -194,10 +182,7 @@ class Figures:
 
 
 class Summary:
-    """Statistics of the rows of a study, without trials of rates and arms of earlier commits.
-
-    An arm is read off all plain runs of its task and setting, paired by seed.
-    """
+    """Statistics of the rows of a study, without trials of rates and arms of earlier commits."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.found: dict[Place, Figures] = {}
@@ -211,10 +196,11 @@ class Summary:
     def in_order(self) -> list[Figures]:
         """Return all statistics, in the order of tasks, T and arms."""
         order = list(ARMS)
-        places = sorted(
-            self.found, key=lambda p: (self.tasks.index(p.task), p.steps, order.index(p.arm))
-        )
-        return [self.found[place] for place in places]
+
+        def position(place: Place) -> tuple[int, int, int]:
+            return self.tasks.index(place.task), place.steps, order.index(place.arm)
+
+        return [self.found[place] for place in sorted(self.found, key=position)]
 
     def figures(self, task: str, arm: str) -> Figures | None:
         """Return the statistics of an arm on a task of a single T; None if it has no runs."""

@@ -31,8 +31,7 @@ print(*filter(None, files.values()), sep="\\n", end="")
 """
 """Prints the files that the engine loads."""
 
-SPEEDUPS = (1, 1.5)
-"""Of the traced steps: corrected updates alone, and the default."""
+SPEEDUPS = (1, 1.5)  # of the traced steps: corrected updates alone, and the default
 
 
 def dense(paths: Iterable[Path]) -> int:
@@ -42,10 +41,8 @@ def dense(paths: Iterable[Path]) -> int:
         for number, path in enumerate(paths):
             text = SKIP.sub("", path.read_text("utf-8"))
             (place / f"{number}.py").write_text(text, "utf-8")
-        config = ["--config", str(ROOT / "pyproject.toml")]
-        subprocess.run(
-            [sys.executable, "-m", "ruff", "format", "--quiet", *config, folder], check=True
-        )
+        ruff = (sys.executable, "-m", "ruff", "format", "--quiet", "--config")
+        subprocess.run([*ruff, ROOT / "pyproject.toml", folder], check=True)
         return sum(len(path.read_text("utf-8").splitlines()) for path in place.glob("*.py"))
 
 
@@ -90,22 +87,14 @@ def measure(root: Path) -> dict[str, Any]:
 def run_python(root: Path, *arguments: str) -> str:
     """Run Python with the package of a checkout; return what it prints."""
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=root,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+    command = (sys.executable, *arguments)
+    return subprocess.check_output(command, cwd=root, env=environment, text=True)
 
 
 @contextmanager
 def checkout(root: Path, commit: str) -> Iterator[Path]:
     """Yield a temporary folder with a commit of the repository at ``root``."""
-    command = ["git", "archive", commit]
-    archive = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
+    archive = subprocess.check_output(["git", "archive", commit], cwd=root)
     with TemporaryDirectory() as folder, tarfile.open(fileobj=BytesIO(archive)) as tar:
         tar.extractall(folder, filter="data")
         yield Path(folder)

@@ -66,8 +66,7 @@ class Muon(Optimizer):
         B \leftarrow \mu B + (1 - \mu) g, \qquad
         w \leftarrow (1 - \eta\lambda) w - \eta \, r \, \mathrm{NS}((1 - \mu) g + \mu B)
 
-    with NS the orthogonal factor by Newton-Schulz iteration and r the factor that ``adjust_lr_fn``
-    makes of the matrix's shape. Parameters are contiguous.
+    with NS the orthogonal factor by Newton-Schulz iteration and r the factor of ``adjust_lr_fn``.
 
     References:
         Jordan et al., Muon: an optimizer for hidden layers in neural networks (2024); Liu et al.,
@@ -168,11 +167,7 @@ def soap_muon(params: Iterable[Tensor], **options: Any) -> Optimizer:
 
 @_for_hidden
 def normuon(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
-    """NorMuon: Muon whose rows are levelled by their own second moments.
-
-    References:
-        Li et al., NorMuon: Making Muon more efficient and scalable (2025), arXiv 2510.05491.
-    """
+    """NorMuon: rows levelled by their second moments (Li et al., 2025, arXiv 2510.05491)."""
     from pytorch_optimizer import NorMuon
 
     groups = [{"params": list(params), "lr": lr, "use_muon": True, **options}]
@@ -181,13 +176,7 @@ def normuon(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
 
 @_for_hidden
 def soap(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
-    """SOAP; as in the authors' code, the first step fills the covariances and moves nothing.
-
-    Every dimension of a kernel has its own basis.
-
-    References:
-        Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam (2024), arXiv 2409.11321.
-    """
+    """SOAP (Vyas et al., 2024, arXiv 2409.11321); its first step moves nothing, as the authors'."""
     from pytorch_optimizer import SOAP
 
     fixed: Any = {"betas": (0.95, 0.95), "precondition_frequency": 10}

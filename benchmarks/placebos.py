@@ -32,12 +32,8 @@ class RandomForecast(_Wrapped):
 
     .. math:: \hat d = \|d\| \, \frac{r}{\|r\|}, \qquad r \sim \mathcal N(0, I)
 
-    A direction lasts for ``hold`` displacements. It depends only on the seed and on the number of
-    displacements, so a resumed run makes the same forecasts.
-
-    Args:
-        seed: Seed of the random directions, at least 0.
-        hold: Number of displacements for which a direction lasts, at least 1.
+    A direction lasts for ``hold`` displacements, at least 1. It depends only on ``seed``, at least
+    0, and on the number of displacements, so a resumed run makes the same forecasts.
     """
 
     seed: int = 0
@@ -78,11 +74,9 @@ PLACEBOS: dict[str, type[_Wrapped]] = {
     "negated": NegatedForecast,
     "shuffled": ShuffledForecast,
 }
-"""Placebos by name; their forecasts explain nothing of the following movement."""
 
 
 def _read_as(direction: Tensor, other: Tensor) -> Tensor:
-    """Return the entries of another tensor in the shape and length of ``direction``."""
     entries = upcast(other).flatten().roll(other.numel() // 2)
     copies = -(-direction.numel() // max(1, entries.numel()))
     taken = entries.repeat(copies)[: direction.numel()].reshape(direction.shape)

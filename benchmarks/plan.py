@@ -24,21 +24,15 @@ from hybrid_predict.runs.runtime import Rows
 
 K = TypeVar("K")
 
-TUNING = "tuning"
-TUNING_SEED = 1000
-"""Name of the setting and the seed of runs over a grid; comparisons use other seeds."""
+TUNING = "tuning"  # setting of runs over a grid
+TUNING_SEED = 1000  # their seed; comparisons use others
 
-Row = Mapping[str, Any]
-"""The fields of a finished cell and its results."""
+Row = Mapping[str, Any]  # the fields of a finished run and its results
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run.
-
-    ``setting`` is :data:`TUNING` in a grid that settings share; ``steps`` is T, and ``recipe`` a
-    digest of task and arm.
-    """
+    """One training run of T = ``steps``; ``recipe`` is a digest of task and arm."""
 
     task: str
     setting: str
@@ -61,10 +55,7 @@ class Cell:
 
 
 class Selection(NamedTuple):
-    """The part of a study that a command chooses; None leaves what the study has.
-
-    ``text`` is a text file for the yardstick `nanogpt`.
-    """
+    """The part of a study that a command chooses; None leaves what the study has."""
 
     tasks: Sequence[str] | None = None
     settings: Sequence[str] | None = None

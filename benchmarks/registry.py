@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +16,16 @@ from benchmarks.studies import clients, edges, gpu, rates, scale, suites, yardst
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Blocks = dict[str, Callable[[], str]]
-"""Functions that make blocks of pages, by the names of the blocks."""
+Blocks = dict[str, Callable[[], str]]  # what makes blocks of pages, by their names
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study.
+    """A study, with the ``plan`` of a selection, and ``blocks`` and ``figures`` as views.
 
-    ``plan`` makes the plan of a selection. ``file`` is the results file: all finished runs as rows,
-    or what ``compiled`` makes of the selection, these rows, whether all chosen runs are finished,
-    and the content of the file before. ``runs`` returns the runs of such a content. ``blocks`` and
-    ``figures`` are views of it.
+    ``file`` is the results file: all finished runs as rows, or what ``compiled`` makes of the
+    selection, these rows, whether all chosen runs are finished, and the content of the file before.
+    ``runs`` returns the runs of such a content.
     """
 
     about: str
@@ -43,21 +41,15 @@ class Study:
         return load(self.file, folder) if (folder / self.file).exists() else None
 
 
-def _suite(name: str, about: str, **figures: Callable[[Any], Figure]) -> Study:
-    return Study(
-        about,
-        f"bench-{name}.json",
-        partial(suites.plan, name),
-        suites.blocks,
-        runs=lambda results: results["runs"],
-        compiled=partial(suites.compiled, name),
-        figures={f"{figure}.png": draw for figure, draw in figures.items()},
-    )
+def _suite(name: str, about: str, **others: Any) -> Study:
+    suite = suites.SUITES[name]
+    others |= {"runs": itemgetter("runs"), "compiled": suite.compiled}
+    return Study(about, f"bench-{name}.json", suite.plan, suites.blocks, **others)
 
 
 STUDIES: dict[str, Study] = {
     "core": _suite(
-        "core", "three tasks with all arms, about four hours on 2 cores", first=suites.first
+        "core", "three tasks, all arms, four hours", figures={"first.png": suites.first}
     ),
     "wide": _suite("wide", "four more tasks, about four hours"),
     "fresh": _suite("fresh", "six tasks that nothing was tuned on, about an hour"),

@@ -1,8 +1,4 @@
-"""Fills marked blocks of Markdown pages with the committed results, and draws their figures.
-
-A block is the text between ``<!-- results: NAME -->`` and ``<!-- end -->``. Numbers come from the
-files in docs/results/. The tables of closed decisions do not change.
-"""
+"""Fills blocks of pages, between marks, with the committed results, and draws their figures."""
 
 from __future__ import annotations
 
@@ -18,8 +14,7 @@ from benchmarks.studies import suites
 ROOT = Path(__file__).parents[1]
 DECISIONS = ROOT / "docs" / "decisions"
 
-WIDTH = 120
-"""Most characters in a line of a page; rows of tables may be longer."""
+WIDTH = 120  # most characters in a line of a page; rows of tables may be longer
 
 _BLOCK = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.S)
 

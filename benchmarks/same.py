@@ -172,16 +172,15 @@ RUNS: dict[str, Callable[[], dict[str, Any]]] = {
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     """Describe how two runs differ; empty if they have the same bits."""
-    pairs = list(zip(before["weights"], now["weights"], strict=True))
-    same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
-    losses = [torch.tensor(run["losses"]).nan_to_num() for run in (before, now)]
-    if same and torch.equal(*losses) and before["records"] == now["records"]:
+    runs = (before, now)
+    weights = [torch.cat([w.flatten() for w in run["weights"]]).nan_to_num() for run in runs]
+    losses = [torch.tensor(run["losses"]).nan_to_num() for run in runs]
+    if torch.equal(*weights) and torch.equal(*losses) and before["records"] == now["records"]:
         return ""
     steps = zip(before["records"], now["records"], strict=False)
     first = next((k for k, (a, b) in enumerate(steps, 1) if a != b), None)
-    size = torch.stack([a.double().norm() for a, _ in pairs]).norm()
-    off = torch.stack([(a.double() - b.double()).norm() for a, b in pairs]).norm()
-    text = f"weights differ by {float(off / size):.1e} of their length"
+    old, new = (each.double() for each in weights)
+    text = f"weights differ by {float((old - new).norm() / old.norm()):.1e} of their length"
     return text if first is None else f"{text}; records from the {first}. on"
 
 

@@ -14,13 +14,12 @@ from benchmarks.plan import Cell
 from benchmarks.tasks import Task
 from benchmarks.train import Run, clock, warm
 
-WAYS = {
+WAYS = {  # arms by the name of what is measured
     "plain": "plain",
     "corrected": "corrected",
     "predicted": "predicted-only",
     "both": "predict-.5",
 }
-"""Arms by the name of what is measured."""
 
 ADDED = tuple(way for way in WAYS if way != "plain")
 
@@ -47,10 +46,7 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
 
 
 def timed(task: Task, blocks: int, length: int) -> dict[str, Any]:
-    """Measure the time of each of :data:`WAYS`, after a block that does not count.
-
-    Ratios are medians over blocks of full steps, with their quartiles.
-    """
+    """Measure the time of each of :data:`WAYS`: medians over blocks of full steps, quartiles."""
     runs = {way: _run(task, way) for way in WAYS}
     for run in runs.values():
         _seconds(run, length)
@@ -73,10 +69,9 @@ def timed(task: Task, blocks: int, length: int) -> dict[str, Any]:
 
 
 def _memory(task: Task, way: str) -> int:
-    """Return the bytes that twelve full steps allocate.
+    """Return the bytes of twelve full steps: on a CUDA device the peak of torch's allocator.
 
-    On a CUDA device this is the peak that torch's allocator records. On the CPU it is the size of
-    the tensors that are alive afterwards, without activations.
+    On the CPU they are those of the tensors that are alive afterwards, without activations.
     """
     warm(task)
     cuda = torch.cuda.is_available()

@@ -10,7 +10,8 @@ import gc
 import json
 import sys
 from collections import deque
-from itertools import cycle
+from collections.abc import Iterator
+from itertools import cycle, islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,32 +32,26 @@ WARM, COUNTED = 60, 20
 """Full steps before anything is counted, and those that are counted."""
 
 
-class Loop:
-    """A plain loop, with the engine and its defaults if there is a speedup."""
-
-    def __init__(self, speedup: float | None) -> None:
-        torch.manual_seed(0)
-        self.model = ByteGPT(layers=3, heads=2, width=64, context=64)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self.batches = cycle(torch.randint(256, (16, 16, 65)))
-        self.engine: HybridEngine | None = None
-        if speedup is not None:
-            length: Any = {"total_steps": 10**6, "warmup_steps": 10, "cooldown_steps": 0}
-            config = HybridConfig(speedup=speedup, **length)
-            self.engine = HybridEngine(self.model, self.optimizer, config)
-
-    def step(self) -> None:
-        """Take one full step, after the predicted steps that are due."""
-        if self.engine is not None:
-            self.engine.before_step()
-        tokens = next(self.batches)
-        logits = self.model(tokens[:, :-1]).flatten(0, 1)
+def loop(speedup: float | None) -> Iterator[None]:
+    """Take full steps of a plain loop, with the engine and its defaults if there is a speedup."""
+    torch.manual_seed(0)
+    model = ByteGPT(layers=3, heads=2, width=64, context=64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    engine: HybridEngine | None = None
+    if speedup is not None:
+        length: Any = {"total_steps": 10**6, "warmup_steps": 10, "cooldown_steps": 0}
+        engine = HybridEngine(model, optimizer, HybridConfig(speedup=speedup, **length))
+    for tokens in cycle(torch.randint(256, (16, 16, 65))):
+        if engine is not None:
+            engine.before_step()
+        logits = model(tokens[:, :-1]).flatten(0, 1)
         loss = nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
         loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        if self.engine is not None:
-            self.engine.after_step(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        if engine is not None:
+            engine.after_step(loss)
+        yield
 
 
 class Tracer:
@@ -109,8 +104,8 @@ def holders(before: list[tuple[Any, Any]]) -> list[str]:
     or a tensor that was written to.
     """
     after = {id(held): state for held, state in snapshot()}
-    return sorted({type(held).__qualname__ for held, state in before
-                   if after.get(id(held), state) != state})  # fmt: skip
+    changed = [held for held, state in before if after.get(id(held), state) != state]
+    return sorted({type(held).__qualname__ for held in changed})
 
 
 def snapshot() -> list[tuple[Any, Any]]:
@@ -141,39 +136,31 @@ class _Same:
         return isinstance(other, _Same) and self.value is other.value
 
 
-def warm(speedup: float | None) -> Loop:
-    """Return a loop that has taken some steps."""
-    loop = Loop(speedup)
-    for _ in range(WARM):
-        loop.step()
-    return loop
-
-
 def counted(speedup: float | None) -> tuple[Tracer, Operations]:
     """Return what a profiler sees in full steps, and what as many others do with tensors."""
-    loop = warm(speedup)
+    steps = loop(speedup)
+    list(islice(steps, WARM))
     tracer = Tracer()
     sys.setprofile(tracer.note)
-    for _ in range(COUNTED):
-        loop.step()
+    list(islice(steps, COUNTED))
     sys.setprofile(None)
     with Operations() as operations:
-        for _ in range(COUNTED):
-            loop.step()
+        list(islice(steps, COUNTED))
     return tracer, operations
 
 
 def trace(speedup: float) -> dict[str, Any]:
     """Trace full steps; own calls and operations are those beside a plain loop's, per full step."""
-    loop = warm(speedup)
+    steps = loop(speedup)
+    list(islice(steps, WARM))
     changed = []
     for _ in range(9):  # steps differ: some close a window of forecasts
         before = snapshot()
-        loop.step()
+        next(steps)
         changed.append(holders(before))
     tracer, operations = counted(speedup)
     plain, plain_operations = counted(None)
-    modules = [m for name, m in sys.modules.items() if name.partition(".")[0] == PACKAGE]
+    modules = [module for name, module in sys.modules.items() if name.startswith(PACKAGE)]
     return {
         "files": sorted(Path(name).relative_to(PRODUCT).as_posix() for name in tracer.files),
         "classes": sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in tracer.classes),

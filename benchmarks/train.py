@@ -25,11 +25,7 @@ def warm(task: Task) -> None:
 
 
 def train(cell: Cell, task: Task) -> dict[str, Any]:
-    """Train a cell and measure loss, steps and seconds.
-
-    ``loss`` is None if the run diverged, ``mean_length`` is in drifts; ``hit``, of tasks with a
-    target, is the full step that reached it.
-    """
+    """Train a cell and measure it; ``mean_length`` is in drifts, ``hit`` as in :class:`Run`."""
     warm(task)
     run = Run(cell, task)
     started = clock()
@@ -39,10 +35,7 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
 
 
 def clock() -> float:
-    """Return seconds since some moment.
-
-    Without a CUDA device it is processor time, which other work on the machine changes little.
-    """
+    """Return seconds, of the processor without a CUDA device: other work changes them little."""
     if not torch.cuda.is_available():
         return process_time()
     torch.cuda.synchronize()
@@ -50,9 +43,7 @@ def clock() -> float:
 
 
 class Run:
-    """The training of one cell; ``engine`` is None without the plug-in.
-
-    ``changes`` are fields of the plug-in's configuration.
+    """The training of one cell; ``changes`` are fields of the plug-in's configuration.
 
     Where the task has a target, the run ends in full step ``hit`` that reaches it, or after as many
     full steps as the arm has without predicted ones.

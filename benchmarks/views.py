@@ -11,14 +11,13 @@ from hybrid_predict.runs.evidence import mean_and_sd
 
 NONE = "n/a"
 
-COLORS = {
+COLORS = {  # of arms, in figures
     "plain": "#264653",
     "corrected": "#edae49",
     "hybrid": "#d1495b",
     "auto": "#d1495b",
     "muon": "#30638e",
 }
-"""Of arms, in figures."""
 
 
 def view(rows: Iterable[Mapping[str, str]]) -> str:

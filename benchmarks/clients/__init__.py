@@ -22,14 +22,12 @@ class About:
     """What a client is, beside the module of its name, which has three functions.
 
     ``data(seed)`` returns data for training and validation. ``train(data, length, callbacks)``
-    trains a model of the package with them by the package's own code, as its documentation does;
-    it is seeded before. ``quality(trained, data)`` returns the metric of what ``train`` returned,
-    on data held out from training.
+    trains as the package's documentation does, seeded before. ``quality(trained, data)`` returns
+    the metric of what ``train`` returned, on data held out.
 
-    ``requires`` is what pip needs beyond torch, Lightning and this project, the package first.
-    ``trains`` says what is trained, and names settings that are not the package's defaults. The
-    full run lasts for ``length`` epochs or steps, whichever ``unit`` says. ``lower`` says whether a
-    lower metric is better.
+    ``requires`` names packages beyond torch, Lightning and this project, its own first. ``trains``
+    names settings that are not the package's defaults. The full run has ``length`` of a ``unit``.
+    ``lower`` says whether a lower metric is better.
     """
 
     requires: str
@@ -203,10 +201,9 @@ def fitted(
 
 
 def learner(net: Any, optimizer: Any, loss: Any, judge: Any = None) -> Any:
-    """Return a LightningModule that trains a net by ``loss(net, batch)``.
+    """Return a LightningModule that trains a net by ``loss(net, batch)`` with an optimizer.
 
-    Its ``configure_optimizers`` returns ``optimizer``. For a batch held out, ``judge(net, batch)``
-    returns the metric, which is logged as ``judged``, and the size of the batch.
+    For a batch held out, ``judge(net, batch)`` returns the metric, logged as ``judged``, and size.
     """
     import lightning.pytorch as pl
 

@@ -19,11 +19,10 @@ def engine_for(callback: HybridPredict, model: Any, optimizer: Any, steps: int) 
 
 @final
 class Steps:
-    """The full steps of a loop. Without a callback, every batch is a full step of plain training.
+    """The full steps of a loop; without a callback, every batch is one.
 
-    A loop iterates over it in place of the batches that ``over`` was given. It gets those that are
-    kept, and each is a full step. The loop updates before it asks for the next batch, and passes
-    each loss to ``see``.
+    A loop may iterate over it in place of the batches that ``over`` was given, to get those that
+    are kept. It updates before it asks for the next batch, and passes each loss to ``see``.
     """
 
     def __init__(self, callbacks: Callbacks, model: Any, optimizer: Any, count: int) -> None:

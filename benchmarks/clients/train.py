@@ -34,10 +34,8 @@ AVERAGED: dict[str, Any] = {"averaged": None, "corrected, averaged": {"speedup":
 
 OPTIONS = {**ARMS, **AVERAGED}
 
-SHORT = 2 / 3
+SHORT = 2 / 3  # of the full length have these arms: 1 / 1.5, the default speedup
 SHORT_ARMS = ("short", "corrected", "corrected, averaged")
-"""Length of these arms as a share of the full one: 1 / 1.5, the default speedup. They take as many
-full steps as the default, if all its predicted steps are made."""
 
 
 def train_seed(

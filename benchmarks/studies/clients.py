@@ -4,10 +4,11 @@ import json
 import os
 import statistics
 import subprocess
-import venv
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +18,7 @@ from benchmarks.clients import CLIENTS
 from benchmarks.clients.train import ARMS, AVERAGED, OPTIONS
 from benchmarks.plan import Plan, Row, Selection, check_chosen
 from benchmarks.views import NONE, count, view
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FEW_SEEDS, bounds
 from hybrid_predict.runs.runtime import environment
 
@@ -28,24 +30,19 @@ SEEDS = 3
 SHARED = ("pytest", "hypothesis", f"{ROOT}[lightning,cli,bench]")
 """Requirements of every environment, beside the present versions of torch and Lightning."""
 
-OLD_BUILDS = "setuptools<81\n"
-"""Constraint on the tools that build packages: some old ones need a part that is gone since. The
-pip that comes with Python would apply it to what is installed too."""
+OLD_BUILDS = "setuptools<81\n"  # for building packages: old ones need a part that is gone since
 
-Key = tuple[str, int]
-"""Name of a client, and seed."""
+Key = tuple[str, int]  # name of a client, and seed
 
-LEVEL = 0.95
-"""Level of the confidence intervals of paired differences."""
+LEVEL = 0.95  # of confidence intervals of paired differences
 
-SHOWN = {
+SHOWN = {  # arms by their titles
     "full": "full",
     "short": "short (2/3 of the steps)",
     "corrected": "corrected (2/3)",
     "hybrid": "hybrid (default)",
     "auto": "auto",
 }
-"""Arms by their titles."""
 
 AVERAGES = {arm: arm for arm in ("full", "averaged", "corrected", "corrected, averaged")}
 """Arms of the study of averages, ``corrected`` in 2/3 of the steps."""
@@ -76,10 +73,9 @@ class ClientsPlan(Plan[Key]):
         python = interpreter(name)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "seed.json"
-            trained = ("-m", "benchmarks.clients.train", name, str(seed), str(path), *self.arms)
-            command = [str(python), *trained]
+            train = ("-m", "benchmarks.clients.train", name, str(seed), str(path), *self.arms)
             variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-            subprocess.run(command, check=True, cwd=folder, env=variables)
+            subprocess.run([python, *train], check=True, cwd=folder, env=variables)
             return {**json.loads(path.read_text("utf-8")), "environment": environment()}
 
     def holds(self, row: Row) -> bool:
@@ -115,7 +111,7 @@ def compiled(chosen: Selection, runs: Sequence[Row], whole: bool, before: Any) -
 
 
 def interpreter(name: str) -> Path:
-    """Return the Python of a client's environment, which is made if its requirements are new."""
+    """Return the Python of a client's environment; uv makes it if its requirements are new."""
     place = ENVIRONMENTS.resolve() / CLIENTS[name].package
     python = place / "bin" / "python"
     made = place / "requirements.txt"
@@ -124,12 +120,14 @@ def interpreter(name: str) -> Path:
     if made.exists() and made.read_text("utf-8") == wanted:
         return python
     print(f"Environment of {name}: {place}", flush=True)
-    venv.create(place, with_pip=True, clear=True)
+    if find_spec("uv") is None:
+        raise ConfigError("STUDY", "uv, which makes environments", "none", "Run: pip install uv.")
+    uv = (sys.executable, "-m", "uv")
+    subprocess.run([*uv, "venv", "--clear", "--python", sys.executable, place], check=True)
     limits = place / "builds.txt"
     limits.write_text(OLD_BUILDS, "utf-8")
-    pip = (python, "-m", "pip", "install", "--quiet")
-    subprocess.run([*pip, "pip>=25.3"], check=True)
-    subprocess.run([*pip, "--build-constraint", limits, *wanted.split("\n")], check=True)
+    install = (*uv, "pip", "install", "--python", python, "--build-constraints", limits)
+    subprocess.run([*install, *wanted.split("\n")], check=True)
     drop_unloadable(place)
     made.write_text(wanted, "utf-8")
     return python
@@ -147,10 +145,7 @@ def drop_unloadable(place: Path) -> None:
 
 
 def headline(results: Mapping[str, Any]) -> str:
-    """Count the clients in which the default and ``auto`` end worse than the full run.
-
-    The sign of the mean difference over seeds decides. A client without finite values is worse.
-    """
+    """Count clients that end worse than the full run in the mean; without finite values they do."""
     clients = [arms(results, name) for name in results["clients"]]
     parts = []
     for arm, name in {"hybrid": "the default", "auto": '`speedup="auto"`'}.items():
@@ -248,19 +243,16 @@ def averages(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
 
 
 def arms(results: Mapping[str, Any], name: str) -> dict[str, Rows]:
-    """Return the rows of a client by arm, in the order of seeds.
-
-    Each says how much worse it is than the full run, None without finite values.
-    """
+    """Return a client's rows by arm, with how much ``worse`` than the full run they are."""
     sign = 1 if results["clients"][name]["lower"] else -1
     rows = sorted((r for r in results["rows"] if r["client"] == name), key=lambda r: r["seed"])
     full = {row["seed"]: row["quality"] for row in rows if row["arm"] == "full"}
-    by_arm: dict[str, list[Mapping[str, Any]]] = {}
+    by_arm: dict[str, Any] = {}
     for row in rows:
         pair = (row["quality"], full[row["seed"]])
         worse = None if None in pair else sign * (pair[0] - pair[1])
         by_arm.setdefault(row["arm"], []).append({**row, "worse": worse})
-    return dict(by_arm)
+    return by_arm
 
 
 def known(rows: Rows, field: str) -> list[float]:

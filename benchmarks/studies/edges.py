@@ -28,8 +28,7 @@ GUARDS = ("pause", "ignore")
 VALIDATIONS = 40
 SEEDS = 3
 
-SPAN = 0.05
-"""Share of the run over which the average of its weights reaches."""
+SPAN = 0.05  # share of the run over which the average of its weights reaches
 
 
 class Key(NamedTuple):

@@ -21,8 +21,7 @@ from benchmarks.train import Run, clock
 from benchmarks.views import NONE, view
 from hybrid_predict.runs.runtime import environment
 
-SECONDS = 600.0
-"""Limit of one command; a run that may not end before it is left to the next one."""
+SECONDS = 600.0  # of one command; a run that may not end before is left to the next one
 
 RATE = 1e-3
 RUNS = (
@@ -36,18 +35,11 @@ RUNS = (
 """Arms and learning rates of nanoGPT's recipe, in order of importance."""
 
 SEEDS = 3
-EVALUATIONS = 20
-"""Of a run, one every 250 steps of 5,000, as in the recipe."""
-
-BLOCKS = 5
-"""Blocks of full steps that are timed."""
-
-STEPS = 8
-FEWER_STEPS = 2
-"""Full steps in a block; fewer where the gradients of several batches are added up."""
-
-TOY_STEPS = 120
-"""Steps of a run in a rehearsal; predicted ones begin after about 41 full steps."""
+EVALUATIONS = 20  # of a run: one every 250 steps of 5,000, as in the recipe
+BLOCKS = 5  # of full steps that are timed
+STEPS = 8  # in a block
+FEWER_STEPS = 2  # in a block, where the gradients of several batches are added up
+TOY_STEPS = 120  # of a run in a rehearsal; predicted ones begin after about 41 full steps
 
 
 class Key(NamedTuple):
@@ -60,10 +52,7 @@ class Key(NamedTuple):
 
 
 class GPUPlan(Plan[Key]):
-    """The times of full steps, then the runs seed by seed.
-
-    A run that may not end within the limit is not begun.
-    """
+    """The times of full steps, then the runs seed by seed, as far as they may end in time."""
 
     def __init__(self, chosen: Selection) -> None:
         self._toy = not torch.cuda.is_available()
@@ -147,20 +136,16 @@ def _trained(task: GPUTask, key: Key) -> dict[str, Any]:
 
 def blocks(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     """Return the tables of the page."""
-    return {
-        "gpu steps": lambda: view(_steps(rows)),
-        "gpu runs": lambda: view(_runs(rows)),
-    }
+    return {"gpu steps": lambda: view(_steps(rows)), "gpu runs": lambda: view(_runs(rows))}
 
 
 def _steps(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
     for row in rows:
         if not row["arm"]:
-            ratios = {way: row[way] for way in step_cost.ADDED}
             yield {
                 "full step": TIMED[row["task"]].title + _toy(row),
                 "plain, ms": f"{row['plain_ms']:.1f}",
-                **{f"{way}, times plain": f"{told['ratio']:.2f}" for way, told in ratios.items()},
+                **{f"{way}, times plain": f"{row[way]['ratio']:.2f}" for way in step_cost.ADDED},
             }
 
 

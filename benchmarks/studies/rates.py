@@ -26,8 +26,7 @@ RATES = "rates"
 STEADY = "constant"
 """Settings: shares of the best rate with the task's schedule, and constant shares."""
 
-SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)
-"""Learning rates, as shares of the rate that is best for plain training."""
+SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)  # of the rate best for plain training
 
 LENGTHS = {
     "plain": (0.125, 0.25, 0.5, 1, 2, 4),
@@ -36,15 +35,13 @@ LENGTHS = {
 }
 """Full steps of each arm over T; ``auto`` takes fewer, as it decides."""
 
-STEADY_TASKS = ("cnn", "mlp", "pinn", "autoencoder")
+STEADY_TASKS = ("cnn", "mlp", "pinn", "autoencoder")  # also trained at constant rates
 STEADY_SHARES = (1 / 10, 1.0)
-"""Tasks and shares of the best rate that are also trained at constant rates."""
 
 DEVELOPMENT = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")
 """Tasks on which the rule was chosen; it was not run on the fresh ones before."""
 
 SEEDS = {**dict.fromkeys(DEVELOPMENT, 3), **{task.name: 1 for task in FRESH}}
-"""Paired seeds of each task."""
 
 
 @lru_cache(maxsize=1)
@@ -66,21 +63,14 @@ def lines() -> Iterator[Line]:
             places += [(STEADY, share) for share in STEADY_SHARES]
         for (setting, share), (arm, lengths) in product(places, LENGTHS.items()):
             for length in lengths:
-                yield line(name, arm, best_rates()[name] * share, length, setting)
-
-
-def line(name: str, arm: str, rate: float, length: float, setting: str = RATES) -> Line:
-    """Return the runs of a rate; ``length`` is that of their full steps over T."""
-    rates = Rates(float(f"{rate:.3g}"))
-    steps = _steps(name, arm, length)
-    return Line(TASKS[name], setting, arm, SEEDS[name], rates, setting != STEADY, steps)
+                rates = Rates(float(f"{best_rates()[name] * share:.3g}"))
+                steps = _steps(name, arm, length)
+                decay = setting != STEADY
+                yield Line(TASKS[name], setting, arm, SEEDS[name], rates, decay, steps)
 
 
 class Point(NamedTuple):
-    """What the runs of an arm did on one task at one learning rate, a ``share`` of the best one.
-
-    ``gain`` is beside plain training at the same rate, ``beside_tuned`` at the best rate.
-    """
+    """Runs of an arm at a ``share`` of the best rate; ``gain`` is beside plain ones at the same."""
 
     task: str
     share: float
@@ -175,8 +165,7 @@ def source(rows: Sequence[Row]) -> str:
     )
 
 
-def share_text(share: float) -> str:
-    """Return a share of the best rate in words."""
+def _share_text(share: float) -> str:
     return f"1/{1 / share:.0f}" if share < 1 else f"{share:.0f}"
 
 
@@ -189,7 +178,7 @@ def overall(rows: Iterable[Row], setting: str = RATES, length: float = 1.0) -> s
     ]
     return view(
         {
-            "rate / best rate": share_text(share),
+            "rate / best rate": _share_text(share),
             "arm": arm,
             "tasks": f"{len(mine)}",
             "gain": mean(p.gain for p in mine),
@@ -212,7 +201,7 @@ def each(rows: Iterable[Row]) -> str:
     return view(
         {
             "task": f"`{p.task}`",
-            "rate / best rate": share_text(p.share),
+            "rate / best rate": _share_text(p.share),
             "full steps": f"{p.runs.full_steps:.0f}",
             "predicted steps": f"{p.runs.mean('predicted_steps'):.0f}",
             "loss": f"{p.runs.mean('loss'):.4f}",
@@ -226,10 +215,9 @@ def each(rows: Iterable[Row]) -> str:
 
 
 def figure(rows: Iterable[Row]) -> Figure:
-    """Draw gains beside plain training at its best rate: the flatter, the better.
+    """Draw gains beside plain training at its best rate: a panel per arm, a thin line per task.
 
-    Every arm has a panel. It shows the tasks on which the rule was chosen, with a thin line for
-    each, and a thick one for their geometric mean.
+    The tasks are those on which the rule was chosen; a thick line is their geometric mean.
     """
     found = points(row for row in rows if row["task"] in DEVELOPMENT)
     figure = new_figure(figsize=(9.6, 3.6))

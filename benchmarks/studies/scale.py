@@ -18,8 +18,7 @@ from benchmarks.views import NONE, count, rate_text, states_text, steps_text, vi
 COMPARED = ("corrected", "hybrid", "muon", "normuon", "corrected-any-cost")
 """The limit on the cost of corrected updates binds on small batches."""
 
-FACTORS = (0.5, 1.0, 2.0, 4.0)
-"""Rates that plain training tries, times .256 / width."""
+FACTORS = (0.5, 1.0, 2.0, 4.0)  # rates that plain training tries, times .256 / width
 
 
 class Case(NamedTuple):
@@ -74,18 +73,13 @@ def lines(cases: Iterable[Case] = CASES) -> Iterator[Line]:
 
 def blocks(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     """Return what makes the blocks of the page, by name."""
-    found = points(rows)
+    found = Summary(rows).in_order()
+    found.sort(key=lambda f: (f.first["parameters"], f.place.steps))
     return {
         "scale source": partial(source, rows),
         "scale plain": partial(plain_table, found),
         "scale speedups": partial(speedups_table, found),
     }
-
-
-def points(rows: Iterable[Row]) -> list[Figures]:
-    """Return every arm at every width and length, ascending."""
-    found = Summary(rows).in_order()
-    return sorted(found, key=lambda f: (f.first["parameters"], f.place.steps))
 
 
 def source(rows: Sequence[Row]) -> str:

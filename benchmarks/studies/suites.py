@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import product
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +33,7 @@ class Suite:
     The setting `tuned` takes the best rate of a grid, others the task's own.
     """
 
+    name: str
     tasks: tuple[str, ...]
     arms: tuple[str, ...]
     seeds: int
@@ -41,60 +43,53 @@ class Suite:
     def task(self, name: str) -> Task:
         return TASKS[name].tiny() if self.tiny else TASKS[name]
 
-    def lines(self) -> Iterator[Line]:
-        for name in self.tasks:
-            task = self.task(name)
-            tuned = self.setting == "tuned"
-            rates = None if tuned else Rates(task.recipe.learning_rate)
+    def plan(self, chosen: Selection) -> CellPlan:
+        return CellPlan(self._lines(), chosen)
+
+    def _lines(self) -> Iterator[Line]:
+        for task in map(self.task, self.tasks):
+            rates = None if self.setting == "tuned" else Rates(task.recipe.learning_rate)
             for arm in (*PLAIN, *self.arms):
                 yield Line(task, self.setting, arm, self.seeds, rates)
 
-    def steps(self, chosen: Selection) -> dict[str, Any]:
-        """Measure what the plug-in costs each task on one thread; see `step_cost.measure`."""
-        short = {"blocks": 2, "length": 2} if self.tiny else {}
-        names = chosen.tasks or self.tasks
-        with workers(1) as pool:
-            return {n: pool.submit(measure, self.task(n), **short).result() for n in names}
+    def compiled(
+        self, chosen: Selection, rows: Sequence[Row], whole: bool, before: Any
+    ) -> dict[str, Any]:
+        """Return the content of a results file.
+
+        The cost of full steps is measured once all chosen runs are finished, see
+        `step_cost.measure`; till then, and of other tasks, it is that of the content before.
+        """
+        steps = dict(before["steps"]) if before else {}
+        if whole:
+            short = {"blocks": 2, "length": 2} if self.tiny else {}
+            with workers(1) as pool:
+                for name in chosen.tasks or self.tasks:
+                    steps[name] = pool.submit(measure, self.task(name), **short).result()
+        tasks = dict.fromkeys(row["task"] for row in rows)
+        return {
+            "suite": self.name,
+            "complete": whole,
+            "environment": environment(),
+            "tasks": {task: self.task(task).to_dict() for task in tasks},
+            "steps": steps,
+            "runs": list(rows),
+        }
 
 
 _CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only", "corrected-any-cost")
 _HERE = tuple(name for name in ARMS if name not in PLAIN)
 _ALL = tuple(name for name in _HERE if name != "auto")
-_PEERS = ("muon", "normuon", "soap", "soap-muon")
+_WIDE = ("predict-.5", "muon", "normuon", "soap", "soap-muon")
 
-SUITES: dict[str, Suite] = {
-    "core": Suite(("gpt-0.2m", "cnn", "inr"), _ALL, 5),
-    "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), (*_CONTROLLED, "predict-.5", *_PEERS), 5),
-    "fresh": Suite(tuple(task.name for task in FRESH), (*_CONTROLLED, "muon"), 5),
-    "smoke": Suite(tuple(TASKS), _HERE, 1, "default-decay", tiny=True),
-}
+_SUITES = (
+    Suite("core", ("gpt-0.2m", "cnn", "inr"), _ALL, 5),
+    Suite("wide", ("mlp", "lora", "pinn", "autoencoder"), (*_CONTROLLED, *_WIDE), 5),
+    Suite("fresh", tuple(task.name for task in FRESH), (*_CONTROLLED, "muon"), 5),
+    Suite("smoke", tuple(TASKS), _HERE, 1, "default-decay", tiny=True),
+)
 
-
-def plan(name: str, chosen: Selection) -> CellPlan:
-    """Return the plan of a suite."""
-    return CellPlan(SUITES[name].lines(), chosen)
-
-
-def compiled(
-    name: str, chosen: Selection, rows: Sequence[Row], whole: bool, before: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return the content of a results file.
-
-    The cost of full steps is measured once all chosen runs are finished; till then, and of other
-    tasks, it is that of the content before.
-    """
-    steps = dict(before["steps"]) if before else {}
-    if whole:
-        steps |= SUITES[name].steps(chosen)
-    tasks = dict.fromkeys(row["task"] for row in rows)
-    return {
-        "suite": name,
-        "complete": whole,
-        "environment": environment(),
-        "tasks": {task: SUITES[name].task(task).to_dict() for task in tasks},
-        "steps": steps,
-        "runs": list(rows),
-    }
+SUITES = {suite.name: suite for suite in _SUITES}
 
 
 def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
@@ -127,9 +122,8 @@ def source(results: Mapping[str, Any], summary: Summary) -> str:
 def headline(summary: Summary) -> str:
     """Tell in one paragraph what the arms reach on the first task of a suite."""
     task = summary.tasks[0]
-    plain = summary.figures(task, "plain")
-    hybrid = summary.figures(task, "hybrid")
-    corrected = summary.figures(task, "corrected")
+    arms = ("plain", "hybrid", "corrected")
+    plain, hybrid, corrected = (summary.figures(task, arm) for arm in arms)
     if hybrid is None or plain is None or corrected is None:
         return NONE
     saved = 1 - hybrid.full_steps / plain.full_steps
@@ -145,31 +139,26 @@ def headline(summary: Summary) -> str:
 
 
 def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
-    """Compare the mechanisms, a row per task and arm.
-
-    Seconds are the number of full steps times their cost as `step_cost.measure` finds it.
-    """
+    """Compare the mechanisms; seconds are full steps times what `step_cost.measure` finds."""
     rows = []
-    for task in summary.tasks:
-        for arm, way in MECHANISMS.items():
-            if (figures := summary.figures(task, arm)) is None:
-                continue
-            seconds = NONE
-            if way is not None and task in steps:
-                ratio = 1.0 if way == "plain" else steps[task][way]["ratio"]
-                seconds = f"{figures.full_steps * ratio * steps[task]['plain_ms'] / 1e3:.1f}"
-            length = "" if figures.length is None else f" ({figures.length:.2f})"
-            rows.append(
-                {
-                    "task": f"`{task}`",
-                    "arm": ARMS[arm].title,
-                    "full steps": steps_text(figures),
-                    "predicted steps (length)": steps_text(figures, "predicted_steps") + length,
-                    "seconds": seconds,
-                    "final loss, mean ± sd": loss_text(figures),
-                    "speedup at equal quality": _speedup(summary, figures),
-                }
-            )
+    for task, (arm, way) in product(summary.tasks, MECHANISMS.items()):
+        if (figures := summary.figures(task, arm)) is None:
+            continue
+        seconds = NONE
+        if task in steps:
+            ratio = 1.0 if way == "plain" else steps[task][way]["ratio"]
+            seconds = f"{figures.full_steps * ratio * steps[task]['plain_ms'] / 1e3:.1f}"
+        length = "" if figures.length is None else f" ({figures.length:.2f})"
+        row = {
+            "task": f"`{task}`",
+            "arm": ARMS[arm].title,
+            "full steps": steps_text(figures),
+            "predicted steps (length)": steps_text(figures, "predicted_steps") + length,
+            "seconds": seconds,
+            "final loss, mean ± sd": loss_text(figures),
+            "speedup at equal quality": _speedup(summary, figures),
+        }
+        rows.append(row)
     return view(rows)
 
 
@@ -220,11 +209,10 @@ def _speedup(summary: Summary, figures: Figures | None) -> str:
 
 
 class Gain(NamedTuple):
-    """The gain of the default on one task, at equal quality.
+    """The gain of the default on one task, at equal quality; ``ms`` of a plain full step.
 
-    ``ms`` are those of a plain full step. ``seconds`` is the gain in full steps, divided by what a
-    full step of the default takes, with its predicted steps, in plain ones. A run that fell back
-    to plain training is as fast as it.
+    ``seconds`` is the gain in full steps, divided by what a full step of the default takes in plain
+    ones, with its predicted steps. A run that fell back to plain training is as fast as it.
     """
 
     task: str
@@ -235,7 +223,7 @@ class Gain(NamedTuple):
     corrected: float
 
 
-KINDS = {
+KINDS = {  # tasks of the suites by the kind of model that a user has
     "transformer": ("gpt-0.2m", "encoder", "lora"),
     "recurrent net": ("gru",),
     "convolutional classifier": ("cnn", "resnet"),
@@ -244,7 +232,6 @@ KINDS = {
     "dense net on images or tables": ("mlp", "tabular"),
     "reinforcement learning": ("ppo",),
 }
-"""The tasks of the suites by the kind of model that a user has."""
 
 
 def across() -> dict[str, Callable[[], str]]:
@@ -281,24 +268,14 @@ def gains() -> Iterator[Gain]:
 def seconds() -> str:
     """Return the gains as a Markdown table, from the slowest full steps to the fastest."""
     found = sorted(gains(), key=lambda gain: -gain.ms)
-    rows = [
-        {
-            "task": f"`{g.task}`",
-            "plain full step, ms": f"{g.ms:.1f}",
-            "gain in full steps": f"{g.steps:.2f}" + ", fell back" * g.fell_back,
-            "in seconds": f"{g.seconds:.2f}",
-        }
-        for g in found
-    ]
-    rows.append(
-        {
-            "task": "geometric mean",
-            "plain full step, ms": "",
-            "gain in full steps": f"{geometric_mean(g.steps for g in found):.2f}",
-            "in seconds": f"{geometric_mean(g.seconds for g in found):.2f}",
-        }
-    )
-    table = view(rows)
+    titles = ("task", "plain full step, ms", "gain in full steps", "in seconds")
+    lines = []
+    for g in found:
+        steps = f"{g.steps:.2f}" + ", fell back" * g.fell_back
+        lines.append((f"`{g.task}`", f"{g.ms:.1f}", steps, f"{g.seconds:.2f}"))
+    steps = f"{geometric_mean(g.steps for g in found):.2f}"
+    lines.append(("geometric mean", "", steps, f"{geometric_mean(g.seconds for g in found):.2f}"))
+    table = view(dict(zip(titles, line, strict=True)) for line in lines)
     slower = [f"`{g.task}`" for g in found if g.seconds < 1.0 and not g.fell_back]
     if not slower:
         return table

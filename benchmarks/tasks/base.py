@@ -18,16 +18,10 @@ from torch.optim import Optimizer
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, one row each per example."""
 
-
-COOLDOWN = 0.2
-"""Share of the run in which the rate of ``warmup-stable-decay`` falls."""
-
-FLOOR = 0.1
-"""Where ``cosine`` ends."""
-
-FIRST = 1 / 25
-LAST = 1e-4 / 25
-"""Where ``one-cycle`` starts and ends; the defaults of ``torch.optim.lr_scheduler.OneCycleLR``."""
+COOLDOWN = 0.2  # share of the run in which the rate of ``warmup-stable-decay`` falls
+FLOOR = 0.1  # where ``cosine`` ends
+FIRST = 1 / 25  # where ``one-cycle`` starts, as torch's ``OneCycleLR``
+LAST = 1e-4 / 25  # where it ends
 
 
 def linear(step: int, total: int, share: float) -> float:
@@ -56,10 +50,7 @@ def cosine(step: int, total: int, share: float) -> float:
 
 
 def one_cycle(step: int, total: int, share: float) -> float:
-    """Half a cosine up and another down, as `OneCycleLR` (Smith and Topin, 2018, arXiv 1708.07120).
-
-    Adam's momentum stays.
-    """
+    """Half a cosine up and one down, as `OneCycleLR` without momentum (arXiv 1708.07120, 2018)."""
     peak = max(1.0, share * total - 1)
     if step <= peak:
         return _wave(FIRST, 1.0, step / peak)
@@ -77,24 +68,17 @@ SCHEDULES = {
     "one-cycle": one_cycle,
     "warmup-stable-decay": stable_decay,
 }
-"""Learning-rate schedules by name: what multiplies the rate in a step.
-
-Each takes the step, counted from 0, the number of steps, and the share of them with the warm-up.
-"""
+"""Learning-rate schedules: the rate's factor by step from 0, their number, share of the warm-up."""
 
 
 def grid(first: float, count: int) -> tuple[float, ...]:
-    """Return learning rates, each twice the one before."""
+    """Return numbers, each twice the one before."""
     return tuple(first * 2**k for k in range(count))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Recipe for plain training of a task with AdamW.
-
-    ``rates`` is the grid for the tuned settings, ascending; the rate rises in ``warmup_fraction``
-    of the run; ``schedule`` is a name in `SCHEDULES`.
-    """
+    """Plain training with AdamW; tuned settings take the best of ``rates``, which ascend."""
 
     rates: tuple[float, ...] = ()
     learning_rate: float = 1e-3
@@ -111,10 +95,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A training task; subclasses are final and hold their sizes as fields.
+    """A training task of ``steps`` = T full steps, at least 6; subclasses hold sizes as fields.
 
     All random numbers come from the seed; the global random state is neither read nor changed.
-    ``steps`` is T, full steps of the plain run that others are compared with, at least 6.
     """
 
     metric: ClassVar[str]
@@ -137,7 +120,7 @@ class Task(ABC):
         return None
 
     def model(self, seed: int) -> nn.Module:
-        """Return the model, freshly initialised, in training mode."""
+        """Return the model of a seed in training mode, like :meth:`net`."""
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would reseed every accelerator as well, which nothing undoes.
             torch.default_generator.manual_seed(seed)
@@ -234,10 +217,7 @@ def perceptron(
     activation: type[nn.Module] = nn.ReLU,
     start: Callable[[Tensor], object] | None = None,
 ) -> list[nn.Module]:
-    """Return linear layers of these widths with activations between them.
-
-    ``start`` sets the initial weights of all but the last.
-    """
+    """Return linear layers and activations; ``start`` sets weights of all layers but the last."""
     layers: list[nn.Module] = []
     for before, after in pairwise(widths[:-1]):
         linear = nn.Linear(before, after)

@@ -32,10 +32,7 @@ def burgers_residual(net: Callable[[Tensor], Tensor], points: Tensor, viscosity:
 
 @dataclass(frozen=True, kw_only=True)
 class BurgersTask(Task):
-    """Solve Burgers' equation on [-1, 1] x [0, 1] with a tanh net.
-
-    The viscosity is six times Raissi et al.'s 0.01 / pi, whose shock takes many more steps.
-    """
+    """Solve the equation on [-1, 1] x [0, 1]; six times Raissi et al.'s viscosity, 0.01 / pi."""
 
     metric = "log10 of the physics loss on a grid"
 

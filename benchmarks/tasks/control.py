@@ -1,8 +1,4 @@
-"""Proximal policy optimization on a cart with a pole, in the wind.
-
-The carts are Barto, Sutton and Anderson's control problem (1983), in torch. Because of the wind, no
-policy keeps every pole upright.
-"""
+"""Proximal policy optimization on Barto, Sutton and Anderson's cart with a pole (1983), in wind."""
 
 from __future__ import annotations
 
@@ -26,8 +22,7 @@ _HALF = 0.5
 _TOTAL = 1.0 + _POLE
 _SPREAD = 0.05
 
-LIMIT = 500
-"""Steps after which an episode is stopped though the pole stands."""
+LIMIT = 500  # steps after which an episode is stopped though the pole stands
 
 
 def pushed(state: Tensor, right: Tensor, wind: Tensor) -> Tensor:
@@ -39,9 +34,8 @@ def pushed(state: Tensor, right: Tensor, wind: Tensor) -> Tensor:
             {l (4/3 - m \cos^2\theta / (M + m))}, \qquad
         \ddot x = a - \frac{m l \ddot\theta \cos\theta}{M + m}
 
-    States are x (m), its velocity (m/s), the angle from upright (rad) and its velocity (rad/s),
-    shape [N, 4]. The push to the right or left is of 10 N, wind in units of 12 N, both of shape
-    [N].
+    States, [N, 4]: x (m), its velocity (m/s), angle from upright (rad), its velocity (rad/s). The
+    push to the right or left is of 10 N, wind in units of 12 N, both of shape [N].
     """
     _, speed, angle, spin = state.unbind(1)
     force = (2.0 * right - 1) * 10.0 + 12.0 * wind
@@ -81,7 +75,7 @@ class ActorCritic(nn.Module):
         return net
 
     def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of both pushes, [N, 2], and values, [N], for states [N, 4]."""
+        """Return log-probabilities of both pushes, [N, 2], and values, [N], of states, [N, 4]."""
         return F.log_softmax(self.policy(states), dim=1), self.value(states).squeeze(1)
 
     def acts(self, states: Tensor, noise: Tensor) -> Tensor:
@@ -109,8 +103,7 @@ class ControlTask(Task):
     """Keep poles upright with proximal policy optimization (Schulman et al., 2017).
 
     A rollout of ``horizon`` steps of ``carts`` is made with the weights before its first full step,
-    and trained on ``epochs`` times. A full step is one update of policy and value. All random
-    numbers are drawn before.
+    by random numbers drawn before, and trained on ``epochs`` times.
     """
 
     metric = "negative mean return over one episode"
@@ -159,7 +152,6 @@ class ControlTask(Task):
 
     @torch.no_grad()
     def _roll(self, model: ActorCritic, rollout: dict[str, Any]) -> None:
-        """Play a rollout; store states, actions, log-probabilities, advantages and returns."""
         carts = rollout["carts"]
         seen = []
         state = carts["state"]
@@ -197,7 +189,6 @@ class ControlTask(Task):
         return policy + self.value_weight * F.mse_loss(values, returns)
 
     def evaluate(self, model: nn.Module) -> float:
-        """Negative mean number of steps that poles stand, at most 500, with fixed noise."""
         assert isinstance(model, ActorCritic)
         generator = torch.Generator().manual_seed(0)
         state = placed(torch.rand(self.judged, 4, generator=generator))

@@ -24,10 +24,7 @@ _SPREAD = 0.376
 
 @lru_cache(maxsize=1)
 def load_digits() -> tuple[Batch, Batch]:
-    """scikit-learn's digits for training, and the same stratified quarter of them held out.
-
-    Images are float32 of shape [N, 1, 8, 8] from 0 to 1, classes int64 of shape [N].
-    """
+    """Return scikit-learn's digits, float32 [N, 1, 8, 8] from 0 to 1, a fixed quarter held out."""
     from sklearn.datasets import load_digits as sklearn_digits  # type: ignore[import-untyped]
     from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 
@@ -39,11 +36,7 @@ def load_digits() -> tuple[Batch, Batch]:
 
 
 def augment(images: Tensor, shift: int, noise: float, generator: torch.Generator) -> Tensor:
-    """Move each image by its own whole number of pixels, add white noise, and normalise.
-
-    Images are of shape [N, 1, side, side], grey values from 0 to 1; what moves in from outside is
-    0. The results have about zero mean and unit variance.
-    """
+    """Move images, [N, 1, side, side], by whole pixels, fill with 0, add noise, and normalise."""
     count, _, side, _ = images.shape
     padded = F.pad(images, [shift] * 4).squeeze(1)
     first = torch.randint(2 * shift + 1, (2, count, 1), generator=generator)
@@ -65,7 +58,6 @@ class DigitsTask(ClassificationTask):
     validation_copies: int = 8
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        """Augmented images of shape [batch_size, 1, 8, 8] and their classes."""
         generator = torch.Generator().manual_seed(seed)
         images, labels = load_digits()[0]
         while True:
@@ -119,8 +111,7 @@ class PerceptronTask(DigitsTask):
 class ResidualBlock(nn.Module):
     """Two normalised 3x3 convolutions beside a shortcut (He et al., 2016).
 
-    With other channels after it the image is halved, and the shortcut is a normalised 1x1
-    convolution.
+    With other channels after it the image is halved, and the shortcut has a 1x1 convolution.
     """
 
     def __init__(self, before: int, after: int) -> None:
@@ -136,7 +127,6 @@ class ResidualBlock(nn.Module):
             self.shortcut = nn.Sequential(across, nn.BatchNorm2d(after))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images of shape [N, after, side, side] or half the side for [N, before, side, side]."""
         inside = F.relu(self.first_norm(self.first(x)))
         return F.relu(self.second_norm(self.second(inside)) + self.shortcut(x))
 
@@ -174,7 +164,6 @@ class PatchEncoder(nn.Module):
         self.head = nn.Linear(width, outputs)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Outputs of shape [N, outputs] for images of shape [N, 1, 8, 8]."""
         tokens = self.patches(images).flatten(2).transpose(1, 2)
         states = self.encoder(tokens + self.position_embedding)
         return self.head(states.mean(1))
@@ -200,7 +189,6 @@ class EncoderTask(DigitsTask):
     base_steps: int = 600
 
     def net(self) -> nn.Module:
-        """The pre-trained encoder, all of it trainable, with a new linear layer."""
         names = ("layers", "heads", "width", "patch", "shift", "noise")
         inherited = {name: getattr(self, name) for name in names}
         state = trained_state(replace(ROTATIONS, steps=self.base_steps, **inherited))
@@ -226,7 +214,6 @@ class RotationTask(EncoderTask):
         return self.encoder(_TURNS)
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        """Turned images of shape [batch_size, 1, 8, 8], and by how many quarters."""
         turns = torch.arange(self.batch_size) % _TURNS
         for upright, _ in super().batches(seed):
             turned = [x.rot90(int(k), (1, 2)) for x, k in zip(upright, turns, strict=True)]

@@ -42,10 +42,7 @@ class NewInputs(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class ManyClasses(NewInputs, ClassificationTask):
-    """Classify new normal inputs; most weights are in the head.
-
-    The class is the largest of random sums of the tanh of mixed inputs.
-    """
+    """Classify new normal inputs by a random net; most weights are in the head."""
 
     metric = "validation loss (nats per row)"
 
@@ -74,10 +71,7 @@ def _rule(inputs: int, classes: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class NewTargets(NewInputs):
-    """Learn what a random net computes, and after each part of the run what another one does.
-
-    Whoever trains calls :meth:`go_to` before every full step.
-    """
+    """Learn what a random net computes, after :meth:`go_to` another one."""
 
     metric = "validation loss (mean squared error)"
 
@@ -145,7 +139,6 @@ class FewRows(ClassificationTask):
     batch_size: int = 100
 
     def data(self) -> tuple[Batch, Batch]:
-        """Return the rows for training and those held out."""
         return _rows(self.table, self.rows, self.wrong)
 
     def net(self) -> nn.Module:

@@ -33,10 +33,7 @@ def _placed(path: Path | None) -> Text:
 
 @dataclass(frozen=True, kw_only=True)
 class GPUTask(CharacterTask):
-    """Predict characters in bfloat16 autocast.
-
-    Weights and the optimizer's state are in float32.
-    """
+    """Predict characters in bfloat16 autocast; weights and the optimizer's state are float32."""
 
     small: ClassVar = {**CharacterTask.small, "heads": 2, "context": 16, "batch_size": 4}
 
@@ -66,10 +63,7 @@ class GPUTask(CharacterTask):
 
 @dataclass(frozen=True, kw_only=True)
 class TokensTask(GPUTask):
-    """Predict random tokens, of which nothing can be learned: for the time of full steps.
-
-    The gradients of ``parts`` batches are accumulated in each.
-    """
+    """Predict random tokens, for the time of full steps of ``parts`` accumulated batches."""
 
     small: ClassVar = {**GPUTask.small, "vocabulary": 64}
 
@@ -147,5 +141,4 @@ _TIMED = (
     _gpt2("gpt2-524k-compiled", 524_288, compiled=True),
 )
 
-TIMED = {task.name: task for task in _TIMED}
-"""Tasks of which the time of full steps is measured."""
+TIMED = {task.name: task for task in _TIMED}  # tasks whose full steps are timed

@@ -26,10 +26,9 @@ def load_photograph(name: str) -> Tensor:
 
 @lru_cache(maxsize=2)
 def pixels(name: str, height: int, width: int) -> Batch:
-    """Every pixel of a photograph after area averaging to a smaller size.
+    """Return centres (down, right) in [0, 1], [pixels, 2], and colours of a photograph made small.
 
-    Returns positions of the centres in [0, 1], (down, right), float32 of shape [height * width, 2],
-    and colours, float32 of shape [height * width, 3], row by row.
+    The colours, [pixels, 3], are means over areas; all float32, row by row.
     """
     small = F.interpolate(load_photograph(name)[None], (height, width), mode="area")[0]
     centres = [(torch.arange(size) + 0.5) / size for size in (height, width)]
@@ -49,17 +48,13 @@ class Waves(nn.Module):
         self.register_buffer("frequencies", frequencies)
 
     def forward(self, positions: Tensor) -> Tensor:
-        """Features of shape [N, 2 * waves] for positions of shape [N, 2]."""
         phases = 2 * math.pi * positions @ self.frequencies
         return torch.cat((phases.cos(), phases.sin()), dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageTask(RegressionTask):
-    """Fit one photograph with a net from positions to colours.
-
-    The metric is on the pixels that the net is trained on: they carry no noise.
-    """
+    """Fit one photograph with a net from positions to colours, which carry no noise."""
 
     metric = "log10 of the mean squared error over all pixels"
 
@@ -78,10 +73,7 @@ class ImageTask(RegressionTask):
 
 @dataclass(frozen=True, kw_only=True)
 class PhotographTask(ImageTask):
-    """Fit a photograph with a Fourier-feature MLP (Tancik et al., 2020) on random pixels.
-
-    Frequencies are normal, with standard deviation ``scale``.
-    """
+    """A Fourier-feature MLP (Tancik et al., 2020) on random pixels; normal frequencies."""
 
     steps: int = 800
     recipe: Recipe = Recipe(rates=grid(0.004, 4), weight_decay=0.0)
@@ -104,10 +96,7 @@ class PhotographTask(ImageTask):
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateTask(ImageTask):
-    """Fit a photograph with a coordinate net at high rates; every step sees every pixel.
-
-    Frequencies double, from 1/2 (Mildenhall et al., 2020).
-    """
+    """All pixels in every step, at high rates; frequencies double (Mildenhall et al., 2020)."""
 
     steps: int = 1000
     recipe: Recipe = Recipe(
@@ -143,10 +132,7 @@ COORDINATES = CoordinateTask("coordinates", "coordinate net, full batch")
 
 @dataclass(frozen=True, kw_only=True)
 class AutoencoderTask(RegressionTask):
-    """Remove white noise from patches of two photographs, whose right quarter is held out.
-
-    Each of the encoder's layers halves the patch; grey values go from 0 to 1.
-    """
+    """Remove white noise from patches of two photographs, whose right quarter is held out."""
 
     metric = "log10 of the validation mean squared error"
 
@@ -171,7 +157,6 @@ class AutoencoderTask(RegressionTask):
         return grey[..., columns].unfold(1, self.patch, step).unfold(2, self.patch, step)
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        """Noisy and clean patches, each of shape [batch_size, 1, patch, patch]."""
         generator = torch.Generator().manual_seed(seed)
         patches = self._patches(slice(480), 1)
         shape = (self.batch_size,)
@@ -184,7 +169,6 @@ class AutoencoderTask(RegressionTask):
         return (clean + noise)[:, None], clean[:, None]
 
     def judged(self) -> Batch:
-        """All held-out patches, with fixed noise."""
         patches = self._patches(slice(480, None), self.patch)
         return self._noisy(patches.flatten(0, 2), torch.Generator().manual_seed(0))
 

@@ -18,16 +18,12 @@ from benchmarks.tasks.texts import Text, characters, reference_text, source_text
 _BYTES = 256
 _INIT_STD = 0.02
 
-PUBLISHED = "published, on tiny Shakespeare: 1.88"
-"""The validation loss of :func:`nanogpt`."""
+PUBLISHED = "published, on tiny Shakespeare: 1.88"  # validation loss of `nanogpt`
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """Predict the next byte of a text, by default the standard library's source text.
-
-    The evaluation has batches of 32 windows, evenly spaced.
-    """
+    """Predict the next byte of a text, by default the standard library's source text."""
 
     metric = "validation loss (nats per byte)"
     small: ClassVar = {"validation_batches": 1}
@@ -37,11 +33,9 @@ class TextTask(Task):
     validation_batches: int = 32
 
     def data(self) -> Text:
-        """Training and validation bytes."""
         return source_text()
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        """Random windows of bytes and the bytes that follow, int64 of shape [batch, context]."""
         data = self.data().train
         generator = torch.Generator(data.device).manual_seed(seed)
         size = (self.batch_size,)
@@ -81,7 +75,6 @@ class ByteGRU(nn.Module):
         self.head = nn.Linear(width, _BYTES)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of the next byte, shape [B, T, 256], for bytes of shape [B, T]."""
         states, _ = self.recurrent(self.embedding(tokens))
         return self.head(states)
 
@@ -107,10 +100,7 @@ GRU = RecurrentTask("gru", "recurrent net on source text")
 
 
 class ByteGPT(nn.Module):
-    """Decoder-only transformer over bytes.
-
-    With ``lean`` there are no biases, and the head is the token embedding.
-    """
+    """Decoder-only transformer; with ``lean`` without biases, and with tied embeddings."""
 
     def __init__(
         self,
@@ -132,8 +122,7 @@ class ByteGPT(nn.Module):
         self.head = nn.Linear(width, vocab, bias=False)
         if lean:
             self.head.weight = self.token_embedding.weight
-        # GPT-2's initial weights. Each block adds twice to the residual stream; this keeps its
-        # variance free of depth.
+        # GPT-2's initial weights: the variance of the residual stream does not depend on depth.
         residual_std = _INIT_STD / math.sqrt(2 * layers)
         for name, module in self.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -168,7 +157,6 @@ class _Block(nn.Module):
         self.mlp_out = nn.Linear(4 * width, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Update the residual stream, of shape [B, T, width]."""
         x = x + self.dropout(self._attend(self.attention_norm(x)))
         x = x + self.dropout(self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x)))))
         return x
@@ -226,11 +214,7 @@ class CharacterTask(ByteGPTTask):
 
 
 def nanogpt(path: Path | None = None) -> CharacterTask:
-    """NanoGPT's published CPU configuration, on a text file or the standard library's source text.
-
-    The recipe is that of the README of github.com/karpathy/nanoGPT (2022): 2,000 iterations, no
-    dropout.
-    """
+    """NanoGPT's CPU recipe, of the README of github.com/karpathy/nanoGPT (2022), on a text."""
     return CharacterTask(
         name="stdlib" if path is None else path.stem,
         title="nanoGPT's CPU configuration",
@@ -245,11 +229,9 @@ def nanogpt(path: Path | None = None) -> CharacterTask:
 
 
 class LowRankLinear(nn.Module):
-    r"""A frozen linear layer with a trained low-rank term (Hu et al., 2021, LoRA).
+    r"""A frozen linear layer with a trained low-rank term, B from zero (Hu et al., 2021, LoRA).
 
     .. math:: y = W x + b + \frac{\alpha}{r} B A x
-
-    A starts as PyTorch starts a linear layer, B at zero.
     """
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
@@ -261,17 +243,12 @@ class LowRankLinear(nn.Module):
         self.scale = alpha / rank
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs of shape [..., out] for inputs of shape [..., in]."""
         return self.base(x) + self.scale * self.up(self.down(x))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LowRankTask(TextTask):
-    """Adapt a GPT that knows Python's source text to Python's reference text.
-
-    Every linear layer inside the blocks gets an adapter. The GPT itself is trained first, once per
-    process.
-    """
+    """Adapt a GPT that knows Python's source text to its reference text, by adapters in blocks."""
 
     kinds: ClassVar = {"*.up.weight": "hidden"}
     small: ClassVar = {"base_steps": 12, "validation_batches": 1}
@@ -285,7 +262,7 @@ class LowRankTask(TextTask):
     validation_batches: int = 16
 
     def base(self) -> ByteGPTTask:
-        """The task that the GPT is trained on first, at the best rate of its grid."""
+        """Return the task that the GPT is trained on first, at the best rate of its grid."""
         recipe = replace(GPT_SMALL.recipe, learning_rate=0.004)
         return replace(GPT_SMALL, steps=self.base_steps, recipe=recipe)
 

@@ -1,10 +1,8 @@
 """LightBench: small problems that trap optimizers, each until its published target is reached.
 
-These are the families that some arm has solved, and `wide_linear`, which has a matrix.
-
-Problems, targets and AdamW's winning learning rates are those of LightBench 0.1.1
-(github.com/HomebrewML/LightBench), the rates from its table of results. Betas are AdamW's defaults,
-since the table rounds the winning ones, and there is no warm-up.
+Problems, targets and AdamW's winning rates are those of LightBench 0.1.1
+(github.com/HomebrewML/LightBench): the families that some arm has solved, and `wide_linear`, which
+has a matrix. Betas are AdamW's defaults, since its table of results rounds the winning ones.
 """
 
 from __future__ import annotations
@@ -22,10 +20,7 @@ from benchmarks.tasks.base import Recipe, Task
 
 
 class Family(NamedTuple):
-    """Start and loss by a level of difficulty; without an optimum the loss itself is judged.
-
-    ``levels`` have names, parameters, and the rate with which AdamW won.
-    """
+    """Start and loss by level (name, parameter, AdamW's rate); the loss is judged or an optimum."""
 
     goal: float
     levels: tuple[tuple[str, float, float], ...]
@@ -47,7 +42,6 @@ def _line(x: Tensor) -> Tensor:
 
 
 def _sums(x: Tensor, level: float, generator: Generator) -> Tensor:
-    """Return the error of a linear map that should form cumulative sums."""
     rows = torch.randn(16, len(x), generator=generator, dtype=x.dtype)
     return (rows @ x - rows.cumsum(1)).square().mean()
 
@@ -109,7 +103,6 @@ FAMILIES: dict[str, Family] = {
         lambda x: torch.ones_like(x).triu(),
     ),
 }
-"""Families without data, functions of one tensor."""
 
 
 class Point(nn.Module):

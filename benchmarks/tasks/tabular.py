@@ -28,11 +28,7 @@ def friedman(rows: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1)
 def load_table(rows: int, columns: int) -> tuple[Batch, Batch]:
-    """A table whose target depends on five of its columns, always the same.
-
-    Returns training and held-out values of about zero mean and unit variance, float32 of shape
-    [rows, columns], with their targets of shape [rows, 1]. Those for training carry noise.
-    """
+    """Return training rows, with noise, and held-out ones, [rows, columns], targets [rows, 1]."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(noise: float) -> Batch:
@@ -54,7 +50,6 @@ class ResidualLayer(nn.Module):
         self.narrow = nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Values of shape [N, width] for values of that shape."""
         inside: Tensor = self.narrow(F.relu(self.widen(self.norm(x))))
         return x + inside
 
@@ -82,7 +77,6 @@ class TabularTask(RegressionTask):
         return drawn(load_table(self.rows, self.columns)[0], self.batch_size, seed)
 
     def judged(self) -> Batch:
-        """Held-out rows, whose targets carry no noise."""
         return load_table(self.rows, self.columns)[1]
 
 

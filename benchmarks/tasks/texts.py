@@ -1,7 +1,6 @@
-"""Texts as bytes, split into training and held-out parts.
+"""Texts as bytes, split into training and held-out parts; they come with Python.
 
-They come with Python and with installed packages, so nothing is downloaded. They differ a little
-between versions; `Text.sha256` identifies the bytes that a result was measured on.
+They differ a little between versions; `Text.sha256` names the bytes that a result was measured on.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from hybrid_predict.errors import ConfigError
 
-# Installed packages, tests and tools, which differ between distributions of the same Python.
+# They differ between distributions of the same Python.
 _OPTIONAL_FOLDERS = "site-packages dist-packages test tests idlelib lib2to3 ensurepip turtledemo"
 # Generated tables: they are easy to predict and would dominate the loss.
 _TABLE_FOLDERS = "encodings pydoc_data"
@@ -26,16 +25,12 @@ _EXCLUDED_FOLDERS = {"__pycache__", *_OPTIONAL_FOLDERS.split(), *_TABLE_FOLDERS.
 # The build's own settings, which differ between machines.
 _BUILD_PREFIXES = ("config-", "_sysconfigdata")
 
-CHARACTERS = 1_115_394
-"""Size of tiny Shakespeare, which nanoGPT's loss is measured on; other texts are cut to it."""
+CHARACTERS = 1_115_394  # of tiny Shakespeare, as in nanoGPT; other texts are cut to it
 
 
 @dataclass(frozen=True)
 class Text:
-    """Training and validation bytes, uint8 of shape [bytes]; the digest is over both, in order.
-
-    Neither is empty: Python must be installed with its sources.
-    """
+    """Training and validation bytes, uint8 of shape [bytes]; the digest is over both, in order."""
 
     train: Tensor
     val: Tensor
@@ -43,7 +38,6 @@ class Text:
 
     @staticmethod
     def of(train: bytearray, val: bytearray) -> Text:
-        """Return the text with these bytes."""
         shown, held = (torch.frombuffer(part, dtype=torch.uint8) for part in (train, val))
         return Text(shown, held, hashlib.sha256(train + val).hexdigest())
 
@@ -62,7 +56,7 @@ def _is_shared(path: Path, root: Path) -> bool:
 
 
 def _read(root: Path, paths: Iterable[Path], max_bytes: int) -> Text:
-    """Read files in path order until there are enough bytes, every tenth file for validation."""
+    """Read files until there are enough bytes, every tenth file for validation."""
     train = bytearray()
     val = bytearray()
     count = 0
@@ -92,10 +86,7 @@ def reference_text() -> Text:
 
 @lru_cache(maxsize=2)
 def characters(path: Path | None) -> tuple[Text, int]:
-    """Read a text file; None is the source text of the standard library.
-
-    Returns the text as numbers of its distinct characters, nine tenths for training and the rest
-    held out, and how many distinct ones there are.
+    """Return a text file (None: `source_text`) as numbers of its distinct bytes, and their count.
 
     Raises:
         ConfigError: If the file cannot be read or is too short.

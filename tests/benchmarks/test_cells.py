@@ -35,7 +35,7 @@ def invented(cell, gain=1.3):
 @pytest.fixture(scope="module")
 def core():
     """The plan of the suite, and all cells with invented results."""
-    plan = suites.plan("core", Selection())
+    plan = suites.SUITES["core"].plan(Selection())
     done = {}
     while ready := plan.ready(done):
         assert not done.keys() & set(ready)
@@ -49,7 +49,7 @@ def test_tuned_arms_take_the_best_of_their_grid(core):
     assert found["hybrid"] == found["plain"] == Rates(BEST_RATE)
     assert found["muon"] == Rates(BEST_RATE, BEST_MULTIPLIER)
     assert found["hidden-x3"] == Rates(BEST_RATE, 3.0)
-    smoke = suites.plan("smoke", Selection(tasks=("cnn",), arms=("muon",)))
+    smoke = suites.SUITES["smoke"].plan(Selection(tasks=("cnn",), arms=("muon",)))
     assert {line.arm for line in smoke.lines} == {*PLAIN, "muon"}
     assert {smoke.rates(line, {}) for line in smoke.lines} == {Rates(1e-3)}
 
@@ -60,7 +60,7 @@ def test_tuned_arms_take_the_best_of_their_grid(core):
 )
 def test_unknown_names_are_refused(change, argument):
     with pytest.raises(ConfigError, match=argument):
-        suites.plan("core", Selection(**change))
+        suites.SUITES["core"].plan(Selection(**change))
 
 
 @pytest.mark.parametrize("change", [{"build": ARMS["muon"].build}, {"share": 0.7}])

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.arms import ARMS
 from benchmarks.gains import (
     AT_LEAST,
     AT_MOST,
@@ -104,10 +105,10 @@ def test_an_arm_is_read_off_all_plain_runs_of_its_task(losses, cost, value, boun
 
 
 def at_share(arm, length, loss, full_steps=None, predicted=0, share=0.1):
-    line = rates.line("mlp", arm, rates.best_rates()["mlp"] * share, length)
     full = full_steps or round(TASKS["mlp"].steps * length)
-    more = {"predicted_steps": predicted, "rate": line.rates.base}
-    return row(arm, line.steps, 0, loss, full, setting=rates.RATES, **more)
+    steps = round(TASKS["mlp"].steps * length / ARMS[arm].share)
+    more = {"predicted_steps": predicted, "rate": rates.best_rates()["mlp"] * share}
+    return row(arm, steps, 0, loss, full, setting=rates.RATES, **more)
 
 
 ROWS = [

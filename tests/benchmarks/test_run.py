@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def tiny(arm, task="inr"):
     """The cell of one arm of a tiny suite, and its task."""
-    plan = suites.plan("smoke", Selection(tasks=(task,), arms=(arm,)))
+    plan = suites.SUITES["smoke"].plan(Selection(tasks=(task,), arms=(arm,)))
     return next(cell for cell in plan.keys({}) if cell.arm == arm), plan.tasks[task]
 
 
@@ -86,7 +86,7 @@ def test_a_run_that_diverges_ends_early_and_has_no_loss():
 
 @pytest.mark.slow
 def test_runs_go_on_where_they_were_and_are_paired(tmp_path, capsys):
-    plan = suites.plan("smoke", Selection(tasks=("inr",), arms=("hybrid",)))
+    plan = suites.SUITES["smoke"].plan(Selection(tasks=("inr",), arms=("hybrid",)))
     store = Rows(tmp_path / "runs.jsonl", plan.key)
     make_runs(plan, store, 2)
     done = dict(store.done)
