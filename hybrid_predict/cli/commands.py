@@ -10,7 +10,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import TextWrapper
 from time import sleep
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hybrid_predict import __version__
 from hybrid_predict.cli.program import (
@@ -37,7 +37,8 @@ REFUSED = 4
 _DEMO = """\
 A small GPT is trained from the same weights in four ways: in full; with a shortened schedule;
 the same with corrected updates; and in full with corrected updates and predicted steps, which
-replace full ones. What counts is the loss at the end, and how many full steps that took."""
+replace full ones. What counts is the loss at the end, val_loss (lower is better), and how many
+full steps that took."""
 
 _PAGE = "hybrid_predict.html"
 
@@ -74,8 +75,8 @@ def _add_commands(commands: Any) -> None:
     _add(commands, watch).add_argument("log", metavar="RUN", help=place)
     parser = _add(commands, report)
     parser.add_argument("logs", nargs="+", metavar="RUN", help=place)
-    text = f"File to write ({_PAGE}, beside the run log; in this folder for several runs)."
-    parser.add_argument("--output", metavar="FILE", help=text)
+    text = f"File to write ({_PAGE} in the current folder)."
+    parser.add_argument("--output", metavar="FILE", default=_PAGE, help=text)
     parser = _add(commands, audit)
     text = "YAML file with model, data and trainer as for LightningCLI, and a section audit."
     parser.add_argument("file", metavar="FILE", help=text)
@@ -99,8 +100,10 @@ def _add_options(parser: ArgumentParser, folder: str) -> None:
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
 
 
-def _speedup(text: str) -> float | Literal["auto"]:
-    return "auto" if text == "auto" else float(text)
+def _speedup(text: str) -> float | str:
+    with suppress(ValueError):
+        return float(text)
+    return text  # the configuration refuses it, or it is auto
 
 
 def demo(options: Namespace) -> int:
@@ -147,26 +150,23 @@ def audit(options: Namespace) -> int:
 
 
 def doctor(options: Namespace) -> int:
-    """Print what is installed, and what works with your Trainer and model.
+    """Print what works with your Trainer and model, or without CONFIG what is installed.
 
-    With CONFIG it trains a few full steps of your model and prints how many weights would be
+    Trains a few full steps of your model and prints what to expect, how many weights would be
     corrected, how long a full step and the run would take, what to change, and the line to paste.
     Exit status: 0 if it works, 4 if the callback refuses the set-up or would leave the training as
     it is, 2 for bad usage.
     """
-    works = True
-    if options.config is not None:
-        file = options.config.endswith((".yaml", ".yml"))
-        need("The examination", ["lightning", "cli"] if file else [])
-        from hybrid_predict.doctor.examination import examine
-
-        works, findings = examine(options.config, options.speedup)
-        print(f"{_told(findings)}\n")
-    rows = _installed()
     if options.config is None:
         text = "hybrid-predict doctor CONFIG prints what works with your Trainer and model."
-        rows.append(("next", text))
-    print(_told(rows))
+        print(_told([*_installed(), ("next", text)]))
+        return 0
+    file = options.config.endswith((".yaml", ".yml"))
+    need("The examination", ["lightning", "cli"] if file else [])
+    from hybrid_predict.doctor.examination import examine
+
+    works, findings = examine(options.config, options.speedup)
+    print(_told(findings))
     return 0 if works else REFUSED
 
 
@@ -205,9 +205,9 @@ def watch(options: Namespace) -> int:
     from rich.live import Live
     from rich.text import Text
 
-    from hybrid_predict.runs.log import find_log, read_log
+    from hybrid_predict.runs.log import read_log
 
-    path = find_log(options.log)
+    path = _chosen(options.log)
     log = read_log(path)
     with suppress(KeyboardInterrupt), Live(Text(_facts(log)), auto_refresh=False) as live:
         while log.end is None and live.console.is_terminal:
@@ -226,23 +226,35 @@ def report(options: Namespace) -> int:
     """
     need("The report", ["cli"])
     from hybrid_predict.runs.files import given_path, replace_text
-    from hybrid_predict.runs.log import ONE_RUN, PROOF, find_log, read_log
+    from hybrid_predict.runs.log import ONE_RUN, PROOF, read_log
     from hybrid_predict.runs.page import run_page
 
-    places = [find_log(name) for name in options.logs]
-    logs = [read_log(place) for place in places]
-    path = places[0].with_suffix(".html") if len(logs) == 1 else Path(_PAGE)
-    if options.output is not None:
-        path = given_path(options.output)
+    logs = [read_log(_chosen(name)) for name in options.logs]
+    path = given_path(options.output)
     replace_text(path, run_page(logs), "--output")
     for log in logs:
         print(_facts(log))
-    print(f"\n{ONE_RUN}\nProof:    {PROOF}\nReport:   {printable(path)}")
+    print(f"\n{_told([('one run', ONE_RUN), ('proof', PROOF)])}\n{'page':18}{printable(path)}")
     return 0
 
 
+def _chosen(name: str) -> Path:
+    """Return the newest run log in a folder, and tell of others."""
+    from hybrid_predict.runs.log import find_logs
+
+    newest, *others = find_logs(name)
+    if others:
+        text = (
+            f"the newest of {len(others) + 1} runs; name the folder of another to see it, such as"
+        )
+        print(printable(f"{newest.parent} is {text} {others[0].parent}"))
+    return newest
+
+
 def _facts(log: RunLog) -> str:
-    from hybrid_predict.runs.log import events, facts
+    from hybrid_predict.runs.log import advice, events, facts
 
     last = [("event", event) for event in events(log)[-5:]]
-    return _told([("run", log.name), *facts(log).items(), *last])
+    told = _told([("run", log.name), *facts(log).items(), *last])
+    lines = "".join(f"\n    {line}" for line in advice(log))
+    return f"{told}\nwhat helps:{lines}" if lines else told
