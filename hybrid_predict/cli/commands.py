@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import TextWrapper
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hybrid_predict import __version__
 from hybrid_predict.cli.program import (
@@ -23,10 +24,18 @@ from hybrid_predict.cli.program import (
     run_program,
 )
 from hybrid_predict.errors import install_line
-from hybrid_predict.runs.files import printable
-
-if TYPE_CHECKING:
-    from hybrid_predict.runs.log import RunLog
+from hybrid_predict.runs.files import given_path, printable, replace_text
+from hybrid_predict.runs.log import (
+    ONE_RUN,
+    PROOF,
+    RunLog,
+    advice,
+    events,
+    facts,
+    find_logs,
+    read_log,
+)
+from hybrid_predict.runs.runtime import environment, writable_folder
 
 STATUS = {"verified": 0, "no saving": 4, "undecided": 3}
 """Exit statuses of an audit by outcome."""
@@ -35,12 +44,13 @@ REFUSED = 4
 """Exit status of doctor where the callback refuses the set-up, or would do nothing."""
 
 _DEMO = """\
-A small GPT is trained from the same weights in four ways: in full; with a shortened schedule;
-the same with corrected updates; and in full with corrected updates and predicted steps, which
-replace full ones. What counts is the loss at the end, val_loss (lower is better), and how many
-full steps that took."""
+A small GPT is trained from the same weights in four ways: in full; with a
+shortened schedule; the same with corrected updates; and in full with corrected
+updates and predicted steps, which replace full ones. What counts is the loss
+at the end, val_loss (lower is better), and how many full steps that took."""
 
 _PAGE = "hybrid_predict.html"
+_CLEAR = "\x1b[H\x1b[2J"
 
 Rows = list[tuple[str, str]]  # titles and texts
 
@@ -74,7 +84,7 @@ def _add_commands(commands: Any) -> None:
     place = "Folder of a run's logger, or one above it; its newest run log is read."
     _add(commands, watch).add_argument("log", metavar="RUN", help=place)
     parser = _add(commands, report)
-    parser.add_argument("logs", nargs="+", metavar="RUN", help=place)
+    parser.add_argument("log", metavar="RUN", help=place)
     text = f"File to write ({_PAGE} in the current folder)."
     parser.add_argument("--output", metavar="FILE", default=_PAGE, help=text)
     parser = _add(commands, audit)
@@ -131,7 +141,6 @@ def audit(options: Namespace) -> int:
     from hybrid_predict.audit import plan_audit
     from hybrid_predict.audit.file import read_audit
     from hybrid_predict.cli.screen import show_audit, show_search
-    from hybrid_predict.runs.runtime import writable_folder
 
     make_run, config, source = read_audit(options.file)
     if options.seeds is not None:
@@ -171,17 +180,9 @@ def doctor(options: Namespace) -> int:
 
 
 def _installed() -> Rows:
-    from hybrid_predict.runs.runtime import environment
-
-    found = environment()
-    names = ("hybrid_predict", "python", "torch", "lightning")
-    cores = f"{found['cpu_count']} CPU cores ({found['cpu']})"
+    rows = [(name, str(value)) for name, value in environment().items() if value is not None]
     lacking = {extra: ", ".join(missing(extra)) for extra in EXTRAS}
-    rows = [
-        ("versions", ", ".join(f"{name} {found[name] or 'missing'}" for name in names)),
-        ("device", f"{found['gpu'] or 'no GPU'}, {cores}"),
-        ("extras", ", ".join(extra for extra in EXTRAS if not lacking[extra]) or "none"),
-    ]
+    rows.append(("extras", ", ".join(extra for extra in EXTRAS if not lacking[extra]) or "none"))
     for extra, modules in lacking.items():
         if modules:
             rows.append((f"extra {extra}", f"missing {modules}: {install_line(extra)}"))
@@ -201,47 +202,35 @@ def watch(options: Namespace) -> int:
     Prints what report says of a run with the callback, again each second while it trains. It only
     reads the run's log, so the run goes on when you leave with Ctrl-C.
     """
-    need("The view", ["cli"])
-    from rich.live import Live
-    from rich.text import Text
-
-    from hybrid_predict.runs.log import read_log
-
     path = _chosen(options.log)
-    log = read_log(path)
-    with suppress(KeyboardInterrupt), Live(Text(_facts(log)), auto_refresh=False) as live:
-        while log.end is None and live.console.is_terminal:
-            sleep(1.0)
+    with suppress(KeyboardInterrupt):
+        while True:
             log = read_log(path)
-            live.update(Text(_facts(log)), refresh=True)
+            print(f"{_CLEAR if sys.stdout.isatty() else ''}{_facts(log)}", flush=True)
+            if log.end is not None or not sys.stdout.isatty():
+                break
+            sleep(1.0)
     return 0
 
 
 def report(options: Namespace) -> int:
-    """Print what runs have cost, and write a page about them.
+    """Print what a run has cost, and write a page about it.
 
-    Shows what runs with the callback have spent, skill, events and configuration, finished or not,
-    several side by side. Reads the run log that the callback writes into the folder of a
-    TensorBoard or CSV logger.
+    Shows what a run with the callback has spent, skill, events and configuration, finished or not.
+    Reads the run log that the callback writes into the folder of a TensorBoard or CSV logger.
     """
     need("The report", ["cli"])
-    from hybrid_predict.runs.files import given_path, replace_text
-    from hybrid_predict.runs.log import ONE_RUN, PROOF, read_log
     from hybrid_predict.runs.page import run_page
 
-    logs = [read_log(_chosen(name)) for name in options.logs]
-    path = given_path(options.output)
-    replace_text(path, run_page(logs), "--output")
-    for log in logs:
-        print(_facts(log))
-    print(f"\n{_told([('one run', ONE_RUN), ('proof', PROOF)])}\n{'page':18}{printable(path)}")
+    log = read_log(_chosen(options.log))
+    path = replace_text(given_path(options.output), run_page(log), "--output")
+    notes = _told([("one run", ONE_RUN), ("proof", PROOF)])
+    print(f"{_facts(log)}\n\n{notes}\n{'page':18}{printable(path)}")
     return 0
 
 
 def _chosen(name: str) -> Path:
     """Return the newest run log in a folder, and tell of others."""
-    from hybrid_predict.runs.log import find_logs
-
     newest, *others = find_logs(name)
     if others:
         text = (
@@ -252,8 +241,6 @@ def _chosen(name: str) -> Path:
 
 
 def _facts(log: RunLog) -> str:
-    from hybrid_predict.runs.log import advice, events, facts
-
     last = [("event", event) for event in events(log)[-5:]]
     told = _told([("run", log.name), *facts(log).items(), *last])
     lines = "".join(f"\n    {line}" for line in advice(log))

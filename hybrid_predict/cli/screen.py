@@ -120,8 +120,8 @@ def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult
         screen.say(f"For proof: the same command with --seeds {FEW_SEEDS}.")
     notes = [*_slower(results["summary"]), *results["notes"]]
     for text in notes[:MOST_NOTES]:
-        screen.say(f"{text}\n")
-    more = ", with further notes" if len(notes) > MOST_NOTES else ""
+        screen.console.print(f"{printable(text)}\n")
+    more = " (with further notes)" if len(notes) > MOST_NOTES else ""
     screen.say(f"Report:   {folder / 'report.html'}{more}\nResults:  {folder / 'results.json'}")
     if config.mlflow:
         screen.say(f"MLflow:   mlflow ui --backend-store-uri {quote(tracking_uri(folder))}")

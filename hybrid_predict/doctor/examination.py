@@ -62,7 +62,8 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     further = [("warning", text) for text in warned]
     if plan is None or trial.plain:
         change = trial.plain or "training did not start: give data, and parameters to train"
-        return False, [*_unchanged(trial), ("change", change), *further]
+        found = ("finding", "no gain: the callback would leave this training as it is")
+        return False, [found, ("corrects", "nothing"), ("change", change), *further]
     paste = as_call(type(plugin).__name__, plugin.config)
     _, *told = plan.words.items()
     return True, [
@@ -145,16 +146,6 @@ def _called(name: str) -> Any:
         remedy = remedy or f"Python says: {type(error).__name__}: {error}."
         raise ConfigError("CONFIG", expected, name, remedy) from error
     return made()
-
-
-def _unchanged(trial: Trial) -> Findings:
-    """Tell of a training that the callback would leave as it is."""
-    rows = [("finding", "no gain: the callback would do nothing here"), ("corrects", "nothing")]
-    if trial.plan is not None and trial.seconds is not None:
-        plain, _ = trial.seconds
-        run = f"the run of {trial.plan.steps:,} takes {duration(plain * trial.plan.steps)}"
-        rows.append(("full step", f"takes {duration(plain)} with the callback and without; {run}"))
-    return rows
 
 
 def _three_lines(plan: Overview, seconds: tuple[float, float] | None) -> Findings:

@@ -230,7 +230,7 @@ def test_a_file_is_examined_with_its_own_settings(examine):
         (
             "wide",
             commands.REFUSED,
-            "^finding no gain: .+ corrects nothing full .+ change max_overh",
+            "^finding no gain: .+ corrects nothing change max_overhead allo",
         ),
     ],
 )
