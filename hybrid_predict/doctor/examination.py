@@ -86,7 +86,9 @@ def _failing(name: str) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         if frames[-1].filename.startswith(_PACKAGE):
             raise
-        theirs = [each for each in frames if not each.filename.startswith((_PACKAGE, _LIBRARY))]
+        theirs = [
+            each for each in frames if not each.filename.startswith((_PACKAGE, _LIBRARY, "<"))
+        ]
         place = [each for each in theirs if "site-packages" not in each.filename][-1:]
         where = "".join(f" in {Path(each.filename).name}, line {each.lineno}" for each in place)
         remedy = f"It fails{where}: {summary(error)}. Make it train without the callback first."
@@ -155,27 +157,27 @@ def _three_lines(plan: Overview, seconds: tuple[float, float] | None) -> Finding
     more time than it can save, a fourth line says what to change.
     """
     corrects = ("corrects", plan.words["corrects"])
-    many = "up to" if plan.paced else "about"
-    fewer = f"{many} {percent(plan.predicted / plan.steps)} fewer full steps"
     if seconds is None:
         timed = ("full step", "not timed: too few full steps were trained")
-        return [("finding", f"expect {fewer}"), corrects, timed]
+        return [("finding", "unknown: the run is too short to time a full step"), corrects, timed]
     plain, helped = seconds
     before = plain * plan.steps
     longest = helped * plan.steps
     shortest = longest - helped * plan.predicted
     less = 1.0 - shortest / before
-    found = f"expect {fewer}, {percent(less)} less time, if its predicted steps stand"
+    slower = less <= 0.0 or not plan.predicted
+    fewer = f"{'up to' if plan.paced else 'about'} {percent(plan.predicted / plan.steps)} fewer"
+    found = f"expect {fewer} full steps, {percent(less)} less time, if its predicted steps stand"
     times = f"{duration(shortest)} (all planned predicted steps made) to {duration(longest)} (none)"
     if not plan.predicted:
         times = duration(longest)
-    if less <= 0.0:
+    if slower:
         least = "even with all predicted steps" if plan.predicted else "for as many full steps"
-        found = f"slower on this model: {percent(-less)} more time {least}"
+        found = f"slower on this model: {percent(max(0.0, -less))} more time {least}"
     per_step = f"takes {duration(helped)} in place of {duration(plain)} (a few were timed)"
     run = f"the run {times} in place of {duration(before)}, without validation"
     rows = [("finding", found), corrects, ("full step", f"{per_step}; {run}")]
-    if less <= 0.0:
+    if slower:
         text = (
             "use larger batches: full steps are too short here to save time. Or train for less "
             f"than {int(before / helped):,} of the {plan.steps:,} steps, if corrected updates "

@@ -85,7 +85,7 @@ def overview(engine: HybridEngine) -> Overview:
         muon = "as many" if flat == number else f"{flat:,}"
         corrects = (
             f"{number:,} of {total:,} weights ({percent(number / total)}), in {listed(corrected)}; "
-            f"PyTorch's optimizer of this kind, torch.optim.Muon, could take {muon}"
+            f"torch.optim.Muon (PyTorch's optimizer of this kind) could take {muon}"
         )
     planned = schedule.planned if possible else 0
     words = {

@@ -140,7 +140,7 @@ def refused():
 
 THREE_LINES = (
     r"^finding (expect about 33 % fewer full steps, \d+ % less time|slower on this model: ).+ "
-    r"corrects .+ weights \(\d+ %\).+torch.optim.Muon, could take .+ full step takes .+s in place "
+    r"corrects .+ weights \(\d+ %\).+torch.optim.Muon .+ full step takes .+s in place "
     r"of .+s \(a few were timed\); the run .+s .+ to .+s .+ in place of .+s, .+ (change|paste) "
 )
 
