@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -48,6 +49,9 @@ A small GPT is trained from the same weights in four ways: in full; with a
 shortened schedule; the same with corrected updates; and in full with corrected
 updates and predicted steps, which replace full ones. What counts is the loss
 at the end, val_loss (lower is better), and how many full steps that took."""
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|%)(?:\W|$))")
+"""The space between a number and its unit, where no line ends."""
 
 _PAGE = "hybrid_predict.html"
 _CLEAR = "\x1b[H\x1b[2J"
@@ -193,7 +197,12 @@ def _told(rows: Rows) -> str:
     """Return titles and texts in two columns; lines to paste stay whole."""
     width = min(80, get_terminal_size().columns)
     shown = TextWrapper(width, "", " " * 18, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(shown.fill(f"{printable(name):18}{printable(text)}") for name, text in rows)
+    told = [_UNIT.sub("\N{NO-BREAK SPACE}", printable(text)) for _, text in rows]
+    lines = [
+        shown.fill(f"{printable(name):18}{text}")
+        for (name, _), text in zip(rows, told, strict=True)
+    ]
+    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def watch(options: Namespace) -> int:
