@@ -25,7 +25,7 @@ from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, LEA
 from hybrid_predict.runs.files import printable
 
 MOST_NOTES = 3
-"""Notes that are printed; the report has all."""
+"""Notes that are printed of a hint; the report has all."""
 
 
 class Screen(Observer):
@@ -119,9 +119,10 @@ def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult
     if verdict.seeds < FEW_SEEDS and provable and not result.partial:
         screen.say(f"For proof: the same command with --seeds {FEW_SEEDS}.")
     notes = [*_slower(results["summary"]), *results["notes"]]
-    for text in notes[:MOST_NOTES]:
+    shown = notes if verdict.seeds >= FEW_SEEDS else notes[:MOST_NOTES]
+    for text in shown:
         screen.console.print(f"{printable(text)}\n")
-    more = " (with further notes)" if len(notes) > MOST_NOTES else ""
+    more = " (with further notes)" if len(notes) > len(shown) else ""
     screen.say(f"Report:   {folder / 'report.html'}{more}\nResults:  {folder / 'results.json'}")
     if config.mlflow:
         screen.say(f"MLflow:   mlflow ui --backend-store-uri {quote(tracking_uri(folder))}")

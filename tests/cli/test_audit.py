@@ -19,6 +19,7 @@ from hybrid_predict import cli
 from hybrid_predict.audit import AuditConfig, AuditOutcome, AuditResult, plan_audit
 from hybrid_predict.audit.verdict import AuditVerdict
 from hybrid_predict.cli import screen
+from hybrid_predict.runs.evidence import spread
 
 pytestmark = [
     pytest.mark.usefixtures("undrawn"),
@@ -164,6 +165,25 @@ def test_exit_status_tells_the_outcome(work, monkeypatch, outcome, status, capsy
     monkeypatch.setattr(screen, "audit", lambda *args, **options: result)
     assert cli.main(["audit", write(FILE)]) == status
     assert "headline" in capsys.readouterr().out
+
+
+def test_a_hint_says_why_it_was_slower_in_at_most_three_notes(monkeypatch, tmp_path, capsys):
+    arm = {"predicted_steps": 0, "undone_steps": 0, "metric": spread([1.0]), "failures": {}}
+    counts = {"full": (60.0, 600), "corrected": (48.0, 400), "hybrid": (90.0, 430)}
+    summary = {
+        name: {**arm, "seconds": seconds, "full_steps": steps, "best": None}
+        for name, (seconds, steps) in counts.items()
+    }
+    notes = ["first", "second", "third"]
+    results = {"partial": False, "summary": summary, "notes": notes, "config": {"metric": "loss"}}
+    result = AuditResult(AuditVerdict(AuditOutcome.UNDECIDED, "", "", 1), results, tmp_path)
+    monkeypatch.setattr(screen, "audit", lambda *args, **options: result)
+    screen.show_audit(AuditConfig(mlflow=False), tmp_path)
+    out = " ".join(capsys.readouterr().out.split())
+    assert (
+        "slower: 90 s in place of 60 s, because a full step of this model takes only 0.1 s" in out
+    )
+    assert "second" in out and "third" not in out and "(with further notes)" in out
 
 
 FOREIGN = {"class_path": "os.mkdir", "init_args": {"path": "called"}}
