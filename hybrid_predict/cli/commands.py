@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +12,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import TextWrapper
 from time import sleep
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from hybrid_predict import __version__
 from hybrid_predict.cli.program import (
@@ -23,10 +25,18 @@ from hybrid_predict.cli.program import (
     run_program,
 )
 from hybrid_predict.errors import install_line
-from hybrid_predict.runs.files import printable
-
-if TYPE_CHECKING:
-    from hybrid_predict.runs.log import RunLog
+from hybrid_predict.runs.files import given_path, printable, replace_text
+from hybrid_predict.runs.log import (
+    ONE_RUN,
+    PROOF,
+    RunLog,
+    advice,
+    events,
+    facts,
+    find_logs,
+    read_log,
+)
+from hybrid_predict.runs.runtime import environment, writable_folder
 
 STATUS = {"verified": 0, "no saving": 4, "undecided": 3}
 """Exit statuses of an audit by outcome."""
@@ -35,11 +45,16 @@ REFUSED = 4
 """Exit status of doctor where the callback refuses the set-up, or would do nothing."""
 
 _DEMO = """\
-A small GPT is trained from the same weights in four ways: in full; with a shortened schedule;
-the same with corrected updates; and in full with corrected updates and predicted steps, which
-replace full ones. What counts is the loss at the end, and how many full steps that took."""
+A small GPT is trained from the same weights in four ways: in full; with a
+shortened schedule; the same with corrected updates; and in full with corrected
+updates and predicted steps, which replace full ones. What counts is the loss
+at the end, val_loss (lower is better), and how many full steps that took."""
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|%)(?:\W|$))")
+"""The space between a number and its unit, where no line ends."""
 
 _PAGE = "hybrid_predict.html"
+_CLEAR = "\x1b[H\x1b[2J"
 
 Rows = list[tuple[str, str]]  # titles and texts
 
@@ -73,9 +88,9 @@ def _add_commands(commands: Any) -> None:
     place = "Folder of a run's logger, or one above it; its newest run log is read."
     _add(commands, watch).add_argument("log", metavar="RUN", help=place)
     parser = _add(commands, report)
-    parser.add_argument("logs", nargs="+", metavar="RUN", help=place)
-    text = f"File to write ({_PAGE}, beside the run log; in this folder for several runs)."
-    parser.add_argument("--output", metavar="FILE", help=text)
+    parser.add_argument("log", metavar="RUN", help=place)
+    text = f"File to write ({_PAGE} in the current folder)."
+    parser.add_argument("--output", metavar="FILE", default=_PAGE, help=text)
     parser = _add(commands, audit)
     text = "YAML file with model, data and trainer as for LightningCLI, and a section audit."
     parser.add_argument("file", metavar="FILE", help=text)
@@ -99,8 +114,10 @@ def _add_options(parser: ArgumentParser, folder: str) -> None:
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
 
 
-def _speedup(text: str) -> float | Literal["auto"]:
-    return "auto" if text == "auto" else float(text)
+def _speedup(text: str) -> float | str:
+    with suppress(ValueError):
+        return float(text)
+    return text  # the configuration refuses it, or it is auto
 
 
 def demo(options: Namespace) -> int:
@@ -128,7 +145,6 @@ def audit(options: Namespace) -> int:
     from hybrid_predict.audit import plan_audit
     from hybrid_predict.audit.file import read_audit
     from hybrid_predict.cli.screen import show_audit, show_search
-    from hybrid_predict.runs.runtime import writable_folder
 
     make_run, config, source = read_audit(options.file)
     if options.seeds is not None:
@@ -147,41 +163,30 @@ def audit(options: Namespace) -> int:
 
 
 def doctor(options: Namespace) -> int:
-    """Print what is installed, and what works with your Trainer and model.
+    """Print what works with your Trainer and model, or without CONFIG what is installed.
 
-    With CONFIG it trains a few full steps of your model and prints how many weights would be
+    Trains a few full steps of your model and prints what to expect, how many weights would be
     corrected, how long a full step and the run would take, what to change, and the line to paste.
     Exit status: 0 if it works, 4 if the callback refuses the set-up or would leave the training as
     it is, 2 for bad usage.
     """
-    works = True
-    if options.config is not None:
-        file = options.config.endswith((".yaml", ".yml"))
-        need("The examination", ["lightning", "cli"] if file else [])
-        from hybrid_predict.doctor.examination import examine
-
-        works, findings = examine(options.config, options.speedup)
-        print(f"{_told(findings)}\n")
-    rows = _installed()
     if options.config is None:
         text = "hybrid-predict doctor CONFIG prints what works with your Trainer and model."
-        rows.append(("next", text))
-    print(_told(rows))
+        print(_told([*_installed(), ("next", text)]))
+        return 0
+    file = options.config.endswith((".yaml", ".yml"))
+    need("The examination", ["lightning", "cli"] if file else [])
+    from hybrid_predict.doctor.examination import examine
+
+    works, findings = examine(options.config, options.speedup)
+    print(_told(findings))
     return 0 if works else REFUSED
 
 
 def _installed() -> Rows:
-    from hybrid_predict.runs.runtime import environment
-
-    found = environment()
-    names = ("hybrid_predict", "python", "torch", "lightning")
-    cores = f"{found['cpu_count']} CPU cores ({found['cpu']})"
+    rows = [(name, str(value)) for name, value in environment().items() if value is not None]
     lacking = {extra: ", ".join(missing(extra)) for extra in EXTRAS}
-    rows = [
-        ("versions", ", ".join(f"{name} {found[name] or 'missing'}" for name in names)),
-        ("device", f"{found['gpu'] or 'no GPU'}, {cores}"),
-        ("extras", ", ".join(extra for extra in EXTRAS if not lacking[extra]) or "none"),
-    ]
+    rows.append(("extras", ", ".join(extra for extra in EXTRAS if not lacking[extra]) or "none"))
     for extra, modules in lacking.items():
         if modules:
             rows.append((f"extra {extra}", f"missing {modules}: {install_line(extra)}"))
@@ -192,7 +197,12 @@ def _told(rows: Rows) -> str:
     """Return titles and texts in two columns; lines to paste stay whole."""
     width = min(80, get_terminal_size().columns)
     shown = TextWrapper(width, "", " " * 18, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(shown.fill(f"{printable(name):18}{printable(text)}") for name, text in rows)
+    told = [_UNIT.sub("\N{NO-BREAK SPACE}", printable(text)) for _, text in rows]
+    lines = [
+        shown.fill(f"{printable(name):18}{text}")
+        for (name, _), text in zip(rows, told, strict=True)
+    ]
+    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def watch(options: Namespace) -> int:
@@ -201,48 +211,46 @@ def watch(options: Namespace) -> int:
     Prints what report says of a run with the callback, again each second while it trains. It only
     reads the run's log, so the run goes on when you leave with Ctrl-C.
     """
-    need("The view", ["cli"])
-    from rich.live import Live
-    from rich.text import Text
-
-    from hybrid_predict.runs.log import find_log, read_log
-
-    path = find_log(options.log)
-    log = read_log(path)
-    with suppress(KeyboardInterrupt), Live(Text(_facts(log)), auto_refresh=False) as live:
-        while log.end is None and live.console.is_terminal:
-            sleep(1.0)
+    path = _chosen(options.log)
+    with suppress(KeyboardInterrupt):
+        while True:
             log = read_log(path)
-            live.update(Text(_facts(log)), refresh=True)
+            print(f"{_CLEAR if sys.stdout.isatty() else ''}{_facts(log)}", flush=True)
+            if log.end is not None or not sys.stdout.isatty():
+                break
+            sleep(1.0)
     return 0
 
 
 def report(options: Namespace) -> int:
-    """Print what runs have cost, and write a page about them.
+    """Print what a run has cost, and write a page about it.
 
-    Shows what runs with the callback have spent, skill, events and configuration, finished or not,
-    several side by side. Reads the run log that the callback writes into the folder of a
-    TensorBoard or CSV logger.
+    Shows what a run with the callback has spent, skill, events and configuration, finished or not.
+    Reads the run log that the callback writes into the folder of a TensorBoard or CSV logger.
     """
     need("The report", ["cli"])
-    from hybrid_predict.runs.files import given_path, replace_text
-    from hybrid_predict.runs.log import ONE_RUN, PROOF, find_log, read_log
     from hybrid_predict.runs.page import run_page
 
-    places = [find_log(name) for name in options.logs]
-    logs = [read_log(place) for place in places]
-    path = places[0].with_suffix(".html") if len(logs) == 1 else Path(_PAGE)
-    if options.output is not None:
-        path = given_path(options.output)
-    replace_text(path, run_page(logs), "--output")
-    for log in logs:
-        print(_facts(log))
-    print(f"\n{ONE_RUN}\nProof:    {PROOF}\nReport:   {printable(path)}")
+    log = read_log(_chosen(options.log))
+    path = replace_text(given_path(options.output), run_page(log), "--output")
+    notes = _told([("one run", ONE_RUN), ("proof", PROOF)])
+    print(f"{_facts(log)}\n\n{notes}\n{'page':18}{printable(path)}")
     return 0
 
 
-def _facts(log: RunLog) -> str:
-    from hybrid_predict.runs.log import events, facts
+def _chosen(name: str) -> Path:
+    """Return the newest run log in a folder, and tell of others."""
+    newest, *others = find_logs(name)
+    if others:
+        text = (
+            f"the newest of {len(others) + 1} runs; name the folder of another to see it, such as"
+        )
+        print(printable(f"{newest.parent} is {text} {others[0].parent}"))
+    return newest
 
+
+def _facts(log: RunLog) -> str:
     last = [("event", event) for event in events(log)[-5:]]
-    return _told([("run", log.name), *facts(log).items(), *last])
+    told = _told([("run", log.name), *facts(log).items(), *last])
+    lines = "".join(f"\n    {line}" for line in advice(log))
+    return f"{told}\nwhat helps:{lines}" if lines else told

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -18,8 +19,12 @@ from hybrid_predict.audit.search import SEARCH, most_runs
 from hybrid_predict.audit.tracking import tracking_uri
 from hybrid_predict.audit.training import Observer
 from hybrid_predict.config import Speedup
-from hybrid_predict.runs.evidence import FEW_SEEDS, LEAST_SAVING
+from hybrid_predict.ledger import duration
+from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, LEAST_SAVING
 from hybrid_predict.runs.files import printable
+
+MOST_NOTES = 3
+"""Notes that are printed of a hint; the report has all."""
 
 
 class Screen(Observer):
@@ -113,12 +118,31 @@ def show_audit(config: AuditConfig, folder: Path, **options: Any) -> AuditResult
     provable = verdict.saving is not None and verdict.saving >= LEAST_SAVING
     if verdict.seeds < FEW_SEEDS and provable and not result.partial:
         screen.say(f"For proof: the same command with --seeds {FEW_SEEDS}.")
-    for text in results["notes"]:
-        screen.say(f"{text}\n")
-    screen.say(f"Report:   {folder / 'report.html'}\nResults:  {folder / 'results.json'}")
+    notes = [*_slower(results["summary"]), *results["notes"]]
+    shown = notes if verdict.seeds >= FEW_SEEDS else notes[:MOST_NOTES]
+    for text in shown:
+        screen.console.print(f"{printable(text)}\n")
+    more = " (with further notes)" if len(notes) > len(shown) else ""
+    screen.say(f"Report:   {folder / 'report.html'}{more}\nResults:  {folder / 'results.json'}")
     if config.mlflow:
-        screen.say(f"MLflow:   mlflow ui --backend-store-uri {tracking_uri(folder)}")
+        screen.say(f"MLflow:   mlflow ui --backend-store-uri {quote(tracking_uri(folder))}")
     return result
+
+
+def _slower(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Tell why the hybrid arm took longer, if it did."""
+    if not summary.keys() >= {FULL, CORRECTED, HYBRID}:
+        return
+    plain, corrected = (summary[k]["seconds"] / summary[k]["full_steps"] for k in (FULL, CORRECTED))
+    took = summary[HYBRID]["seconds"]
+    before = summary[FULL]["seconds"]
+    if plain < corrected and before < took:
+        yield (
+            f"It was slower: {duration(took)} in place of {duration(before)}, because a full step "
+            f"of this model takes only {duration(plain)}, and correcting it "
+            f"{duration(corrected - plain)} more. Larger models or batches take longer per full "
+            "step, so that fewer of them save time."
+        )
 
 
 def show_search(config: AuditConfig, folder: Path, **options: Any) -> SearchResult:

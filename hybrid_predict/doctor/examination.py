@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import inspect
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 from hybrid_predict.config import HybridConfig, Speedup
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.errors import ConfigError, HybridPredictError, did_you_mean, summary
 from hybrid_predict.integrations.options import as_call
-from hybrid_predict.ledger import duration
-from hybrid_predict.policy.overfitting import REMEDY
+from hybrid_predict.ledger import duration, percent
+from hybrid_predict.runs.overview import Overview
 from hybrid_predict.runs.runtime import collected, preserved, quiet
 from hybrid_predict.runs.trial import Trial
 
@@ -23,7 +26,11 @@ Findings = list[tuple[str, str]]
 """Titles and texts."""
 
 Examined = tuple[Trial, Any, str]
-"""The trial, the callback that it tried, and by what validation a run that overfits is seen."""
+"""The trial, the callback that it tried, and whether a run that overfits would be seen."""
+
+_PACKAGE = str(Path(__file__).parents[1])
+_LIBRARY = sysconfig.get_path("stdlib")
+"""Folders of code that is not the user's."""
 
 
 def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
@@ -41,27 +48,51 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
         ConfigError: If nothing can be built from it.
     """
     messages: list[str] = []
-    with tempfile.TemporaryDirectory() as folder, preserved(), quiet(), collected(messages):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        preserved(),
+        quiet(),
+        collected(messages),
+        _failing(name),
+    ):
         trial, plugin, judged = _examined(name, Path(folder), speedup)
     plan = trial.plan
-    idle = trial.plain
-    if not idle and plan is None:
-        idle = "training did not start: give data, and parameters to train"
     # What made the run fall back is said in the line on what to change.
     warned = [text for text in messages if not trial.plain or trial.plain not in text]
     further = [("warning", text) for text in warned]
-    rows = _three_lines(trial, idle)
-    if idle or plan is None:
-        return False, [*rows, ("change", idle), *further]
+    if plan is None or trial.plain:
+        change = trial.plain or "training did not start: give data, and parameters to train"
+        found = ("finding", "no gain: the callback would leave this training as it is")
+        return False, [found, ("corrects", "nothing"), ("change", change), *further]
     paste = as_call(type(plugin).__name__, plugin.config)
     _, *told = plan.words.items()
     return True, [
-        *rows,
+        *_three_lines(plan, trial.seconds),
         ("paste", f"Trainer(..., callbacks=[{paste}])"),
         *further,
         *told,
-        ("overfitting", f"is judged by {judged}; {REMEDY}"),
+        ("overfitting", judged),
     ]
+
+
+@contextmanager
+def _failing(name: str) -> Iterator[None]:
+    """Tell in one line where the user's code has failed inside the block."""
+    try:
+        yield
+    except HybridPredictError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        if frames[-1].filename.startswith(_PACKAGE):
+            raise
+        theirs = [
+            each for each in frames if not each.filename.startswith((_PACKAGE, _LIBRARY, "<"))
+        ]
+        place = [each for each in theirs if "site-packages" not in each.filename][-1:]
+        where = "".join(f" in {Path(each.filename).name}, line {each.lineno}" for each in place)
+        remedy = f"It fails{where}: {summary(error)}. Make it train without the callback first."
+        raise ConfigError("CONFIG", "a training that runs", name, remedy) from error
 
 
 def tried(kind: Any, callbacks: Sequence[Any], speedup: Speedup | None) -> Any:
@@ -86,7 +117,7 @@ def _examined(name: str, folder: Path, speedup: Speedup | None) -> Examined:
     if hasattr(trainer, "fit") and others and hasattr(others[0], "training_step"):
         from hybrid_predict.doctor.lightning import examine_built
 
-        return examine_built(name, built, speedup)
+        return examine_built(built, speedup)
     expected = (
         "a function that returns Trainer, model and data of Lightning, in this order, or the "
         "Trainer of Hugging Face alone"
@@ -107,38 +138,50 @@ def _called(name: str) -> Any:
         made = resolve_name(f"{place}:{function}")
         inspect.signature(made).bind()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        expected = "FILE.py:FUNCTION, a function without arguments that returns the Trainer"
-        remedy = f"Python says: {type(error).__name__}: {error}."
+        expected = "FILE.py:FUNCTION, such as train.py:build, which returns the Trainer"
+        word = place
+        known = {each.stem for each in path.parent.glob("*.py")}
+        if place in sys.modules:
+            word = function
+            known = set(vars(sys.modules[place]))
+        remedy = "" if word in known else did_you_mean(word, known)
+        remedy = remedy or f"Python says: {type(error).__name__}: {error}."
         raise ConfigError("CONFIG", expected, name, remedy) from error
     return made()
 
 
-def _three_lines(trial: Trial, idle: str) -> Findings:
-    """Tell what is corrected, the seconds of a full step and of the run; and what loses time.
+def _three_lines(plan: Overview, seconds: tuple[float, float] | None) -> Findings:
+    """Tell what to expect, what is corrected, and what a full step and the run would take.
 
-    ``idle`` is why the callback would do nothing, if so.
+    ``seconds`` are those of a full step without and with the callback. Where the callback costs
+    more time than it can save, a fourth line says what to change.
     """
-    plan = trial.plan
-    corrects = "nothing" if plan is None or idle else plan.words["corrects"]
-    if plan is None or trial.seconds is None:
-        why = "not timed: too few full steps were trained"
-        return [("corrects", corrects), ("full step", why), ("run", why)]
-    plain, helped = trial.seconds
-    least = helped * (plan.steps - plan.predicted)
-    times = duration(helped * plan.steps)
-    if plan.predicted and not idle:
-        times = f"{duration(least)} (all planned predicted steps made) to {times} (none made)"
-    told = f"{times} in place of {duration(plain * plan.steps)}; validation is not counted"
-    rows = [
-        ("corrects", corrects),
-        ("full step", f"takes {duration(helped)} in place of {duration(plain)} (a few were timed)"),
-        ("run", f"takes {told}"),
-    ]
-    if least > plain * plan.steps and not idle:
+    corrects = ("corrects", plan.words["corrects"])
+    if seconds is None:
+        timed = ("full step", "not timed: too few full steps were trained")
+        return [("finding", "unknown: the run is too short to time a full step"), corrects, timed]
+    plain, helped = seconds
+    before = plain * plan.steps
+    longest = helped * plan.steps
+    shortest = longest - helped * plan.predicted
+    less = 1.0 - shortest / before
+    slower = less <= 0.0 or not plan.predicted
+    fewer = f"{'up to' if plan.paced else 'about'} {percent(plan.predicted / plan.steps)} fewer"
+    found = f"expect {fewer} full steps, {percent(less)} less time, if its predicted steps stand"
+    times = f"{duration(shortest)} (all planned predicted steps made) to {duration(longest)} (none)"
+    if not plan.predicted:
+        times = duration(longest)
+    if slower:
+        least = "even with all predicted steps" if plan.predicted else "for as many full steps"
+        found = f"slower on this model: {percent(max(0.0, -less))} more time {least}"
+    per_step = f"takes {duration(helped)} in place of {duration(plain)} (a few were timed)"
+    run = f"the run {times} in place of {duration(before)}, without validation"
+    rows = [("finding", found), corrects, ("full step", f"{per_step}; {run}")]
+    if slower:
         text = (
-            "full steps are too short here to save time. Larger batches make them longer; or train "
-            f"fewer: below {int(plan.steps * plain / helped):,} of the {plan.steps:,} steps time "
-            "is saved, if corrected updates reach your quality in them"
+            "use larger batches: full steps are too short here to save time. Or train for less "
+            f"than {int(before / helped):,} of the {plan.steps:,} steps, if corrected updates "
+            "reach your quality in them"
         )
         rows.append(("change", text))
     return rows

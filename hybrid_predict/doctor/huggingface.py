@@ -51,6 +51,10 @@ def examine_trainer(trainer: Any, folder: Path, speedup: Speedup | None) -> Exam
     handler = trainer.callback_handler
     plugin = tried(HybridPredictCallback, handler.callbacks, speedup)
     trying = HuggingFaceTrial(plugin)
+    metric = trainer.args.metric_for_best_model or "loss"
+    judged = f"is judged by eval_{metric.removeprefix('eval_')}"
+    if str(trainer.args.eval_strategy.value) == "no":
+        judged = 'goes unnoticed: the Trainer does not evaluate. Set eval_strategy="epoch"'
     vars(trainer.args).update(_WRITES_NOTHING, output_dir=str(folder))
     handler.callbacks = [DefaultFlowCallback(), plugin, trying]
     try:
@@ -60,6 +64,4 @@ def examine_trainer(trainer: Any, folder: Path, speedup: Speedup | None) -> Exam
         trying.trial.plain = str(error)
     finally:
         plugin.on_train_end(trainer.args, trainer.state, trainer.control)
-    name = trainer.args.metric_for_best_model or "loss"
-    judged = f"eval_{name.removeprefix('eval_')}, if the Trainer evaluates (eval_strategy)"
     return trying.trial, plugin, judged

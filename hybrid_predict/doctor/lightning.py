@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.errors import ConfigError, MissingExtraError, UnsupportedSetupError
+from hybrid_predict.errors import MissingExtraError, UnsupportedSetupError
 
 try:
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch import callbacks as known
     from lightning.pytorch.loggers.logger import DummyLogger
 except ImportError as error:
@@ -41,25 +41,52 @@ def examine_file(name: str, folder: Path, speedup: Speedup | None) -> Examined:
     arm = AuditArm(HYBRID, 0, folder, config)
     built = make_run(arm)
     arm.unpack(built)  # refuses what cannot be tried
-    return examine_built(name, built, speedup)
+    return examine_built(built, speedup)
 
 
-def examine_built(name: str, built: tuple[Any, ...], speedup: Speedup | None) -> Examined:
+class Watching(LightningTrial):
+    """A trial that notes what validation logs, in one batch before it, and then leaves it out."""
+
+    logged: Sequence[str] = ()
+
+    def on_sanity_check_end(self, trainer: Any, pl_module: Any) -> None:
+        """Note the names."""
+        self.logged = list(trainer.callback_metrics)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Leave out validation, so that schedules that follow it stand still."""
+        trainer.limit_val_batches = 0
+        for each in trainer.lr_scheduler_configs:
+            each.strict = False
+
+
+def examine_built(built: tuple[Any, ...], speedup: Speedup | None) -> Examined:
     """Examine a Trainer, its model and, if there are more, its data."""
     trainer, model, *data = built
+    if len(data) == 1 and isinstance(data[0], tuple):
+        data = list(data[0])  # loaders for training and validation
     plugin = tried(HybridPredict, trainer.callbacks, speedup)
-    trying = LightningTrial(plugin)
+    judging = list(monitored(trainer))
+    trying = Watching(plugin)
     kept = [c for c in trainer.callbacks if not isinstance(c, _LEFT_OUT)]
     trainer.callbacks = [plugin, *kept, trying]
     trainer.loggers = [DummyLogger()]
-    judged = f"{next(iter(monitored(trainer)))}, if your model logs it in validation"
-    trainer.num_sanity_val_steps = trainer.limit_val_batches = 0
+    trainer.num_sanity_val_steps = 1
     try:
         with suppress(TrialEnd):
             fit(trainer, model, data[:2])
     except UnsupportedSetupError as error:
         trying.trial.plain = str(error)
-    except MisconfigurationException as error:
-        remedy = f"Lightning says: {error}."
-        raise ConfigError("CONFIG", "what Lightning can train", name, remedy) from error
-    return trying.trial, plugin, judged
+    return trying.trial, plugin, _judged(judging, trying.logged)
+
+
+def _judged(judging: Sequence[str], logged: Sequence[str]) -> str:
+    """Tell by which metric a run is judged, and what to change if validation logs none."""
+    if seen := [name for name in judging if name in logged]:
+        return f"is judged by {seen[0]}"
+    if not logged:
+        return "goes unnoticed: no validation logs a metric"
+    return (
+        f"goes unnoticed: validation logs {', '.join(logged)}, not {judging[0]}. "
+        f"Add ModelCheckpoint(monitor={logged[0]!r})"
+    )

@@ -13,7 +13,8 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.ledger import SavingsLedger, duration, percent, remarks
+from hybrid_predict.ledger import FELL_BACK, SavingsLedger, duration, percent, remarks
+from hybrid_predict.policy.overfitting import OVERFITS
 from hybrid_predict.runs.files import given_path, printable
 from hybrid_predict.runs.runtime import (
     append_line,
@@ -35,6 +36,9 @@ SCHEMA = 4
 
 ROWS = 1000
 """Rows evenly spaced over a run; more are written for new events."""
+
+LEAST_NOTED = 0.05
+"""Smaller shares of a run's seconds, saved or lost, are not told: they vary by more."""
 
 ONE_RUN = (
     "One run cannot show whether the loss is as good as that of plain training: nothing here was "
@@ -170,18 +174,25 @@ def _entry(kind: str, **values: Any) -> dict[str, Any]:
 
 
 def find_log(name: str | Path) -> Path:
-    """Find the newest log in or below a folder; the path of a file is returned as it is.
+    """Return the newest of :func:`find_logs`."""
+    return find_logs(name)[0]
+
+
+def find_logs(name: str | Path) -> list[Path]:
+    """Find the logs in or below a folder, the newest first; a file is its own only log.
 
     Raises:
         ConfigError: If there is no log.
     """
     place = given_path(name)
     if os.path.isfile(place):
-        return place
+        return [place]
     if found := [path for path in place.rglob(NAME) if path.is_file()]:
-        return max(found, key=os.path.getmtime)
+        return sorted(found, key=os.path.getmtime, reverse=True)
     expected = f"a folder with a {NAME} in or below it, or such a file"
     remedy = "A run with a TensorBoard or CSV logger has one, or HybridPredict(log_dir=...) does."
+    if not place.exists():
+        remedy = f"There is no such folder in {Path.cwd()}."
     raise ConfigError("RUN", expected, str(name), remedy)
 
 
@@ -208,13 +219,13 @@ def read_log(path: Path) -> RunLog:
         if log.start.get("schema") != SCHEMA:
             raise ValueError("no run that this version has written")
     except (OSError, LookupError, TypeError, ValueError) as error:
-        remedy = f"Reading it failed with: {error!r}."
+        remedy = f"Reading it failed with {error!r}: name another run, or remove the damaged line."
         raise ConfigError("RUN", "the log of a run", str(path), remedy) from error
     return log
 
 
 def finding(log: RunLog) -> str:
-    """Return a short line on the full steps and host seconds of a run; its events say more.
+    """Return a short line on what a run has lost or saved; its events say more.
 
     Only a run that has made all its steps has taken fewer full steps than planned: what plain
     training would have taken until it stops is not known.
@@ -222,16 +233,38 @@ def finding(log: RunLog) -> str:
     ledger = log.ledger
     if not ledger.full_steps:
         return "nothing was trained yet"
+    briefly = [re.split(r": | \(", remark)[0] for remark in remarks(ledger)]
+    return printable("; ".join([*_spent(log), *briefly]))
+
+
+def _spent(log: RunLog) -> list[str]:
+    ledger = log.ledger
     share = percent(ledger.saved_steps_fraction) if ledger.predicted_steps else "none"
     if ledger.steps < log.steps:
         how = "running," if log.end is None else f"{log.status.partition(':')[0]} after"
-        text = f"{how} {ledger.steps:,} of {log.steps:,} steps, {share} of them predicted"
-    elif ledger.predicted_steps:
-        text = f"{share} fewer full steps; {ledger.host_time}"
-    else:
-        text = f"{ledger.full_steps:,} full steps, none predicted"
-    briefly = [re.split(r": | \(", remark)[0] for remark in remarks(ledger)]
-    return printable("; ".join([text, *briefly]))
+        return [f"{how} {ledger.steps:,} of {log.steps:,} steps, {share} of them predicted"]
+    text = f"{ledger.full_steps:,} full steps, none predicted"
+    if ledger.predicted_steps:
+        text = f"{share} fewer full steps"
+    saved = ledger.estimated_seconds_saved
+    if abs(saved) < LEAST_NOTED * ledger.plain_seconds:
+        return [text]
+    if saved < 0.0:
+        return [f"about {duration(-saved)} longer on the host than plain training", text]
+    return [f"{text}, about {duration(saved)} saved on the host"]
+
+
+def advice(log: RunLog) -> list[str]:
+    """Return arguments that help against what has happened, in lines to copy."""
+    ledger = log.ledger
+    lines = []
+    if share := re.search(r"max_overhead=[\d.]*\d", ledger.last_event(FELL_BACK)[1]):
+        lines.append(f"{share[0]}  # for the callback: corrects nevertheless, in slower steps")
+    if ledger.best is not None and ledger.last_event(OVERFITS)[1]:
+        lines.append('on_overfit="stop"  # for the callback: ends a run that overfits')
+        step = int(ledger.best["step"])
+        lines.append(f"max_steps={step}  # for the Trainer: a schedule that ends at the best step")
+    return lines
 
 
 def facts(log: RunLog) -> dict[str, str]:
@@ -239,29 +272,26 @@ def facts(log: RunLog) -> dict[str, str]:
     ledger = log.ledger
     plan = log.start["plan"]
     last = log.end or (vars(log.rows[-1]) if log.rows else log.start)
-    planned = f"{'at most ' if plan['paced'] else ''}{plan['predicted']:,} planned"
+    planned = f"{'at most ' if plan['paced'] else ''}{plan['predicted']:,}"
+    counts = f"{ledger.predicted_steps:,} of {planned}, {ledger.undone_steps:,} undone"
+    written = datetime.fromtimestamp(last["time"]).strftime("%Y-%m-%d %H:%M:%S")
+    plain = duration(ledger.plain_seconds)
     shown = {
         "finding": finding(log),
-        "status": log.status,
-        "written": datetime.fromtimestamp(last["time"]).strftime("%Y-%m-%d %H:%M:%S"),
+        "status": f"{log.status}, last written {written}",
         "steps": f"{ledger.steps:,} of {log.steps:,}",
         "full steps": f"{ledger.full_steps:,}, {ledger.corrected_steps:,} corrected",
-        "predicted": f"{ledger.predicted_steps:,} ({planned}), {ledger.undone_steps:,} undone",
+        "predicted steps": counts,
+        "seconds": f"{duration(ledger.full_seconds)} in full steps, "
+        f"{duration(ledger.overhead_seconds)} in the plug-in; plain training: about {plain}",
     }
-    if ledger.mean_length is not None:
-        shown["mean length"] = f"{ledger.mean_length:.2f} of the drift"
-    shown["seconds"] = (
-        f"{duration(ledger.full_seconds)} in full steps, {duration(ledger.overhead_seconds)} in "
-        "the plug-in, on the host"
-    )
     if ledger.best is not None:
         shown["validation"] = ledger.best_validation
     if log.losses:
-        shown["loss"] = log.losses
-    for kind, skill in ledger.skills.items():
-        bound = f"at least {skill['lower']:.2f}, " if skill["windows"] > 1 else ""
-        shown[f"skill, {kind}"] = f"{skill['mean']:.2f} ({bound}{skill['windows']:g} windows)"
-        shown[f"length, {kind}"] = f"{skill['length']:.2f} of the drift"
+        shown["training loss"] = log.losses
+    if ledger.skills:
+        found = ", ".join(f"{kind} {each['mean']:.2f}" for kind, each in ledger.skills.items())
+        shown["skill"] = f"{found} (1: forecasts are perfect, 0: no better than chance)"
     return shown
 
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine
 
 MOST_SPEEDUP = 3.0
-SHORT_RUN = 100
-"""A higher speedup, or a shorter run, gets a warning."""
+"""A higher speedup gets a warning."""
 
 _NAMES = {
     "hidden": ("hidden matrix", "hidden matrices"),
@@ -86,7 +85,7 @@ def overview(engine: HybridEngine) -> Overview:
         muon = "as many" if flat == number else f"{flat:,}"
         corrects = (
             f"{number:,} of {total:,} weights ({percent(number / total)}), in {listed(corrected)}; "
-            f"torch.optim.Muon would reach {muon}"
+            f"torch.optim.Muon (PyTorch's optimizer of this kind) could take {muon}"
         )
     planned = schedule.planned if possible else 0
     words = {
@@ -125,21 +124,12 @@ def _cost(engine: HybridEngine) -> dict[str, str]:
 
 
 def cautions(engine: HybridEngine) -> Iterator[str]:
-    """Yield warnings about the run, as sentences: speedup too high, run too short, few weights."""
+    """Yield warnings about the run, as sentences: speedup too high, few weights to predict."""
     asked = engine.config.compression
-    schedule = engine.schedule
-    policy = engine._policy.predicting
     if asked > MOST_SPEEDUP and not engine.config.paced:
         yield (
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "A forecast is good for only one or two steps; start with speedup=1.5."
         )
-    gated = policy is not None and policy.gated
-    if asked > 1 and schedule.total < SHORT_RUN and gated and not schedule.shortfall:
-        yield (
-            f"A run of {schedule.total:,} steps is too short to gain much: the first "
-            f"{schedule.warmup:,} only show whether forecasts have skill. Train for at least a few "
-            "hundred steps."
-        )
-    if schedule.planned and _too_few(engine):
+    if engine.schedule.planned and _too_few(engine):
         yield f"There are {TOO_FEW}."

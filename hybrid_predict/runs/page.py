@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid_predict.config import KINDS
-from hybrid_predict.runs.log import ONE_RUN, PROOF, RunLog, events, facts
+from hybrid_predict.runs.log import ONE_RUN, PROOF, RunLog, advice, events, facts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,43 +49,44 @@ def scale(axes: Axes) -> None:
         axes.set_yscale("log")
 
 
-def run_figure(log: RunLog) -> Figure:
-    """Draw training loss, predicted steps by verdict, and skill by kind over full steps.
+def run_figure(log: RunLog) -> Figure | None:
+    """Draw over full steps what a log has of loss, validation, predicted steps and skill.
 
-    Skill is drawn from two windows on, with its lower bound (dashed). What there is none of is
-    said in its place.
+    A validation is drawn as the best value so far. None if a log has nothing of them.
     """
-    figure = new_figure(figsize=(SIZE[0], 1.5 * SIZE[1]))
-    top, middle, bottom = figure.subplots(3, 1, height_ratios=(2, 1, 1), sharex=True)
     ledgers = [row.ledger for row in log.rows]
-    full_steps = [ledger.full_steps for ledger in ledgers]
-    loss = np.array([row.loss for row in log.rows], dtype=float)  # unknown ones are NaN
-    if np.isfinite(loss).any():
-        top.plot(full_steps, loss, color="#264653")
-    top.set_ylabel("training loss")
-    scale(top)
-    stand = [ledger.predicted_steps for ledger in ledgers]
-    undone = [ledger.undone_steps for ledger in ledgers]
-    if any(stand + undone):
-        middle.plot(full_steps, stand, color="#2a9d8f", label=f"stand: {max(stand):,}")
-        middle.plot(full_steps, undone, color="#d1495b", label=f"undone: {max(undone):,}")
-    middle.set(ylabel="predicted\nsteps", ylim=(0, None))
-    for kind in log.ledger.skills:
-        found = [(ledger.full_steps, ledger.skills.get(kind)) for ledger in ledgers]
-        known = [(n, skill) for n, skill in found if skill is not None and skill["windows"] > 1]
-        places = [n for n, _ in known]
-        color = f"C{KINDS.index(kind)}"
-        if known:
-            bottom.plot(places, [skill["mean"] for _, skill in known], color=color, label=kind)
-            bottom.plot(places, [skill["lower"] for _, skill in known], "--", color=color)
-    bottom.set(xlabel="full steps", ylabel="skill", xlim=(0, max(full_steps, default=1)))
-    for axes, none in ((top, "none was seen"), (middle, "none was made"), (bottom, "not known")):
+    best = [each.best or {"metric": "", "value": None} for each in ledgers]
+    panels: dict[str, dict[str, list[Any]]] = {
+        "training loss": {"": [row.loss for row in log.rows]},
+        f"best {best[-1]['metric'] if best else ''}\nso far": {
+            "": [each["value"] for each in best]
+        },
+        "predicted\nsteps": {
+            f"stand: {log.ledger.predicted_steps:,}": [x.predicted_steps or None for x in ledgers],
+            f"undone: {log.ledger.undone_steps:,}": [x.undone_steps or None for x in ledgers],
+        },
+        "skill": {
+            kind: [each.skills.get(kind, {}).get("mean") for each in ledgers]
+            for kind in log.ledger.skills
+        },
+    }
+    panels = {name: lines for name, lines in panels.items() if any(map(any, lines.values()))}
+    if not panels:
+        return None
+    figure = new_figure(figsize=(1.5 * SIZE[0], 0.4 + 1.5 * len(panels)))
+    below = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+    for axes, (name, lines) in zip(below, panels.items(), strict=True):
+        for label, values in lines.items():
+            known = np.array(values, dtype=float)  # unknown ones are NaN
+            marker = "." if np.isfinite(known).sum() == 1 else ""
+            axes.plot([each.full_steps for each in ledgers], known, marker=marker, label=label)
+        axes.set_ylabel(name)
+        axes.ticklabel_format(axis="y", useOffset=False)
         tidy(axes)
-        if not axes.lines:
-            axes.set_yticks([])
-            axes.text(0.5, 0.5, none, transform=axes.transAxes, ha="center", va="center")
-        elif axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize="small")
+        scale(axes)
+        if len(lines) > 1:
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    below[-1].set(xlabel="full steps", xlim=(0, log.ledger.full_steps))
     return figure
 
 
@@ -105,16 +104,16 @@ def render(template: str, **context: Any) -> str:
     return environment.get_template(template).render(**context)
 
 
-def run_page(logs: Sequence[RunLog]) -> str:
-    """Return a page about one run, or about several side by side: their cost, not their quality."""
-    table = [facts(log) for log in logs]
-    names = dict.fromkeys(name for each in table for name in each)
+def run_page(log: RunLog) -> str:
+    """Return a page about one run: its cost, not its quality."""
+    figure = run_figure(log)
     return render(
         "runs/run.html.jinja",
-        runs=[
-            {"log": log, "events": events(log), "figure": data_uri(run_figure(log))} for log in logs
-        ],
-        rows=[[name, *(each.get(name, "unknown") for each in table)] for name in names],
+        log=log,
+        facts=facts(log),
+        events=events(log),
+        advice="\n".join(advice(log)),
+        figure=figure and data_uri(figure),
         one_run=ONE_RUN,
         proof=PROOF,
     )
