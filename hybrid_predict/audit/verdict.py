@@ -146,8 +146,10 @@ def _counted(saving: float, differences: Any, config: AuditConfig, time: float |
     less = "fewer" if time is None or time < 1.0 else "more"
     seconds = "" if time is None else f"{percent(abs(1.0 - time))} {less} seconds, "
     sd = stdev(differences.tolist()) if len(differences) > 1 else None
-    difference = signed(float(differences.mean()), sd)
-    return f"{percent(saving)} fewer full steps, {seconds}{config.metric} differs by {difference}"
+    worse = config.sign * float(differences.mean())
+    way = "worse" if worse > 0 else "better"
+    difference = signed(abs(worse), sd).removeprefix("+")
+    return f"{percent(saving)} fewer full steps, {seconds}{config.metric} {way} by {difference}"
 
 
 def _finding(

@@ -206,7 +206,7 @@ def made_up(
     [
         ({HYBRID: 0.75}, "33 % fewer full steps, 25 % fewer seconds, ", "took 0.75 times"),
         ({HYBRID: 1.5}, "33 % fewer full steps, 50 % more seconds, ", "took 1.50 times"),
-        ({CORRECTED: 0.1}, "33 % fewer full steps, val_loss differs", "do not compare them"),
+        ({CORRECTED: 0.1}, "33 % fewer full steps, val_loss better by", "do not compare them"),
     ],
     ids=["fewer", "more", "disturbed"],
 )

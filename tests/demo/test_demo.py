@@ -30,5 +30,5 @@ def test_a_shorter_copy_of_the_demos_file_is_audited(tmp_path, monkeypatch, caps
 def test_the_demo_is_planned_as_any_audit(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["demo", "--plan"]) == 0
-    assert "full 600, short 400, corrected 400, hybrid 400 to 600" in capsys.readouterr().out
+    assert "full 600, short 240, corrected 240, hybrid 240 to 600" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
