@@ -6,11 +6,12 @@ import logging
 import math
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from statistics import fmean
 from time import perf_counter
 from typing import Any, NoReturn, final
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -87,6 +88,7 @@ class HybridEngine:
         self.mapper = ParameterMapper(model, parameters, config.kinds, optimizer.numbers())
         self.config = config
         self._model = model
+        self._device_type = parameters[0].device.type if parameters else "cpu"
         self._state = State(self.mapper, optimizer, config)
         self._policy = self._state.policy
         self._groups = self._state.groups
@@ -360,10 +362,13 @@ class HybridEngine:
         Errors of this package (wrong arguments), those of a signal handler, and exceptions such as
         ``KeyboardInterrupt`` are raised again after the undo. With several ranks, every error is
         raised again, because the other ranks cannot know that this rank has fallen back and would
-        wait for it forever. ``coming`` is the optimizer that is about to update.
+        wait for it forever. ``coming`` is the optimizer that is about to update. The code keeps its
+        own types where the user's autocast is on, as when an optimizer steps inside of it.
         """
+        casts = torch.is_autocast_enabled(self._device_type)
         try:
-            yield
+            with torch.autocast(self._device_type, enabled=False) if casts else nullcontext():
+                yield
         except BaseException as error:
             step.undo(INTERRUPTED, coming)
             own = isinstance(error, HybridPredictError) or not isinstance(error, Exception)

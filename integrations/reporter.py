@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any, final
@@ -61,7 +61,8 @@ def _is_a(target: Any, name: str) -> bool:
 
 def show(text: str) -> None:
     """Show a line above a progress bar of tqdm or Rich, which a line of a logger would tear."""
-    tqdm.write(text, file=sys.stderr)
+    with suppress(OSError, ValueError):  # a closed terminal must not end training
+        tqdm.write(text, file=sys.stderr)
 
 
 @final

@@ -71,7 +71,8 @@ def run_program(parser: ArgumentParser, argv: Sequence[str] | None = None) -> in
     except HybridPredictError as error:
         print(f"{parser.prog}: error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
     except KeyboardInterrupt:
-        text = "stopped; what was finished is kept, and the same command continues from there."
+        kept = "; what was finished is kept, and the same command continues from there"
+        text = f"stopped{kept if hasattr(options, 'output_dir') else ''}."
         print(f"{parser.prog}: {text}", file=sys.stderr)
         return INTERRUPTED
     except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import sysconfig
 import tempfile
@@ -28,7 +29,7 @@ Findings = list[tuple[str, str]]
 Examined = tuple[Trial, Any, str]
 """The trial, the callback that it tried, and whether a run that overfits would be seen."""
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _LIBRARY = sysconfig.get_path("stdlib")
 """Folders of code that is not the user's."""
 
@@ -82,7 +83,7 @@ def _failing(name: str) -> Iterator[None]:
         yield
     except HybridPredictError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         if frames[-1].filename.startswith(_PACKAGE):
             raise
@@ -179,7 +180,7 @@ def _three_lines(plan: Overview, seconds: tuple[float, float] | None) -> Finding
     rows = [("finding", found), corrects, ("full step", f"{per_step}; {run}")]
     if slower:
         text = (
-            "use larger batches: full steps are too short here to save time. Or train for less "
+            "use larger batches: full steps are too short here to save time. Or train for fewer "
             f"than {int(before / helped):,} of the {plan.steps:,} steps, if corrected updates "
             "reach your quality in them"
         )

@@ -84,9 +84,9 @@ def _judged(judging: Sequence[str], logged: Sequence[str]) -> str:
     """Tell by which metric a run is judged, and what to change if validation logs none."""
     if seen := [name for name in judging if name in logged]:
         return f"is judged by {seen[0]}"
-    if not logged:
-        return "goes unnoticed: no validation logs a metric"
+    if not logged:  # code may log nothing in the sanity check, where the names are read
+        return f"is judged by {judging[0]}, if your validation logs it, and else goes unnoticed"
     return (
-        f"goes unnoticed: validation logs {', '.join(logged)}, not {judging[0]}. "
-        f"Add ModelCheckpoint(monitor={logged[0]!r})"
+        f"goes unnoticed: validation logs {', '.join(logged)}, not {judging[0]}. Add "
+        f'ModelCheckpoint(monitor={logged[0]!r}, mode="min"), or "max" if more of it is better'
     )

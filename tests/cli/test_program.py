@@ -71,5 +71,5 @@ def test_sigterm_ends_any_command_as_ctrl_c_does(capsys):
     commands = parser.add_subparsers()
     add_command(commands, "it", lambda options: os.kill(os.getpid(), signal.SIGTERM) or 0, "Does.")
     assert run_program(parser, ["it"]) == 130
-    assert capsys.readouterr().err.startswith("program: stopped; what was finished is kept")
+    assert capsys.readouterr().err.startswith("program: stopped.")
     assert signal.getsignal(signal.SIGTERM) is before

@@ -178,3 +178,26 @@ def test_a_loss_of_a_class_of_its_own_trains_as_a_plain_one():
         assert run.engine.ledger.predicted_steps and not run.engine.ledger.events
         ends.append(weights(model))
     assert same_bits(*ends)
+
+
+def test_an_optimizer_that_steps_inside_of_autocast_trains_as_outside():
+    ends = []
+    for inside in (False, True):
+        model = autoencoder()
+        optimizer = adamw(model.parameters())
+        engine = HybridEngine(model, optimizer, HybridConfig(total_steps=STEPS, predictors=UNGATED))
+        while not engine.done:
+            engine.before_step()
+            with torch.autocast("cpu", torch.bfloat16):
+                value = loss(model, engine.position)
+                value.backward()
+                if inside:
+                    optimizer.step()
+            if not inside:
+                optimizer.step()
+            optimizer.zero_grad()
+            engine.after_step(value)
+        assert engine.ledger.corrected_steps > 0
+        assert engine.ledger.predicted_steps > 0
+        ends.append(weights(model))
+    assert same_bits(*ends)
