@@ -53,7 +53,9 @@ class State:
         self._unread: list[tuple[Step, Measurement]] = []
         self._stop = False
         if self.policy.judged and self.policy.schedule.shortfall:
-            self.record_event(self.policy.schedule.shortfall, logging.WARNING)
+            few = self.policy.schedule.planned < 0.8 * self.policy.schedule.wanted
+            level = logging.WARNING if few else logging.INFO
+            self.record_event(self.policy.schedule.shortfall, level)
 
     @property
     def done(self) -> bool:

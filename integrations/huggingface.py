@@ -263,7 +263,7 @@ def refuse(args: TrainingArguments) -> None:
     for name, value in asked.items():
         if value:
             expected = "a single device, or DistributedDataParallel"
-            remedy = "Leave it out, and start several processes with torchrun."
+            remedy = "Leave it out; torchrun starts several processes, if you want them."
             raise UnsupportedSetupError("TrainingArguments", expected, name, remedy)
 
 

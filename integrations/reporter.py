@@ -224,7 +224,7 @@ class Reporter:
     def _blind(self, status: str) -> str:
         if status != "finished" or self._engine.config.on_overfit == "ignore":
             return ""
-        lacking = "validation"
+        lacking = "finite validation"
         if self._ledger.best is not None:
             lacking = "training loss" if math.isnan(self._engine._policy.limits.mean) else ""
         return f"no {lacking} was seen, so overfitting would go unnoticed" if lacking else ""

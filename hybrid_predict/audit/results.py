@@ -48,7 +48,7 @@ def make_results(
     seeds = [arms for arms in by_seed if arms.keys() >= set(ARMS)]
     judged = [[arms[FULL], arms[SHORT], arms[HYBRID]] for arms in seeds]
     summary = _summary(runs, config)
-    times = _times(summary) if seeds else {}
+    times = _times(summary, runs) if seeds else {}
     verdict = judge_audit(judged, config, time=times.get(HYBRID))
     compared = [(arm, without) for arm, without, _ in _MECHANISMS.values()]
     compared += [(HYBRID, name) for name in config.arms if name not in (HYBRID, CORRECTED)]
@@ -183,10 +183,17 @@ def _reading(found: Mapping[str, Any], config: AuditConfig) -> str:
     return "better" if worst > 0.0 else "worse"
 
 
-def _times(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds of each arm per second of the full arm; none if they were disturbed."""
-    per_step = {name: arm["seconds"] / arm["full_steps"] for name, arm in summary.items()}
-    if per_step[CORRECTED] < per_step[FULL]:  # although correcting takes time
+def _times(summary: Mapping[str, Any], runs: Sequence[FinishedRun]) -> dict[str, float]:
+    """Return the seconds of each arm per second of the full arm; none if they were disturbed.
+
+    They were if a corrected step took less than a plain one, or one arm twice as long with one seed
+    as with another.
+    """
+    per_step: dict[str, list[float]] = {}
+    for run in runs:
+        per_step.setdefault(run["arm"], []).append(run["seconds"] / run["full_steps"])
+    uneven = any(max(each) > 2.0 * min(each) for each in per_step.values())
+    if uneven or fmean(per_step[CORRECTED]) < fmean(per_step[FULL]):
         return {}
     return {name: arm["seconds"] / summary[FULL]["seconds"] for name, arm in summary.items()}
 

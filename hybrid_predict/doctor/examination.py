@@ -67,9 +67,11 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
         return False, [found, ("corrects", "nothing"), ("change", change), *further]
     paste = as_call(type(plugin).__name__, plugin.config)
     _, *told = plan.words.items()
+    lines = _three_lines(plan, trial.seconds)
+    slower = lines[-1][0] == "change"
     return True, [
-        *_three_lines(plan, trial.seconds),
-        ("paste", f"Trainer(..., callbacks=[{paste}])"),
+        *lines,
+        ("or paste" if slower else "paste", f"Trainer(..., callbacks=[{paste}])"),
         *further,
         *told,
         ("overfitting", judged),
@@ -131,6 +133,9 @@ def _examined(name: str, folder: Path, speedup: Speedup | None) -> Examined:
 def _called(name: str) -> Any:
     """Return what a function returns that ``file.py:function`` or ``module:function`` names."""
     place, _, function = name.rpartition(":")
+    expected = "FILE.py:FUNCTION, such as train.py:build, which returns the Trainer"
+    if not place:
+        raise ConfigError("CONFIG", expected, name, f"Name a function: {name}:build")
     path = Path(place)
     if path.suffix == ".py":
         sys.path.insert(0, str(path.parent))
@@ -139,7 +144,6 @@ def _called(name: str) -> Any:
         made = resolve_name(f"{place}:{function}")
         inspect.signature(made).bind()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        expected = "FILE.py:FUNCTION, such as train.py:build, which returns the Trainer"
         word = place
         known = {each.stem for each in path.parent.glob("*.py")}
         if place in sys.modules:

@@ -225,9 +225,9 @@ class OptimizerWrapper:
             for hook in optimizer._optimizer_step_pre_hooks.values():
                 known = getattr(hook, "__self__", None)
                 if isinstance(known, StepHooks) and known.listener() is not None:
-                    expected = "an optimizer that no other engine has"
-                    remedy = "Call detach() on the other engine first."
-                    got = "that of another HybridEngine"
+                    expected = "an optimizer that no other HybridEngine corrects"
+                    remedy = "Give one callback to a Trainer; in a loop, detach() the other engine."
+                    got = "one that another HybridEngine corrects"
                     raise UnsupportedSetupError("optimizer", expected, got, remedy)
         self._hooks = [StepHooks(o, k, listener) for k, o in enumerate(self.optimizers)]
         return [handle for hooks in self._hooks for handle in hooks.handles]

@@ -240,18 +240,20 @@ def finding(log: RunLog) -> str:
 def _spent(log: RunLog) -> list[str]:
     ledger = log.ledger
     share = percent(ledger.saved_steps_fraction) if ledger.predicted_steps else "none"
+    saved = ledger.estimated_seconds_saved
+    notable = abs(saved) >= LEAST_NOTED * ledger.plain_seconds
+    lost = [f"about {duration(-saved)} longer on the host than plain training"]
+    lost = lost if notable and saved < 0.0 and log.end is not None else []
     if ledger.steps < log.steps:
         how = "running," if log.end is None else f"{log.status.partition(':')[0]} after"
-        return [f"{how} {ledger.steps:,} of {log.steps:,} steps, {share} of them predicted"]
+        text = f"{how} {ledger.steps:,} of {log.steps:,} steps, {share} of them predicted"
+        return [*lost, text]
     text = f"{ledger.full_steps:,} full steps, none predicted"
     if ledger.predicted_steps:
         text = f"{share} fewer full steps"
-    saved = ledger.estimated_seconds_saved
-    if abs(saved) < LEAST_NOTED * ledger.plain_seconds:
-        return [text]
-    if saved < 0.0:
-        return [f"about {duration(-saved)} longer on the host than plain training", text]
-    return [f"{text}, about {duration(saved)} saved on the host"]
+    if notable and not lost:
+        text += f", about {duration(saved)} saved on the host"
+    return [*lost, text]
 
 
 def advice(log: RunLog) -> list[str]:

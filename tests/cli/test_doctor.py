@@ -244,7 +244,7 @@ def test_what_works_and_what_does_not_is_shown_with_its_reason(work, examine, na
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("threads_of_mine", "got 'threads_of_mine'. Python says: ValueError: invalid format"),
+        ("threads_of_mine", "got 'threads_of_mine'. Name a function: threads_of_mine:build"),
         ("threads_of_mine:biuld", "got 'threads_of_mine:biuld'. Did you mean build?"),
         ("thread_of_mine.py:build", "Did you mean threads_of_mine?"),
         ("threads_of_mine:broken", "It fails in threads_of_mine.py, line "),

@@ -147,7 +147,7 @@ def test_lines_log_and_reporters_tell_of_the_run(
     assert shown.count("HybridPredict corrects ") == 1
     assert shown.count(f"{ledger.full_steps} full + {ledger.predicted_steps} predicted = ") == 1
     assert f"; training loss {callback.history.losses}; " in shown
-    assert "no validation was seen, so overfitting would go unnoticed. More about" in shown
+    assert "no finite validation was seen, so overfitting would go unnoticed. More about" in shown
     log = read_log(find_log(tmp_path))
     assert (log.status, log.path.parent) == ("finished", tmp_path)
     assert log.rows == callback.history.rows and len(log.rows) == ledger.full_steps
