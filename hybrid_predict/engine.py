@@ -88,7 +88,8 @@ class HybridEngine:
         self.mapper = ParameterMapper(model, parameters, config.kinds, optimizer.numbers())
         self.config = config
         self._model = model
-        self._device_type = parameters[0].device.type if parameters else "cpu"
+        kind = parameters[0].device.type if parameters else "cpu"
+        self._device_type = kind if torch.amp.is_autocast_available(kind) else "cpu"
         self._state = State(self.mapper, optimizer, config)
         self._policy = self._state.policy
         self._groups = self._state.groups
