@@ -161,7 +161,7 @@ def _three_lines(plan: Overview, seconds: tuple[float, float] | None) -> Finding
     ``seconds`` are those of a full step without and with the callback. Where the callback costs
     more time than it can save, a fourth line says what to change.
     """
-    corrects = ("corrects", plan.words["corrects"])
+    corrects = ("corrects", "; ".join(filter(None, [plan.words["corrects"], plan.muon])))
     if seconds is None:
         timed = ("full step", "not timed: too few full steps were trained")
         return [("finding", "unknown: the run is too short to time a full step"), corrects, timed]

@@ -38,12 +38,14 @@ class Overview:
         paced: Whether the run decides itself how many predicted steps it takes.
         words: What is corrected, predicted and left alone, plan, memory and what correcting
             costs, in words.
+        muon: Which of the corrected weights torch's Muon could take; empty if none are.
     """
 
     steps: int
     predicted: int
     paced: bool
     words: Mapping[str, str]
+    muon: str = ""
 
     def __str__(self) -> str:
         """Return the overview in one line."""
@@ -80,23 +82,24 @@ def overview(engine: HybridEngine) -> Overview:
     total = weights(trained)
     number = weights(corrected)
     corrects = f"nothing of {total:,} weights"
+    muon = ""
     if number:
         flat = weights(name for name in corrected if len(shapes[name]) == 2)
-        muon = "as many" if flat == number else f"{flat:,}"
-        corrects = (
-            f"{number:,} of {total:,} weights ({percent(number / total)}), in {listed(corrected)}; "
-            f"torch.optim.Muon (PyTorch's optimizer of this kind) could take {muon}"
-        )
+        share_of_all = percent(number / total)
+        corrects = f"{number:,} of {total:,} weights ({share_of_all}), in {listed(corrected)}"
+        many = "all of these weights" if flat == number else f"{flat:,} of these weights"
+        muon = f"torch.optim.Muon, PyTorch's optimizer of this kind, could take {many}"
     planned = schedule.planned if possible else 0
+    left = [name for name in trained if name not in treated]
     words = {
         "corrects": corrects,
         "predicts": share(predicted),
-        "leaves": share([name for name in trained if name not in treated]),
+        **({"leaves": share(left)} if left else {}),
         "plan": f"{_plan(schedule.total, planned, engine.config)}, warm-up {schedule.warmup:,}",
         "memory": f"{groups.held_bytes / 1e6:,.2f} MB",
         **(_cost(engine) if number else {}),
     }
-    return Overview(schedule.total, planned, engine.config.paced, words)
+    return Overview(schedule.total, planned, engine.config.paced, words, muon)
 
 
 def _too_few(engine: HybridEngine) -> bool:
