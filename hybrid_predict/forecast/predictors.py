@@ -6,6 +6,7 @@ A predictor is a frozen object of hyperparameters; the `Forecaster` of a group h
 from __future__ import annotations
 
 import math
+from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -20,7 +21,7 @@ __all__ = ["PREDICTORS", "FittedPredictor", "MomentumPredictor", "Predictor", "m
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predictor:
+class Predictor(ABC):  # noqa: B024  LightningCLI takes no subclasses of mere dataclasses
     r"""Forecasts a multiple :math:`\lambda` of the drift, times the current learning rate.
 
     .. math:: \hat\Delta = \lambda \, \eta \, \bar d, \qquad

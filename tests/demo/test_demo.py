@@ -23,7 +23,7 @@ def test_a_shorter_copy_of_the_demos_file_is_audited(tmp_path, monkeypatch, caps
     assert "no full steps were saved, so there is no saving to prove" in " ".join(out.split())
     results = json.loads(Path("hybrid-predict-audit/results.json").read_text())
     counts = [(run["arm"], run["full_steps"]) for run in results["runs"]]
-    assert counts == list(zip(ARMS, (24, 16, 16, 24), strict=True))
+    assert counts == list(zip(ARMS, (24, 10, 10, 24), strict=True))
     assert all(run["rates"] == [0.0] for run in results["runs"])
 
 

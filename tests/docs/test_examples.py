@@ -14,6 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
+from jsonargparse import ArgumentParser
+from lightning.pytorch import Callback
 from torch import distributed as dist
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -154,6 +157,16 @@ def test_a_loop_of_several_processes_predicts(setup: str, processes: int, tmp_pa
     found = rf"{setup} on {processes} processes: .*\d+ full \+ [1-9]\d* predicted"
     assert re.search(found, printed)
     assert "the same steps on all processes: True" in printed
+
+
+def test_lightning_cli_takes_updates_and_predictors_by_their_classes() -> None:
+    parser = ArgumentParser()
+    parser.add_argument("callbacks", type=list[Callback])
+    content = yaml.safe_load((FEATURES / "lightning_cli.yaml").read_text())
+    given = parser.parse_object({"callbacks": content["trainer"]["callbacks"]})
+    (callback,) = parser.instantiate(given).callbacks
+    assert callback.config.updates["hidden"].share == 0.8
+    assert callback.config.predictors["hidden"].decay == 0.9
 
 
 @pytest.mark.slow
