@@ -173,11 +173,6 @@ def _entry(kind: str, **values: Any) -> dict[str, Any]:
     return entry
 
 
-def find_log(name: str | Path) -> Path:
-    """Return the newest of :func:`find_logs`."""
-    return find_logs(name)[0]
-
-
 def find_logs(name: str | Path) -> list[Path]:
     """Find the logs in or below a folder, the newest first; a file is its own only log.
 
@@ -242,8 +237,9 @@ def _spent(log: RunLog) -> list[str]:
     share = percent(ledger.saved_steps_fraction) if ledger.predicted_steps else "none"
     saved = ledger.estimated_seconds_saved
     notable = abs(saved) >= LEAST_NOTED * ledger.plain_seconds
-    lost = [f"about {duration(-saved)} longer on the host than plain training"]
-    lost = lost if notable and saved < 0.0 and log.end is not None else []
+    lost = []
+    if notable and saved < 0.0 and log.end is not None:
+        lost.append(f"about {duration(-saved)} longer on the host than plain training")
     if ledger.steps < log.steps:
         how = "running," if log.end is None else f"{log.status.partition(':')[0]} after"
         text = f"{how} {ledger.steps:,} of {log.steps:,} steps, {share} of them predicted"
@@ -251,7 +247,7 @@ def _spent(log: RunLog) -> list[str]:
     text = f"{ledger.full_steps:,} full steps, none predicted"
     if ledger.predicted_steps:
         text = f"{share} fewer full steps"
-    if notable and not lost:
+    if notable and saved > 0.0:
         text += f", about {duration(saved)} saved on the host"
     return [*lost, text]
 

@@ -19,7 +19,7 @@ from run_logs import ROWS, written
 from faulty import check_consistent, check_goes_on
 from hybrid_predict.audit.file import read_audit
 from hybrid_predict.errors import CheckpointError, ConfigError
-from hybrid_predict.runs.log import find_log, read_log
+from hybrid_predict.runs.log import find_logs, read_log
 from hybrid_predict.runs.runtime import Rows, writable_folder, write_json
 
 
@@ -86,7 +86,7 @@ def damaged_log(tmp_path, monkeypatch):
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(ConfigError, match="expected a folder with a"):
-        find_log(tmp_path)
+        find_logs(tmp_path)[0]
 
 
 def refused(change, words):

@@ -25,7 +25,7 @@ from hybrid_predict.errors import (
     MissingExtraError,
     UnsupportedSetupError,
 )
-from hybrid_predict.runs.log import find_log, read_log
+from hybrid_predict.runs.log import find_logs, read_log
 
 transformers = pytest.importorskip("transformers")
 
@@ -148,7 +148,7 @@ def test_lines_log_and_reporters_tell_of_the_run(
     assert shown.count(f"{ledger.full_steps} full + {ledger.predicted_steps} predicted = ") == 1
     assert f"; training loss {callback.history.losses}; " in shown
     assert "no finite validation was seen, so overfitting would go unnoticed. More about" in shown
-    log = read_log(find_log(tmp_path))
+    log = read_log(find_logs(tmp_path)[0])
     assert (log.status, log.path.parent) == ("finished", tmp_path)
     assert log.rows == callback.history.rows and len(log.rows) == ledger.full_steps
     assert all(row.loss for row in log.rows)

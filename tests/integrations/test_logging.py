@@ -14,7 +14,7 @@ from lightning_models import Net, Ungated, fit
 
 from hybrid_predict import HybridPredict, SavingsLedger
 from hybrid_predict.integrations.reporter import NOTE
-from hybrid_predict.runs.log import find_log, read_log
+from hybrid_predict.runs.log import find_logs, read_log
 
 COURSE = {
     "steps", "full_steps", "corrected_steps", "predicted_steps", "saved_steps_fraction",
@@ -91,7 +91,7 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     assert SavingsLedger.from_dict(json.loads(text)) == ledger
     command = f"hybrid-predict report $(mlflow artifacts download -r {run_id} -a hybrid_predict)"
     assert tags["hybrid_predict.report"] == command and command in tags[NOTE]
-    log = read_log(find_log(client.download_artifacts(run_id, "hybrid_predict")))
+    log = read_log(find_logs(client.download_artifacts(run_id, "hybrid_predict"))[0])
     assert (log.rows, log.status) == (callback.history.rows, "finished")
 
 

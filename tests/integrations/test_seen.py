@@ -15,7 +15,7 @@ from torch import Tensor
 from benchmarks.placebos import NegatedForecast
 from hybrid_predict import HybridPredict
 from hybrid_predict.integrations import reporter
-from hybrid_predict.runs.log import NAME, find_log, read_log
+from hybrid_predict.runs.log import NAME, find_logs, read_log
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_the_lines_say_what_is_particular_about_a_run(
 def test_the_run_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None:
     logger, plugin = CSVLogger(tmp_path), Ungated()
     fit([plugin], max_steps=60, logger=logger)
-    log = read_log(find_log(tmp_path))
+    log = read_log(find_logs(tmp_path)[0])
     assert log.path == Path(logger.log_dir, NAME)
     assert (log.status, log.steps, len(log.rows)) == ("finished", 60, 40)
     assert log.ledger.summary() == plugin.ledger.summary()

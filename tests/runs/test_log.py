@@ -5,7 +5,7 @@ import os
 from hybrid_predict import StepRecord
 from hybrid_predict.ledger import Phase, SavingsLedger
 from hybrid_predict.runs import log as log_module
-from hybrid_predict.runs.log import NAME, RunLog, find_log, read_log
+from hybrid_predict.runs.log import NAME, RunLog, find_logs, read_log
 from hybrid_predict.runs.overview import Overview
 
 
@@ -47,7 +47,7 @@ def test_the_run_that_was_started_last_is_shown(tmp_path):
     assert {row.loss for row in log.rows} == {2.0} and log.status == "running"
     other = begun(tmp_path / "below" / NAME).path
     os.utime(path, (0, 0))
-    assert find_log(tmp_path) == other
+    assert find_logs(tmp_path)[0] == other
 
 
 def test_a_resumed_run_goes_on_behind_a_line_that_a_crash_has_cut_off(tmp_path):
