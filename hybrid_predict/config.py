@@ -83,8 +83,8 @@ class HybridConfig:
         warmup_steps: Smallest number of steps at the start without predicted steps: an integer, or
             a float in [0, 1) as a share of the run. If predicted steps need skill, the warm-up
             lasts until skill can be known.
-        cooldown_steps: Number of steps at the end without predicted steps and corrected updates: an
-            integer, or a float in [0, 1) as a share of the run.
+        cooldown_steps: Number of steps at the end without predicted steps: an integer, or a float
+            in [0, 1) as a share of the run.
         total_steps: N, the run's length in steps. The Lightning callback takes it from the Trainer.
         enabled: ``False`` turns the plug-in off: training is bit-identical to training without it,
             random state included.

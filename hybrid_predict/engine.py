@@ -28,7 +28,7 @@ from hybrid_predict.model.cost import OperationCounter
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.optimizers.wrapper import OptimizerWrapper
 from hybrid_predict.policy.policy import INTERRUPTED
-from hybrid_predict.policy.schedule import Schedule, cooling, phase
+from hybrid_predict.policy.schedule import Schedule, phase
 from hybrid_predict.ranks import processes, shards
 from hybrid_predict.state import State
 from hybrid_predict.step import UNCOUNTED, Step
@@ -219,8 +219,7 @@ class HybridEngine:
             groups = self._groups
             # A dormant group has no memory.
             if index not in step.skipped and not (self._state.futile or groups.dormant):
-                resting = self._policy.overfits or cooling(self.schedule, self.position)
-                correct = groups.period is not None and not resting
+                correct = groups.period is not None and not self._policy.overfits
                 step.open_updates(groups.of(index), options, correct=correct)
         step.hook_seconds += perf_counter() - started
 

@@ -19,7 +19,7 @@ from hybrid_predict.functional.transitions import Numbers, Tensor
 from hybrid_predict.policy.confidence import Window, window_bounds, window_length
 from hybrid_predict.policy.policy import TOO_FEW, Key, Outcome
 from hybrid_predict.policy.predicting import PredictingPolicy
-from hybrid_predict.policy.schedule import Phase, cooling, phase
+from hybrid_predict.policy.schedule import Phase, phase
 from hybrid_predict.policy.verdict import NO_UPDATE, Slopes
 
 logger = logging.getLogger(__name__)
@@ -222,14 +222,13 @@ def update_numbers(state: HybridState, rate: float, weight_decay: Any) -> Number
     """Return the numbers of an update that happens."""
     clock = state.clock
     names = [plan.name for plan in state.plans.arrays]
-    cool = cooling(state.policy.schedule, clock.steps + state.predicted)
     return Numbers(
         rate,
         shrinks(names, rate, weight_decay),
         {name: state.step.factors.get(name, 0.0) for name in names},
         fall=max(clock.peak, rate) / rate if rate else 0.0,
         updates=clock.updates,
-        active=not (clock.plain or cool),
+        active=not clock.plain,
         newest=1.0 / (clock.displacements + 1) if rate else 0.0,
     )
 

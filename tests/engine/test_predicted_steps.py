@@ -27,7 +27,7 @@ def test_a_run_of_300_steps_takes_200_full_steps():
     assert {record.predicted for record in run.records} == {0, 1}
     assert [r.ticks for r in run.records] == [1 + r.predicted for r in run.records]
     assert ledger.saved_steps_fraction == pytest.approx(1 / 3)
-    assert ledger.corrected_steps == 200 - 15  # the cooldown is left to the optimizer
+    assert ledger.corrected_steps == 200  # the cooldown's too
 
 
 def test_full_steps_after_the_last_step_are_plain_training_and_tick_nothing():
