@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
@@ -239,7 +240,8 @@ class HybridPredict(TrainerCallback):
         say = show if beside_bar else package_of(trainer).utilities.rank_zero_info
         if clock.drops and engine.schedule.planned and not config.shadow:
             say("HybridPredict skips the batches of predicted steps in their epochs (skip_data).")
-        reporter = Reporter(engine, say, folder, trainer.loggers if first else ())
+        loggers = trainer.loggers if first else ()
+        reporter = Reporter(engine, say, folder, loggers, {"skip_data": self.skip_data})
         self._last.ledger = engine.ledger
         self._last.log = reporter.log
         run = self._run = _Run(trainer, engine, clock, reporter)
@@ -433,7 +435,7 @@ def monitored(trainer: pl.Trainer) -> dict[str, bool]:
     """Return metrics by which a run may be judged, and whether larger values are better.
 
     The first that a validation logs counts: those of ``EarlyStopping``, those of
-    ``ModelCheckpoint``, ``val_loss``, and ``val_loss`` of the first of several data loaders.
+    ``ModelCheckpoint``, and ``val_loss`` or ``val/loss``, of the first of several data loaders.
     """
     known = package_of(trainer).callbacks
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
@@ -442,8 +444,8 @@ def monitored(trainer: pl.Trainer) -> dict[str, bool]:
         for callback in callbacks:
             if isinstance(callback, kind) and callback.monitor is not None:
                 found.setdefault(callback.monitor, callback.mode == "max")
-    for name in ("val_loss", "val_loss/dataloader_idx_0"):
-        found.setdefault(name, False)
+    for name, end in product(("val_loss", "val/loss"), ("", "/dataloader_idx_0")):
+        found.setdefault(f"{name}{end}", False)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
@@ -80,6 +80,7 @@ class Reporter:
         say: Shows one line to the user, on rank 0. Where it is `show`, warnings go there too.
         folder: Folder of the run log, or None; None on all ranks but the first.
         loggers: Loggers of a Lightning Trainer; none on all ranks but the first.
+        options: Arguments of the callback that its configuration does not have, for the loggers.
 
     Attributes:
         log: The log of the run, empty before its first full step.
@@ -91,11 +92,13 @@ class Reporter:
         say: Callable[[str], None],
         folder: Path | None,
         loggers: Sequence[Any] = (),
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._engine = engine
         self._say = say
         self._ledger = engine.ledger
         self._loggers = loggers
+        self._options = options or {}
         self._failed: set[int] = set()
         self._position: int | None = None  # of the last full step
         self._logged: dict[str, float] = {}  # numbers that the loggers got last
@@ -145,7 +148,7 @@ class Reporter:
         # Fields that are set, under names that no user has.
         chosen = {
             f"hybrid_predict/{name}": value if isinstance(value, (int, float)) else str(value)
-            for name, value in engine.config.to_dict().items()
+            for name, value in {**engine.config.to_dict(), **self._options}.items()
             if value is not None
         }
         for each in self._loggers:
@@ -216,7 +219,8 @@ class Reporter:
         told = [str(self._ledger), *remarks(self._ledger), self._blind(status)]
         if self._ledger.best is None and self.log.losses:
             told.insert(1, f"training loss {self.log.losses}")
-        how = "" if status == "finished" else f" ({status})"
+        how = {"finished": "", "stopped": " (stopped before its last step)"}
+        how = how.get(status, f" ({status})")
         self._say(f"HybridPredict{how}: {'; '.join(filter(None, told))}.")
         if command and self.log.start:
             self._say(f"More about the run: {command}")

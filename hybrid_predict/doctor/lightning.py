@@ -68,6 +68,7 @@ def examine_built(built: tuple[Any, ...], speedup: Speedup | None) -> Examined:
     plugin = tried(HybridPredict, trainer.callbacks, speedup)
     judging = list(monitored(trainer))
     trying = Watching(plugin)
+    early = any(isinstance(c, known.EarlyStopping) for c in trainer.callbacks)
     kept = [c for c in trainer.callbacks if not isinstance(c, _LEFT_OUT)]
     trainer.callbacks = [plugin, *kept, trying]
     trainer.loggers = [DummyLogger()]
@@ -77,7 +78,9 @@ def examine_built(built: tuple[Any, ...], speedup: Speedup | None) -> Examined:
             fit(trainer, model, data[:2])
     except UnsupportedSetupError as error:
         trying.trial.plain = str(error)
-    return trying.trial, plugin, _judged(judging, trying.logged)
+    judged = _judged(judging, trying.logged)
+    end = "; EarlyStopping, which this trial leaves out, may end the run sooner" if early else ""
+    return trying.trial, plugin, f"{judged}{end}"
 
 
 def _judged(judging: Sequence[str], logged: Sequence[str]) -> str:

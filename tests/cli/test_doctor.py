@@ -223,7 +223,7 @@ def test_a_file_is_examined_with_its_own_settings(examine):
         (
             "monitored",
             0,
-            "validation logs seen, not nothing. Add ModelCheckpoint\\(monitor='seen', mode=",
+            "validation logs seen, not nothing. Add .+; EarlyStopping, .+ may end the run sooner",
         ),
         ("pair", 0, "overfitting is judged by val_loss"),
         ("refused", commands.REFUSED, "^finding no gain: .+ corrects nothing change optimizer: "),

@@ -87,6 +87,7 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     assert tags["hybrid_predict.status"] == "finished"
     assert run.data.tags[NOTE].startswith(f"**HybridPredict:** {ledger}.")
     assert run.data.params["hybrid_predict/warmup_steps"] == "0.05"
+    assert run.data.params["hybrid_predict/skip_data"] == "auto"
     text = Path(client.download_artifacts(run_id, "hybrid_predict/ledger.json")).read_text()
     assert SavingsLedger.from_dict(json.loads(text)) == ledger
     command = f"hybrid-predict report $(mlflow artifacts download -r {run_id} -a hybrid_predict)"

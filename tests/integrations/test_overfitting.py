@@ -43,16 +43,16 @@ def run(callback: Ungated, model: Net, *further: Any, **options: Any) -> Any:
     return fit([callback, *further], model, **lengths, **options)[0]
 
 
-@pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint, None])
+@pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint, "val_loss", "val/loss"])
 def test_the_monitored_metric_tells_that_a_run_overfits(kind: Any, tmp_path: Path) -> None:
-    name = "val_loss" if kind is None else "score"
+    unmonitored = isinstance(kind, str)
+    name = kind if unmonitored else "score"
     further = {
-        None: [],
         EarlyStopping: [EarlyStopping("score", patience=99, mode="max"), ModelCheckpoint(tmp_path)],
         ModelCheckpoint: [ModelCheckpoint(tmp_path, monitor="score", mode="max")],
-    }[kind]
+    }.get(kind, [])
     callback = Ungated()
-    run(callback, Overfitted(name, 1.0 if kind is None else -1.0), *further)
+    run(callback, Overfitted(name, 1.0 if unmonitored else -1.0), *further)
     ledger = callback.ledger
     assert ledger.best is not None and ledger.best["metric"] == name
     assert abs(ledger.best["value"]) == pytest.approx(0.3)
