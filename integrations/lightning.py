@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
@@ -308,10 +307,10 @@ class HybridPredict(TrainerCallback):
         if run is None or trainer.state.fn != "fit":
             return
         best = self.ledger.best
-        metrics = monitored(trainer)
+        values = trainer.callback_metrics
+        metrics = monitored(trainer, values)
         if best is not None and best["metric"] in metrics:
             metrics = {best["metric"]: metrics[best["metric"]]}
-        values = trainer.callback_metrics
         logged = [name for name in metrics if values.get(name) is not run.metrics.get(name)]
         # A rank that has logged none takes part: others may have one.
         name = logged[0] if logged else next(iter(metrics))
@@ -431,11 +430,11 @@ def package_of(trainer: Any) -> Any:
     raise UnsupportedSetupError("Trainer", expected, type(trainer).__name__)
 
 
-def monitored(trainer: pl.Trainer) -> dict[str, bool]:
+def monitored(trainer: pl.Trainer, logged: Iterable[str] = ()) -> dict[str, bool]:
     """Return metrics by which a run may be judged, and whether larger values are better.
 
     The first that a validation logs counts: those of ``EarlyStopping``, those of
-    ``ModelCheckpoint``, and ``val_loss`` or ``val/loss``, of the first of several data loaders.
+    ``ModelCheckpoint``, ``val_loss``, and those of the ``logged`` ones with a name with "loss".
     """
     known = package_of(trainer).callbacks
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
@@ -444,8 +443,9 @@ def monitored(trainer: pl.Trainer) -> dict[str, bool]:
         for callback in callbacks:
             if isinstance(callback, kind) and callback.monitor is not None:
                 found.setdefault(callback.monitor, callback.mode == "max")
-    for name, end in product(("val_loss", "val/loss"), ("", "/dataloader_idx_0")):
-        found.setdefault(f"{name}{end}", False)
+    for name in ("val_loss", *logged):
+        if "loss" in name.lower():
+            found.setdefault(name, False)
     return found
 
 

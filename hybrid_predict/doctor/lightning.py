@@ -65,11 +65,10 @@ def examine_built(built: tuple[Any, ...], speedup: Speedup | None) -> Examined:
     trainer, model, *data = built
     if len(data) == 1 and isinstance(data[0], tuple):
         data = list(data[0])  # loaders for training and validation
-    plugin = tried(HybridPredict, trainer.callbacks, speedup)
-    judging = list(monitored(trainer))
+    callbacks = trainer.callbacks
+    plugin = tried(HybridPredict, callbacks, speedup)
     trying = Watching(plugin)
-    early = any(isinstance(c, known.EarlyStopping) for c in trainer.callbacks)
-    kept = [c for c in trainer.callbacks if not isinstance(c, _LEFT_OUT)]
+    kept = [c for c in callbacks if not isinstance(c, _LEFT_OUT)]
     trainer.callbacks = [plugin, *kept, trying]
     trainer.loggers = [DummyLogger()]
     trainer.num_sanity_val_steps = 1
@@ -78,7 +77,9 @@ def examine_built(built: tuple[Any, ...], speedup: Speedup | None) -> Examined:
             fit(trainer, model, data[:2])
     except UnsupportedSetupError as error:
         trying.trial.plain = str(error)
-    judged = _judged(judging, trying.logged)
+    trainer.callbacks = callbacks
+    judged = _judged(list(monitored(trainer, trying.logged)), trying.logged)
+    early = any(isinstance(c, known.EarlyStopping) for c in callbacks)
     end = "; EarlyStopping, which this trial leaves out, may end the run sooner" if early else ""
     return trying.trial, plugin, f"{judged}{end}"
 

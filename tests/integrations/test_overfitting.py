@@ -43,7 +43,7 @@ def run(callback: Ungated, model: Net, *further: Any, **options: Any) -> Any:
     return fit([callback, *further], model, **lengths, **options)[0]
 
 
-@pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint, "val_loss", "val/loss"])
+@pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint, "val_loss", "valid/Loss"])
 def test_the_monitored_metric_tells_that_a_run_overfits(kind: Any, tmp_path: Path) -> None:
     unmonitored = isinstance(kind, str)
     name = kind if unmonitored else "score"
