@@ -14,7 +14,6 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, MissingExtraError
 from hybrid_predict.functional import steps, transitions
 from hybrid_predict.functional.plan import make_plans
-from hybrid_predict.policy.schedule import cooling, schedule
 
 try:
     import jax
@@ -94,7 +93,7 @@ def corrected(
             dict.fromkeys(weights, 0.0),
             fall=jnp.where(now > 0, peak / now, 0.0),
             updates=state.count,
-            active=config.total_steps is None or ~cooling(schedule(config), state.count),
+            active=True,
         )
         own, inner = optimizer.update(updates, state.optimizer, params)
         new, known, _ = _moved(plans(weights), params, own, state.tensors, updates, numbers)

@@ -219,8 +219,8 @@ class Reporter:
         told = [str(self._ledger), *remarks(self._ledger), self._blind(status)]
         if self._ledger.best is None and self.log.losses:
             told.insert(1, f"training loss {self.log.losses}")
-        how = {"finished": "", "stopped": " (stopped before its last step)"}
-        how = how.get(status, f" ({status})")
+        known = {"finished": "", "stopped": " (stopped before its last step)"}
+        how = known.get(status, f" ({status})")
         self._say(f"HybridPredict{how}: {'; '.join(filter(None, told))}.")
         if command and self.log.start:
             self._say(f"More about the run: {command}")

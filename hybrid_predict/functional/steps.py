@@ -222,13 +222,14 @@ def update_numbers(state: HybridState, rate: float, weight_decay: Any) -> Number
     """Return the numbers of an update that happens."""
     clock = state.clock
     names = [plan.name for plan in state.plans.arrays]
+    over = clock.steps + state.predicted >= state.policy.schedule.total
     return Numbers(
         rate,
         shrinks(names, rate, weight_decay),
         {name: state.step.factors.get(name, 0.0) for name in names},
         fall=max(clock.peak, rate) / rate if rate else 0.0,
         updates=clock.updates,
-        active=not clock.plain,
+        active=not (clock.plain or over),
         newest=1.0 / (clock.displacements + 1) if rate else 0.0,
     )
 
