@@ -174,6 +174,24 @@ CLIENTS = {
         10,
         lower=False,
     ),
+    "pytorch_tabular": About(
+        "pytorch_tabular==1.2.0 requests",
+        "`FTTransformerConfig`, 3000 rows of `make_mixed_dataset` with 16 numbers and 4 categories",
+        "validation loss (cross entropy) of the best epoch",
+        10,
+    ),
+    "rl4co": About(
+        "rl4co==0.7.0",
+        "`AttentionModelPolicy` with `REINFORCE`, 960 drawn sets of 20 cities an epoch",
+        "length of the tours through 1000 further sets of cities",
+        5,
+    ),
+    "matgl": About(
+        "matgl==4.1.2",
+        "`MEGNet`, energies of 400 random alloys, with the potential of ASE",
+        "validation mean absolute error, eV per atom",
+        25,
+    ),
 }
 
 
