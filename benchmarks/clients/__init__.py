@@ -180,17 +180,36 @@ CLIENTS = {
         "validation loss (cross entropy) of the best epoch",
         10,
     ),
+    "torch_uncertainty": About(
+        "torch-uncertainty==0.13.0 torchvision timm scikit-learn==1.9.1",
+        "`bayesian_lenet` with `ELBOLoss`, scikit-learn's digits at 28 pixels, Adam",
+        "negative log-likelihood of held-out images",
+        8,
+    ),
     "rl4co": About(
         "rl4co==0.7.0",
         "`AttentionModelPolicy` with `REINFORCE`, 960 drawn sets of 20 cities an epoch",
         "length of the tours through 1000 further sets of cities",
         5,
     ),
+    "gluonts": About(
+        "gluonts==0.17.0 scipy",
+        "`PatchTSTEstimator`, 60 generated monthly series, 50 batches an epoch",
+        "quantile loss of the last year of each series",
+        15,
+    ),
     "matgl": About(
         "matgl==4.1.2",
         "`MEGNet`, energies of 400 random alloys, with the potential of ASE",
         "validation mean absolute error, eV per atom",
         25,
+    ),
+    "anomalib": About(
+        "anomalib==2.7.0 scikit-learn==1.9.1",
+        "`Ganomaly` with 16 features, scikit-learn's digits at 32 pixels, without a defect",
+        "area under the curve of held-out images with and without a defect",
+        5,
+        lower=False,
     ),
 }
 
