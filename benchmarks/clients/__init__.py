@@ -211,6 +211,13 @@ CLIENTS = {
         5,
         lower=False,
     ),
+    "lightly_train": About(
+        "lightly-train==0.18.0 scikit-learn==1.9.1",
+        "SimCLR, `shufflenet_v2_x0_5`, scikit-learn's digits at 32 pixels, batches of 32 images",
+        "accuracy of held-out images by their nearest neighbours",
+        3,
+        lower=False,
+    ),
 }
 
 
