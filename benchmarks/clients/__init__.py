@@ -204,12 +204,24 @@ CLIENTS = {
         "validation mean absolute error, eV per atom",
         25,
     ),
+    "chgnet": About(
+        "chgnet==0.4.2",
+        "the pretrained `CHGNet`, its last layers, 120 random alloys, with the potential of ASE",
+        "validation mean absolute error of forces, eV/Å",
+        3,
+    ),
     "anomalib": About(
         "anomalib==2.7.0 scikit-learn==1.9.1",
         "`Ganomaly` with 16 features, scikit-learn's digits at 32 pixels, without a defect",
         "area under the curve of held-out images with and without a defect",
         5,
         lower=False,
+    ),
+    "sevenn": About(
+        "sevenn==0.13.0",
+        "the pretrained `7net-0`, 40 random alloys, with the potential of ASE",
+        "validation mean absolute error of forces, eV/Å",
+        3,
     ),
     "lightly_train": About(
         "lightly-train==0.18.0 scikit-learn==1.9.1",
