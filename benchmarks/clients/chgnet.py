@@ -28,7 +28,7 @@ def data(seed: int) -> Any:
 
 
 def train(data: Any, length: int, callbacks: Callbacks) -> Any:
-    class Hybrid(Trainer):  # type: ignore[misc]
+    class Hybrid(Trainer):
         def _train(self, train_loader: Any, *args: Any) -> Any:
             return super()._train(steps.over(train_loader), *args)
 
