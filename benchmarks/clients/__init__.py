@@ -192,12 +192,6 @@ CLIENTS = {
         "length of the tours through 1000 further sets of cities",
         5,
     ),
-    "gluonts": About(
-        "gluonts==0.17.0 scipy",
-        "`PatchTSTEstimator`, 60 generated monthly series, 50 batches an epoch",
-        "quantile loss of the last year of each series",
-        15,
-    ),
     "matgl": About(
         "matgl==4.1.2",
         "`MEGNet`, energies of 400 random alloys, with the potential of ASE",
@@ -222,13 +216,6 @@ CLIENTS = {
         "the pretrained `7net-0`, 40 random alloys, with the potential of ASE",
         "validation mean absolute error of forces, eV/Å",
         3,
-    ),
-    "lightly_train": About(
-        "lightly-train==0.18.0 scikit-learn==1.9.1",
-        "SimCLR, `shufflenet_v2_x0_5`, scikit-learn's digits at 32 pixels, batches of 32 images",
-        "accuracy of held-out images by their nearest neighbours",
-        3,
-        lower=False,
     ),
 }
 

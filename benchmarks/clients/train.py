@@ -6,6 +6,7 @@ Run with: python -m benchmarks.clients.train NAME SEED FILE ARM...
 import logging
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -98,7 +99,7 @@ def _trained(chosen: Any, arm: str, seed: int, length: int, span: int) -> dict[s
     seed_everything(seed, verbose=False)
     row = {
         "quality": chosen.quality(trained, data),
-        "full_steps": len(updates),
+        "full_steps": max(Counter(updates).values(), default=0),  # several may take turns
         "predicted_steps": 0,
         "skill": None,
         "seconds": seconds,
