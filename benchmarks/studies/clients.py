@@ -25,7 +25,7 @@ from hybrid_predict.runs.runtime import environment
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = Path("client-environments")
 
-SEEDS = 3
+SEEDS = 2
 
 SHARED = ("pytest", "hypothesis", f"{ROOT}[lightning,cli,bench]")
 """Requirements of every environment, beside the present versions of torch and Lightning."""
