@@ -434,7 +434,7 @@ def monitored(trainer: pl.Trainer, logged: Iterable[str] = ()) -> dict[str, bool
     """Return metrics by which a run may be judged, and whether larger values are better.
 
     The first that a validation logs counts: those of ``EarlyStopping``, those of
-    ``ModelCheckpoint``, ``val_loss``, and those of the ``logged`` ones with a name with "loss".
+    ``ModelCheckpoint``, ``val_loss``, and the ``logged`` ones that have "loss" in their names.
     """
     known = package_of(trainer).callbacks
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
@@ -443,9 +443,8 @@ def monitored(trainer: pl.Trainer, logged: Iterable[str] = ()) -> dict[str, bool
         for callback in callbacks:
             if isinstance(callback, kind) and callback.monitor is not None:
                 found.setdefault(callback.monitor, callback.mode == "max")
-    for name in ("val_loss", *logged):
-        if "loss" in name.lower():
-            found.setdefault(name, False)
+    for name in ("val_loss", *(name for name in logged if "loss" in name.lower())):
+        found.setdefault(name, False)
     return found
 
 

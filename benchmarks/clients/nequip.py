@@ -6,12 +6,12 @@ from typing import Any
 import ase.io
 import numpy as np
 from ase.build import bulk
-from ase.calculators.emt import EMT
 from nequip.data.datamodule import ASEDataModule
 from nequip.train import EMALightningModule
 from nequip.utils.global_state import set_global_state
 
 from benchmarks.clients import Callbacks, fitted, validated
+from benchmarks.clients.crystals import rattled
 
 CUTOFF = 4.0
 TRAINED = 100
@@ -20,15 +20,9 @@ VALIDATED = 50
 
 def data(seed: int) -> Any:
     rng = np.random.default_rng(seed)
-    crystals = []
     path = f"{mkdtemp()}/copper.xyz"
-    for _ in range(TRAINED + VALIDATED):
-        crystal = bulk("Cu", orthorhombic=True).repeat((2, 2, 1))
-        crystal.positions += rng.normal(0, 0.1, crystal.positions.shape)
-        crystal.calc = EMT()
-        crystal.get_forces()
-        crystals.append(crystal)
-    ase.io.write(path, crystals)
+    perfect = bulk("Cu", orthorhombic=True).repeat((2, 2, 1))
+    ase.io.write(path, [rattled(perfect.copy(), rng) for _ in range(TRAINED + VALIDATED)])
     changes = "nequip.data.transforms."
     loader = {"_target_": "torch.utils.data.DataLoader", "batch_size": 5, "num_workers": 0}
     return ASEDataModule(

@@ -151,3 +151,18 @@ def test_decays_may_differ_by_name() -> None:
     stepped = step(init(w), *batch(0))[0].params
     for name, wanted in optax.apply_updates(w, updates).items():
         np.testing.assert_allclose(stepped[name], wanted, rtol=0, atol=1e-12)
+
+
+def test_a_transformation_corrects_to_the_last_step() -> None:
+    settings = config(speedup=1, total_steps=8, cooldown_steps=4)
+    optimizer = adapter.corrected(optax.sgd(0.1), 0.1, settings, weight_decay=0.0)
+    w = {name: jax.numpy.asarray(array) for name, array in weights().items()}
+    state = optimizer.init(w)
+    corrected = []
+    for k in range(8):
+        gradients = jax.grad(loss)(w, *batch(k))
+        updates, state = optimizer.update(gradients, state, w)
+        own = -0.1 * gradients["2.weight"]
+        corrected.append(not np.allclose(updates["2.weight"], own, rtol=1e-6, atol=1e-12))
+        w = optax.apply_updates(w, updates)
+    assert corrected == [True] * 8
