@@ -114,21 +114,18 @@ def blocks(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     }
 
 
-def _lines(
-    rows: Sequence[Row], tasks: Mapping[str, Task], guards: Sequence[str] = GUARDS[:1]
-) -> Iterator[tuple[dict[str, str], list[Row]]]:
-    for name, arm, guard in product(tasks, ARMS, ("", *guards)):
-        runs = [r for r in rows if (r["task"], r["arm"], r["guard"]) == (name, arm, guard)]
-        if runs:
-            yield {"task": tasks[name].title, "arm": arm, "`on_overfit`": guard or NONE}, runs
-
-
 def _best(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    for line, runs in _lines(rows, FEW, GUARDS):
+    """Yield a row per task, arm and guard of the data that a model overfits."""
+    for name, arm, guard in product(FEW, ARMS, ("", *GUARDS)):
+        runs = [r for r in rows if (r["task"], r["arm"], r["guard"]) == (name, arm, guard)]
+        if not runs:
+            continue
         measured = runs[0].keys() - {*Key._fields, "code"}
         mean = {field: fmean(run[field] for run in runs) for field in measured}
         yield {
-            **line,
+            "task": FEW[name].title,
+            "arm": arm,
+            "`on_overfit`": guard or NONE,
             "full steps": f"{mean['full_steps']:,.0f}",
             "last": f"{mean['last']:,.3f}",
             "best": f"{mean['best']:,.3f}",
@@ -141,10 +138,14 @@ def _best(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
 
 
 def _ends(rows: Sequence[Row], tasks: Mapping[str, Task]) -> Iterator[dict[str, str]]:
-    for line, runs in _lines(rows, tasks):
-        del line["`on_overfit`"]
-        yield {
-            **line,
-            "full steps": f"{fmean(run['full_steps'] for run in runs):,.0f}",
-            "loss": ", ".join(f"{run['last']:.3f}" for run in runs),
-        }
+    """Yield a row per task, with final losses and mean full steps of every arm."""
+    for name, task in tasks.items():
+        runs = {arm: [r for r in rows if (r["task"], r["arm"]) == (name, arm)] for arm in ARMS}
+        if all(runs.values()):
+            yield {"task": task.title} | {arm: _end(mine) for arm, mine in runs.items()}
+
+
+def _end(runs: Sequence[Row]) -> str:
+    losses = [run["last"] for run in runs]
+    full = fmean(run["full_steps"] for run in runs)
+    return f"{fmean(losses):.3f} [{min(losses):.3f}, {max(losses):.3f}], {full:,.0f}"
