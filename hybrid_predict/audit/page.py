@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+UNITS = ("full steps", "seconds")
+"""What the metric is drawn over."""
+
+
 def audit_page(results: Mapping[str, Any]) -> str:
     """Return the report of an audit from ``results.json``."""
     metric = results["config"]["metric"]
     figures = {}
     if any(value is not None for run in results["runs"] for _, value in run["curve"]):
-        figures[f"{metric} over full steps"] = data_uri(curves_figure(results))
+        for unit in UNITS:
+            figures[f"{metric} over {unit}"] = data_uri(curves_figure(results, unit))
     arms = arm_rows(results)
     return render(
         "audit/page.html.jinja",
@@ -53,8 +58,11 @@ def _tests(results: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def curves_figure(results: Mapping[str, Any]) -> Figure:
-    """Draw the metric in training, one line per arm and seed."""
+def curves_figure(results: Mapping[str, Any], unit: str) -> Figure:
+    """Draw the metric in training over one of the units, one line per arm and seed.
+
+    The full steps of a run are drawn as equally long, so only its last second was measured.
+    """
     figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
     shades = {arm: f"C{place}" for place, arm in enumerate(results["summary"])}
@@ -62,13 +70,15 @@ def curves_figure(results: Mapping[str, Any]) -> Figure:
     for run in results["runs"]:
         if run["curve"]:
             full_steps, values = zip(*run["curve"], strict=True)
+            each = 1.0 if unit == UNITS[0] else run["seconds"] / max(1, run["full_steps"])
             style: Any = {"color": shades[run["arm"]], "linewidth": 1.2, "alpha": 0.7}
             style |= {"marker": "o", "markevery": [-1], "markersize": 4}
             # A label that begins with an underscore is not in the legend.
             label = run["arm"] if run["seed"] == 0 else f"_{run['arm']}"
-            axes.plot(full_steps, np.array(values, dtype=float), label=label, **style)
-    axes.set(xlabel="full steps", ylabel=metric, xlim=(0, None))
+            places = each * np.array(full_steps)
+            axes.plot(places, np.array(values, dtype=float), label=label, **style)
+    axes.set(xlabel=unit, ylabel=metric, xlim=(0, None))
     scale(axes)
-    tidy(axes, f"{metric} over full steps")
+    tidy(axes, f"{metric} over {unit}")
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     return figure

@@ -12,7 +12,7 @@ from audit_task import STEPS, Interrupting, Task, config, keep, kept
 from lightning_models import Net, loader
 
 from hybrid_predict.audit import Observer, audit
-from hybrid_predict.audit.page import audit_page
+from hybrid_predict.audit.page import UNITS, audit_page
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
@@ -75,7 +75,7 @@ def test_report_holds_the_verdict_and_loads_nothing(finished):
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert result.verdict.headline[1:] in page
     assert "hybrid - 0.8 full - 0.2 control" in page
-    assert page.count("data:image/svg+xml;base64,") == 1
+    assert page.count("data:image/svg+xml;base64,") == len(UNITS)
     assert all(note in page for note in result.results["notes"])
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
     assert "Partial results" not in page
