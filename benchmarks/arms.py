@@ -158,7 +158,7 @@ def recipe_digest(task: Task, arm: Arm) -> str:
 
 @cache
 def code_digest(*, plugin: bool) -> str:
-    """Return 12 hexadecimal digits over torch's version and the code of runs but docstrings."""
+    """Return 12 hexadecimal digits over torch's version and the code of runs, words left out."""
     digest = hashlib.sha256(torch.__version__.encode())
     here = Path(__file__).parent
     package = Path(hybrid_predict.__file__).parent
@@ -167,14 +167,25 @@ def code_digest(*, plugin: bool) -> str:
         if not _ASIDE & set(path.relative_to(package).parts):
             sources.append(path)
     for path in sources:
-        code = ast.dump(_Undocumented().visit(ast.parse(path.read_text("utf-8"))))
-        digest.update(f"{path.name}{code}".encode())
+        digest.update(f"{path.name}{rules(path.read_text('utf-8'))}".encode())
     return digest.hexdigest()[:12]
 
 
-class _Undocumented(ast.NodeTransformer):
-    """Removes docstrings."""
+def rules(code: str) -> str:
+    """Return a dump of the syntax of code, without what only people read."""
+    return ast.dump(_Wordless().visit(ast.parse(code)))
+
+
+class _Wordless(ast.NodeTransformer):
+    """Removes docstrings, lines of a log, and ``__str__``."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
-        text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        return None if text else node
+        match node.value:
+            case ast.Constant(value=str()):
+                return None
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"))):
+                return None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
+        return None if node.name == "__str__" else self.generic_visit(node)

@@ -384,7 +384,7 @@ class HybridEngine:
         number = self._state.next_step
         event = f"{FELL_BACK}{reason}"
         self.ledger.record(number, event)
-        logger.warning("Full step %d: %s.", number, event, exc_info=error)
+        logger.warning("HybridPredict, full step %d: %s.", number, event, exc_info=error)
 
     def _between_steps(self, call: str) -> None:
         if self._step is not None:

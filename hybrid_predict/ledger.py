@@ -63,10 +63,11 @@ class SavingsLedger:
         steps += f" = {self.steps:,} steps"
         if self.predicted_steps:
             steps += f", {percent(self.saved_steps_fraction)} of them predicted"
-        parts = [steps, self.best_validation]
         if self.predicted_steps or self.undone_steps:
-            parts.append(f"{self.undone_steps:,} predicted steps undone")
-        if self.full_seconds and self.predicted_steps:
+            steps += f", {self.undone_steps:,} undone"
+        parts = [steps, self.best_validation]
+        # Without predicted steps some overhead is certain, and little of it says nothing.
+        if self.full_seconds and (self.predicted_steps or self.overhead_fraction > 0.05):
             if self.estimated_seconds_saved < 0:
                 parts.insert(0, f"took longer, {self.host_time}")
             else:

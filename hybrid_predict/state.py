@@ -86,7 +86,7 @@ class State:
         """Record what happened in a full step, by default the next one, and log it if it is new."""
         step = self.next_step if step is None else step
         if self.ledger.record(step, reason):
-            logger.log(level, "Full step %d: %s.", step, reason)
+            logger.log(level, "HybridPredict, full step %d: %s.", step, reason)
 
     def log_left_out(self) -> None:
         """Log once what is left to the optimizer, and whether nothing can be predicted."""
@@ -143,7 +143,7 @@ class State:
             self.record_event(event, logging.INFO, step.number)
         if not kinds.pending:
             self._mapper.list_buffers()
-            logger.info("Full step %d: %s.", step.number, kinds.describe())
+            logger.info("HybridPredict, full step %d: %s.", step.number, kinds.describe())
 
     def validate(self, metric: str, value: float, *, larger_is_better: bool) -> None:
         """Take in a validation: keep the best one, and see whether the run overfits."""

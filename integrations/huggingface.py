@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, final
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +58,8 @@ class HybridPredictCallback(TrainerCallback):
     ``num_train_epochs``, is the run's length; the scheduler is stepped as many times. The Trainer's
     ``global_step`` counts full steps, one per optimizer step as always. The Trainer stops when the
     run is done, after about ``max_steps / speedup`` full steps; with ``speedup="auto"`` the run
-    decides after how many. Callbacks that are listed behind this one get its numbers in ``logs``.
+    decides after how many. Callbacks that are listed behind this one get its numbers in ``logs``,
+    and with ``report_to="mlflow"`` the Trainer's MLflow run gets all that Lightning's would.
 
     Args:
         speedup: See :class:`HybridConfig`; None uses the value in ``config``.
@@ -148,7 +150,13 @@ class HybridPredictCallback(TrainerCallback):
         if state.is_world_process_zero:
             place = args.output_dir if self.log_dir == "auto" else self.log_dir
             folder = None if place is None else Path(place)
-            self._reporter = Reporter(engine, show, folder)
+            self._reporter = Reporter(engine, show, folder, mlflow_runs(args))
+            plan = engine.schedule
+            if plan.planned and not args.disable_tqdm:
+                about = "at least" if config.paced else "about"
+                end = f"{about} {plan.total - plan.planned:,} of {plan.total:,}"
+                text = "HybridPredict: the Trainer and its progress bar count full steps alone, so"
+                show(f"{text} they end after {end}.")
         if not args.torch_compile:
             self._hook = model.register_forward_hook(OwnHook(self._keep_loss), with_kwargs=True)
         control.should_training_stop |= engine.done
@@ -179,7 +187,9 @@ class HybridPredictCallback(TrainerCallback):
                 logger.warning(_UNSEEN)
             record = self.engine.after_step()
             if self._reporter is not None:
-                self._reporter.step(record)
+                position = state.global_step + 1  # the Trainer counts this step later
+                due = position % max(1, int(state.logging_steps)) == 0
+                self._reporter.step(record, position, due=due)
             if _counts_steps(lr_scheduler):
                 for _ in range(record.ticks - 1):  # the Trainer steps it for the full step
                     lr_scheduler.step()
@@ -249,6 +259,31 @@ class HybridPredictCallback(TrainerCallback):
                 self._reporter.close("finished" if self.engine.done else "stopped")
         if self._hook is not None:
             self._hook.remove()
+
+
+@final
+class MLFlowLogger:
+    """Logs to an MLflow run that the Trainer has begun, like Lightning's logger of this name."""
+
+    def __init__(self, mlflow: Any, run_id: str) -> None:
+        self.run_id = run_id
+        self.experiment = mlflow.MlflowClient()
+        self._mlflow = mlflow
+
+    def log_hyperparams(self, values: Mapping[str, Any]) -> None:
+        """Log parameters."""
+        self._mlflow.log_params(dict(values), run_id=self.run_id)
+
+    def log_metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Log metrics at a full step."""
+        self._mlflow.log_metrics(dict(values), step=step, run_id=self.run_id)
+
+
+def mlflow_runs(args: TrainingArguments) -> list[MLFlowLogger]:
+    """Return a logger to the run that the Trainer has begun in MLflow, if it reports to it."""
+    mlflow = sys.modules.get("mlflow") if "mlflow" in (args.report_to or ()) else None
+    run = None if mlflow is None else mlflow.active_run()
+    return [] if run is None else [MLFlowLogger(mlflow, run.info.run_id)]
 
 
 def refuse(args: TrainingArguments) -> None:

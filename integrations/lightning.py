@@ -210,6 +210,9 @@ class HybridPredict(TrainerCallback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Reset the callback, and read the run's length before other callbacks change it."""
         if stage == "fit":
+            callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+            if sum(isinstance(each, HybridPredict) for each in callbacks) > 1:
+                raise UnsupportedSetupError("callbacks", "one HybridPredict", "several")
             self.engine = self._run = None
             self._epochs = trainer.max_epochs
 
@@ -467,7 +470,11 @@ def refuse(trainer: pl.Trainer) -> None:
 
 def run_config(trainer: pl.Trainer, length: int | None, config: HybridConfig) -> HybridConfig:
     """Return a configuration with the run's length, which the Trainer may not know."""
-    length = config.total_steps if length is None else length
+    asked = config.total_steps
+    if length is not None and asked is not None and asked != length:
+        text = f"HybridPredict(total_steps={asked}) has no effect: the Trainer takes {length}."
+        package_of(trainer).utilities.rank_zero_warn(text)
+    length = asked if length is None else length
     if length is not None:
         return config.with_length(length)
     batches = trainer.num_training_batches

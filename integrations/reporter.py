@@ -216,14 +216,23 @@ class Reporter:
         command = self._end_in_mlflow(status)
         if self.log.path is not None and id(self.log) not in self._failed:
             command = f"hybrid-predict report {quote(str(self.log.path.parent))}"
-        told = [str(self._ledger), *remarks(self._ledger), self._blind(status)]
-        if self._ledger.best is None and self.log.losses:
+        told = [str(self._ledger), *remarks(self._ledger), self._early(status), self._blind(status)]
+        lost = any(not math.isfinite(row.loss or 0.0) for row in self.log.rows[-1:])
+        if self.log.losses and (lost or self._ledger.best is None):
             told.insert(1, f"training loss {self.log.losses}")
         known = {"finished": "", "stopped": " (stopped before its last step)"}
         how = known.get(status, f" ({status})")
         self._say(f"HybridPredict{how}: {'; '.join(filter(None, told))}.")
         if command and self.log.start:
             self._say(f"More about the run: {command}")
+
+    def _early(self, status: str) -> str:
+        """Return why a run that was stopped has made no predicted steps, if it is its warm-up."""
+        plan = self._engine.schedule
+        if status != "stopped" or not plan.planned or self._ledger.steps > plan.warmup:
+            return ""
+        text = f"it ended in its warm-up of {plan.warmup:,} steps, without predictions"
+        return f"{text}; see warmup_steps"
 
     def _blind(self, status: str) -> str:
         if status != "finished" or self._engine.config.on_overfit == "ignore":

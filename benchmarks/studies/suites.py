@@ -338,6 +338,15 @@ def peers() -> str:
     )
 
 
+_LABELS = {
+    "plain": "plain training",
+    "corrected": "corrected updates alone",
+    "hybrid": "the default",
+    "muon": "Muon",
+}
+"""Arms of the first figure, in words of the README."""
+
+
 def first(results: Mapping[str, Any], task: str = "gpt-0.2m") -> Figure:
     """Draw final losses against full steps, and against seconds; a point is a run's end."""
     summary = Summary(results["runs"])
@@ -352,18 +361,18 @@ def first(results: Mapping[str, Any], task: str = "gpt-0.2m") -> Figure:
         known = [f for f in found if f is not None and f.loss["mean"] is not None]
         style = {"color": COLORS[name], "marker": "o", "capsize": 3,
                  "linestyle": "-" if name == "plain" else "none"}  # fmt: skip
-        label = "plain training" if name == "plain" else ARMS[name].title
         losses = [f.loss["mean"] for f in known]
         spreads = [f.loss["sd"] or 0.0 for f in known]
         full = [f.full_steps for f in known]
-        left.errorbar(full, losses, spreads, label=label, **style)
+        left.errorbar(full, losses, spreads, label=_LABELS[name], **style)
         if ratio is not None:  # the peer's steps were not timed side by side
             seconds = [n * second * ratio for n in full]
             right.errorbar(seconds, losses, spreads, **style)
     left.set(xlabel="full steps", ylabel="final validation loss")
     right.set(xlabel="seconds on one thread")
     left.legend(frameon=False, fontsize=9, handlelength=1.2)
-    title = f"{task}, tuned rate, decay, {count(summary.seeds, 'seed')}"
+    rate = "learning rate best for plain training"
+    title = f"GPT of 0.2 M parameters, {rate}, {count(summary.seeds, 'seed')}"
     figure.suptitle(title, fontsize=10)
     tidy(left)
     tidy(right)

@@ -16,7 +16,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun, check_length
 from hybrid_predict.audit.config import SET_BY_THE_AUDIT, AuditConfig
-from hybrid_predict.config import HybridConfig
+from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import Predictor
 from hybrid_predict.runs.files import given_path
@@ -44,10 +44,14 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, OSError, ValueError, LookupError) as error:
         remedy = f"Reading it failed with: {error}."
-        raise ConfigError("file", "a YAML file", str(path), remedy) from error
+        if ":" in path.name:
+            remedy = "Pass what a function makes to hybrid_predict.audit.audit(make_run, config)."
+        expected = "a YAML file with the sections model, data, trainer and audit"
+        raise ConfigError("file", expected, str(path), remedy) from error
+    given = content.get("audit") or {}
+    check_names("audit", given, AuditConfig.__dataclass_fields__, "keys")
     with preserved():
         builder = _build(path, None, ["--seed_everything=false"])
-    given = content.get("audit") or {}
     parsed = builder.config
     fields = {name: parsed.audit[name] for name in given if name != "hybrid"}
     hybrid = {name: builder.hybrid[name] for name in given.get("hybrid") or {}}

@@ -71,7 +71,7 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     slower = lines[-1][0] == "change"
     return True, [
         *lines,
-        ("or paste" if slower else "paste", f"Trainer(..., callbacks=[{paste}])"),
+        ("or paste" if slower else "paste", f"Trainer(..., callbacks=[..., {paste}])"),
         *further,
         *told,
         ("overfitting", judged),
@@ -185,8 +185,8 @@ def _three_lines(plan: Overview, seconds: tuple[float, float] | None) -> Finding
     if slower:
         text = (
             "use larger batches: full steps are too short here to save time. Or train for fewer "
-            f"than {int(before / helped):,} of the {plan.steps:,} steps, if corrected updates "
-            "reach your quality in them"
+            f"than {int(before / helped):,} of the {plan.steps:,} steps: by then corrected updates "
+            "may be as good"
         )
         rows.append(("change", text))
     return rows

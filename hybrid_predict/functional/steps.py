@@ -260,10 +260,11 @@ def settled(state: HybridState, rate: float, known: Any = None, slopes: Any = No
     measured = [step.norm], step.loss, now is Phase.WARMUP
     seen = Outcome(number, *measured, step.predicted, step.held, windows=windows, **summed)
     for event, level in policy.learn(seen).items():
-        logger.log(level, "Full step %d: %s.", number, event)
+        logger.log(level, "HybridPredict, full step %d: %s.", number, event)
     policy.count_full_step()
     if policy.futile and not clock.plain:
-        logger.warning("Full step %d: the rest is plain training: %s.", number, policy.futile)
+        text = "HybridPredict, full step %d: the rest is plain training: %s."
+        logger.warning(text, number, policy.futile)
     standing = 0 if step.held else step.predicted
     ticks = min(1 + standing, max(0, policy.schedule.total - clock.steps))
     clock = clock._replace(

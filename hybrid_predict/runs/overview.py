@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, final
 from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.ledger import percent
 from hybrid_predict.policy.budget import NONE_FIT
+from hybrid_predict.policy.confidence import SAMPLE
 from hybrid_predict.policy.policy import TOO_FEW
 
 if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine
+    from hybrid_predict.groups.groups import Groups
+
+SAMPLED_BYTES = 4  # of an entry in a sample; 64-bit weights have 8
 
 MOST_SPEEDUP = 3.0
 """A higher speedup gets a warning."""
@@ -96,10 +100,22 @@ def overview(engine: HybridEngine) -> Overview:
         "predicts": share(predicted),
         **({"leaves": share(left)} if left else {}),
         "plan": f"{_plan(schedule.total, planned, engine.config)}, warm-up {schedule.warmup:,}",
-        "memory": f"{groups.held_bytes / 1e6:,.2f} MB",
+        "memory": f"{_memory(groups) / 1e6:,.2f} MB",
         **(_cost(engine) if number else {}),
     }
     return Overview(schedule.total, planned, engine.config.paced, words, muon)
+
+
+def _memory(groups: Groups) -> int:
+    """Return the bytes that are kept between full steps once all windows of skill are open."""
+    later = 0
+    for forecaster in (group.forecaster for group in groups.predicted):
+        if forecaster is not None:
+            sampled = sum(min(x.numel(), SAMPLE) for x in forecaster.drift)
+            window = 3 * SAMPLED_BYTES * sampled
+            now = sum(x.nbytes for x in forecaster.held) - sum(x.nbytes for x in forecaster.drift)
+            later += max(0, window - now)
+    return groups.held_bytes + later
 
 
 def _too_few(engine: HybridEngine) -> bool:
@@ -109,7 +125,7 @@ def _too_few(engine: HybridEngine) -> bool:
 
 def _plan(steps: int, planned: int, config: HybridConfig) -> str:
     if not planned:
-        return f"{steps:,} full steps, none predicted"
+        return f"{steps:,} full step{'s' * (steps != 1)}, none predicted"
     least = "auto, at least " if config.paced else ""
     return f"{least}{steps - planned:,} full + up to {planned:,} predicted = {steps:,} steps"
 

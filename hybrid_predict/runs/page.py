@@ -83,7 +83,8 @@ def run_figure(log: RunLog) -> Figure | None:
         axes.set_ylabel(name)
         axes.ticklabel_format(axis="y", useOffset=False)
         tidy(axes)
-        scale(axes)
+        if not name.startswith("predicted"):  # counts stay in proportion
+            scale(axes)
         if len(lines) > 1:
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     below[-1].set(xlabel="full steps", xlim=(0, log.ledger.full_steps))

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 import pytest
 
 from benchmarks import load
-from benchmarks.arms import ARMS, PLAIN, code_digest, recipe_digest
+from benchmarks.arms import ARMS, PLAIN, code_digest, recipe_digest, rules
 from benchmarks.cells import CellPlan
 from benchmarks.gains import Summary, geometric
 from benchmarks.optimizers import Rates
@@ -84,6 +84,29 @@ def test_arms_with_the_plug_in_have_a_digest_of_its_rules(monkeypatch):
     monkeypatch.setitem(UPDATES, "spectral", SpectralUpdate)
     changed = {name for name, digest in before.items() if digests(name) != digest}
     assert changed == {"hybrid", "corrected"}
+
+
+CODE = '''
+class Ledger:
+    def __str__(self):
+        return "3 steps"
+
+    def count(self):
+        """Count."""
+        logger.info("counted %d", self.steps)
+        self.steps += 1
+'''
+
+
+@pytest.mark.parametrize("words", ["3 steps", "Count.", "counted %d"])
+def test_rows_hold_when_words_change(words):
+    assert rules(CODE) == rules(CODE.replace(words, "other"))
+
+
+@pytest.mark.parametrize(("rule", "other"), [("+= 1", "+= 2"), ("count(", "add("), ("3 steps", "")])
+def test_rows_do_not_hold_when_rules_change(rule, other):
+    code = CODE.replace("__str__", "steps")
+    assert rules(code) != rules(code.replace(rule, other))
 
 
 @pytest.mark.parametrize(

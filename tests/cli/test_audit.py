@@ -215,6 +215,7 @@ STOPPING = {"class_path": "EarlyStopping", "init_args": {"monitr": "x"}}
 
 BAD_FILES = {
     "a section": ({**FILE, "trainers": {"a": 1}}, "trainers"),
+    "a key": (with_audit(metrc="val_loss"), "Did you mean metric?"),
     "a kind": (with_audit(hybrid={"updates": {"hiden": "spectral"}}), "Did you mean hidden?"),
     "a class": ({**FILE, "model": {"class_path": "lines.Lin"}}, "no attribute 'Lin'"),
     "a callback": (with_trainer(callbacks=[STOPPING]), "Option 'monitr' is not accepted"),

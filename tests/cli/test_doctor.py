@@ -200,7 +200,7 @@ def test_a_function_is_examined_by_a_few_full_steps_that_leave_nothing(work, exa
     for words in (
         "corrects 96 of 121 weights (79 %), in 2 hidden matrices",
         "could take all of these weights full step takes",
-        "paste Trainer(..., callbacks=[HybridPredict(speedup=1.5)]) predicts 2 hidden matrices",
+        "paste Trainer(..., callbacks=[..., HybridPredict(speedup=1.5)]) predicts 2 hidden",
         "1 head, 3 vectors (100 % of the weights) plan ",
         "plan 200 full + up to 100 predicted = 300 steps, warm-up 40 memory",
     ):
@@ -212,7 +212,7 @@ def test_a_file_is_examined_with_its_own_settings(examine):
     status, out = examine("file.yaml")
     assert status == 0
     assert "150 full + up to 150 predicted = 300 steps, warm-up 60" in out
-    assert "paste Trainer(..., callbacks=[HybridPredict(speedup=2.0, warmup_steps=60)])" in out
+    assert "paste Trainer(..., callbacks=[..., HybridPredict(speedup=2.0, warmup_steps=60)])" in out
     status, out = examine("file.yaml", "--speedup", "9")
     assert "speedup=9 asks for 8 predicted steps after every full step" in out
 
@@ -267,7 +267,7 @@ def test_a_trainer_of_transformers_is_examined_and_writes_nothing(work, examine)
     assert status == 0
     for words in (
         "corrects 96 of 121 weights (79 %), in 2 hidden matrices",
-        "paste Trainer(..., callbacks=[HybridPredictCallback(speedup=1.5)])",
+        "paste Trainer(..., callbacks=[..., HybridPredictCallback(speedup=1.5)])",
         "overfitting goes unnoticed: the Trainer does not evaluate",
     ):
         assert words in out

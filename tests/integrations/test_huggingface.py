@@ -117,6 +117,30 @@ def test_the_verdict_sees_the_mean_loss_of_the_window(
     assert len(seen) > 3 and all(loss and 2 < loss < 4.5 for loss in losses)
 
 
+def test_the_trainers_run_in_mlflow_gets_metrics_parameters_tags_and_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    mlflow.create_experiment("runs", artifact_location=str(tmp_path / "files"))
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "runs")
+    callback = HybridPredictCallback(**OPTIONS)
+    trained(tmp_path, callback, report_to=["mlflow"])
+    client = mlflow.MlflowClient()
+    (experiment,) = client.search_experiments(filter_string="name = 'runs'")
+    (run,) = client.search_runs([experiment.experiment_id])
+    ledger = callback.ledger
+    assert run.data.metrics["hybrid_predict/predicted_steps"] == ledger.predicted_steps > 5
+    assert run.data.params["hybrid_predict/total_steps"] == str(STEPS)
+    assert run.data.tags["hybrid_predict.status"] == "finished"
+    history = client.get_metric_history(run.info.run_id, "hybrid_predict/steps")
+    every = [*range(5, ledger.full_steps + 1, 5)]
+    assert [metric.step for metric in history] == sorted({*every, ledger.full_steps})
+    log = read_log(find_logs(client.download_artifacts(run.info.run_id, "hybrid_predict"))[0])
+    assert log.rows == callback.history.rows
+
+
 class Reports(transformers.TrainerCallback):
     """Keeps what reporters such as TensorBoard get, listed behind the plug-in."""
 

@@ -127,5 +127,7 @@ def test_other_strategies_and_trainers_of_other_packages_are_refused() -> None:
         name = type(strategy).__name__
         with pytest.raises(UnsupportedSetupError, match=f"got '?{name}.*ModelParallelStrategy"):
             Ungated().on_train_start(trainer, Net())
+    with pytest.raises(UnsupportedSetupError, match="callbacks: expected one HybridPredict, got"):
+        fit([Ungated(), Ungated()], max_steps=10)
     with pytest.raises(UnsupportedSetupError, match=r"lightning.pytorch or pytorch_lightning"):
         Ungated().on_train_start(SimpleNamespace(), Net())  # type: ignore[arg-type]

@@ -1,6 +1,8 @@
 """What people see while a run trains: lines and the run log."""
 
 import logging
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,8 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
     def printed() -> list[str]:
         messages = [record.getMessage() for record in caplog.records]
-        return [text for text in messages if text.startswith("HybridPredict")]
+        own = [text for text in messages if text.startswith("HybridPredict")]
+        return [text for text in own if not text.startswith("HybridPredict, full step")]
 
     return printed
 
@@ -83,15 +86,16 @@ def test_lines_and_warnings_are_printed_above_a_progress_bar(
     written: list[str] = []
     monkeypatch.setattr(reporter.tqdm, "write", lambda text, file: written.append(text))
     fit([HybridPredict(max_overhead=0.0), kind()], max_epochs=5, enable_progress_bar=True)
-    starts = ("HybridPredict skips", "Full step 1: fell back", "HybridPredict leaves", "HybridPr")
+    starts = ("HybridPredict skips", "HybridPredict, full step 1: fell back",
+              "HybridPredict leaves", "HybridPredict: ")  # fmt: skip
     assert all(map(str.startswith, written, starts)) and len(written) == len(starts)
-    assert not package.handlers and "HybridPredict" not in "".join(capsys.readouterr())
+    assert not package.handlers and "HybridPredict leaves" not in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(
     ("callbacks", "start", "end"),
     [
-        ([HybridPredict(speedup="auto")], "plan auto, at least", ": 90 full + 0 predicted = 90"),
+        ([HybridPredict(speedup="auto")], "plan auto, at least", " 90 full + 0 predicted = 90"),
         ([HybridPredict(predictors={"hidden": NegatedForecast()}, max_overhead=100)], "plan ",
          "; no predicted steps while forecasts have not shown enough skill."),
         ([HybridPredict(max_overhead=0.0)], "leaves this run to plain training since full",
@@ -105,6 +109,46 @@ def test_the_lines_say_what_is_particular_about_a_run(
     fit(callbacks, max_steps=90)
     assert start in lines()[0] and end in lines()[-1]
     assert caplog.text.count("fell back to plain training: ") == (start[0] == "l")
+
+
+def test_the_last_line_tells_seconds_lost_without_predicted_steps(lines: Any) -> None:
+    plugin = HybridPredict(speedup=1, max_overhead=100.0)
+    fit([plugin], max_steps=60)
+    assert plugin.ledger.overhead_fraction > 0.05  # a full step takes less than a millisecond
+    assert lines()[-1].startswith("HybridPredict: took longer, ")
+
+
+def test_the_last_line_tells_that_a_run_has_ended_in_its_warm_up(lines: Any) -> None:
+    class Stopping(Net):
+        def on_train_batch_end(self, *args: Any) -> None:
+            self.trainer.should_stop = self.trainer.global_step >= 20
+
+    fit([HybridPredict()], Stopping(), max_steps=10_000)
+    told = "it ended in its warm-up of 500 steps, without predictions; see warmup_steps"
+    assert told in lines()[-1]
+
+
+def test_the_last_line_tells_of_a_loss_that_is_not_finite(lines: Any) -> None:
+    class Exploding(Net):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            return super().training_step(batch, batch_idx) * (math.nan if batch_idx > 2 else 1.0)
+
+    fit([HybridPredict()], Exploding(), max_epochs=5)
+    assert re.search(r"training loss [\d.]+ to nan", lines()[-1])
+
+
+def test_a_length_that_the_trainer_determines_is_told(lines: Any) -> None:
+    with pytest.warns(match=r"HybridPredict\(total_steps=99\) has no effect.*takes 30"):
+        fit([HybridPredict(total_steps=99)], max_steps=30)
+
+
+def test_memory_at_the_start_counts_what_is_allocated_later(lines: Any) -> None:
+    plugin = Ungated()
+    fit([plugin], max_steps=60)
+    (told,) = re.findall(r"memory ([\d.]+) MB", lines()[0])
+    assert plugin.engine is not None
+    held = plugin.engine._state.groups.held_bytes / 1e6
+    assert 0.9 * held < float(told) < 1.1 * held + 0.01
 
 
 def test_the_run_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None:

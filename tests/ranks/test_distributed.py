@@ -179,7 +179,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
         assert found["ledger"]["events"] == [{"step": 13, "last": 13, "reason": told, "count": 1}]
         # Alone, each is the first rank.
         heard = rank == 0 or name == "alone"
-        assert found["heard"] == [f"Full step 13: {told}."] * heard
+        assert found["heard"] == [f"HybridPredict, full step 13: {told}."] * heard
         assert found["records"][-1].phase is Phase.PREDICT
         assert found["ledger"]["undone_steps"] == 0
 
