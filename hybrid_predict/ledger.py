@@ -59,12 +59,11 @@ class SavingsLedger:
 
     def __str__(self) -> str:
         """Return one line with steps, validation, seconds and skill; lost seconds come first."""
-        steps = f"{self.full_steps:,} full + {self.predicted_steps:,} predicted"
+        undone = f" ({self.undone_steps:,} more undone)" if self.undone_steps else ""
+        steps = f"{self.full_steps:,} full + {self.predicted_steps:,} predicted{undone}"
         steps += f" = {self.steps:,} steps"
         if self.predicted_steps:
             steps += f", {percent(self.saved_steps_fraction)} of them predicted"
-        if self.predicted_steps or self.undone_steps:
-            steps += f", {self.undone_steps:,} undone"
         parts = [steps, self.best_validation]
         # Without predicted steps some overhead is certain, and little of it says nothing.
         if self.full_seconds and (self.predicted_steps or self.overhead_fraction > 0.05):

@@ -151,12 +151,6 @@ class HybridPredictCallback(TrainerCallback):
             place = args.output_dir if self.log_dir == "auto" else self.log_dir
             folder = None if place is None else Path(place)
             self._reporter = Reporter(engine, show, folder, mlflow_runs(args))
-            plan = engine.schedule
-            if plan.planned and not args.disable_tqdm:
-                about = "at least" if config.paced else "about"
-                end = f"{about} {plan.total - plan.planned:,} of {plan.total:,}"
-                text = "HybridPredict: the Trainer and its progress bar count full steps alone, so"
-                show(f"{text} they end after {end}.")
         if not args.torch_compile:
             self._hook = model.register_forward_hook(OwnHook(self._keep_loss), with_kwargs=True)
         control.should_training_stop |= engine.done
@@ -188,8 +182,13 @@ class HybridPredictCallback(TrainerCallback):
             record = self.engine.after_step()
             if self._reporter is not None:
                 position = state.global_step + 1  # the Trainer counts this step later
-                due = position % max(1, int(state.logging_steps)) == 0
+                due = args.logging_strategy == "steps" and position % state.logging_steps == 0
                 self._reporter.step(record, position, due=due)
+                predicted = self._reporter.predicted
+                if record.step == 1 and predicted and not args.disable_tqdm:
+                    text = "HybridPredict: the Trainer and its progress bar count full steps alone"
+                    least = f"{state.max_steps - predicted:,} of {state.max_steps:,}"
+                    show(f"{text}, so they may end after {least}.")
             if _counts_steps(lr_scheduler):
                 for _ in range(record.ticks - 1):  # the Trainer steps it for the full step
                     lr_scheduler.step()
@@ -283,6 +282,8 @@ def mlflow_runs(args: TrainingArguments) -> list[MLFlowLogger]:
     """Return a logger to the run that the Trainer has begun in MLflow, if it reports to it."""
     mlflow = sys.modules.get("mlflow") if "mlflow" in (args.report_to or ()) else None
     run = None if mlflow is None else mlflow.active_run()
+    if mlflow is not None and run is None:  # a Trainer begins no second run
+        logger.warning("HybridPredict does not report to MLflow: the Trainer has no active run.")
     return [] if run is None else [MLFlowLogger(mlflow, run.info.run_id)]
 
 

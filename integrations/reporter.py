@@ -79,7 +79,7 @@ class Reporter:
         engine: The engine of the run.
         say: Shows one line to the user, on rank 0. Where it is `show`, warnings go there too.
         folder: Folder of the run log, or None; None on all ranks but the first.
-        loggers: Loggers of a Lightning Trainer; none on all ranks but the first.
+        loggers: Loggers of a Lightning Trainer, or like them; none on all ranks but the first.
         options: Arguments of the callback that its configuration does not have, for the loggers.
 
     Attributes:
@@ -107,6 +107,12 @@ class Reporter:
         if say is show and not _PACKAGE.hasHandlers():  # else the user has chosen another place
             _PACKAGE.addHandler(self._warnings)
         self.log = RunLog(None if folder is None else folder / NAME)
+
+    @property
+    def predicted(self) -> int:
+        """Number of predicted steps that the run may make; known after its first full step."""
+        none = not self.log.start or self._ledger.last_event(FELL_BACK)[1]
+        return 0 if none else int(self.log.start["plan"]["predicted"])
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -228,10 +234,10 @@ class Reporter:
 
     def _early(self, status: str) -> str:
         """Return why a run that was stopped has made no predicted steps, if it is its warm-up."""
-        plan = self._engine.schedule
-        if status != "stopped" or not plan.planned or self._ledger.steps > plan.warmup:
+        warmup = self._engine.schedule.warmup
+        if status != "stopped" or not self.predicted or self._ledger.steps > warmup:
             return ""
-        text = f"it ended in its warm-up of {plan.warmup:,} steps, without predictions"
+        text = f"it ended in its warm-up of {warmup:,} steps, without predictions"
         return f"{text}; see warmup_steps"
 
     def _blind(self, status: str) -> str:

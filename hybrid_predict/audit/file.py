@@ -40,15 +40,17 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     ``optimizer`` and ``lr_scheduler``, and ``audit`` with the arguments of :class:`AuditConfig`.
     """
     path = given_path(file)
+    expected = "a YAML file with the sections model, data, trainer and audit"
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, OSError, ValueError, LookupError) as error:
         remedy = f"Reading it failed with: {error}."
         if ":" in path.name:
             remedy = "Pass what a function makes to hybrid_predict.audit.audit(make_run, config)."
-        expected = "a YAML file with the sections model, data, trainer and audit"
         raise ConfigError("file", expected, str(path), remedy) from error
-    given = content.get("audit") or {}
+    given = content.get("audit") or {} if isinstance(content, dict) else None
+    if not isinstance(given, dict):
+        raise ConfigError("file", expected, str(path))
     check_names("audit", given, AuditConfig.__dataclass_fields__, "keys")
     with preserved():
         builder = _build(path, None, ["--seed_everything=false"])

@@ -108,14 +108,15 @@ def overview(engine: HybridEngine) -> Overview:
 
 def _memory(groups: Groups) -> int:
     """Return the bytes that are kept between full steps once all windows of skill are open."""
-    later = 0
+    added = 0
     for forecaster in (group.forecaster for group in groups.predicted):
         if forecaster is not None:
-            sampled = sum(min(x.numel(), SAMPLE) for x in forecaster.drift)
-            window = 3 * SAMPLED_BYTES * sampled
+            sizes = [x.numel() for x in forecaster.drift]
+            places = 8 * SAMPLE * sum(size > SAMPLE for size in sizes)
+            window = 3 * SAMPLED_BYTES * sum(min(size, SAMPLE) for size in sizes)
             now = sum(x.nbytes for x in forecaster.held) - sum(x.nbytes for x in forecaster.drift)
-            later += max(0, window - now)
-    return groups.held_bytes + later
+            added += places + max(0, window - now)
+    return groups.held_bytes + added
 
 
 def _too_few(engine: HybridEngine) -> bool:

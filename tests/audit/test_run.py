@@ -12,7 +12,7 @@ from audit_task import STEPS, Interrupting, Task, config, keep, kept
 from lightning_models import Net, loader
 
 from hybrid_predict.audit import Observer, audit
-from hybrid_predict.audit.page import UNITS, audit_page
+from hybrid_predict.audit.page import UNITS, audit_page, curves_figure
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
@@ -68,6 +68,14 @@ def test_metric_is_that_of_the_final_weights(finished, tmp_path):
     trainer.validate(model, loader(2), verbose=False)
     (run,) = (r for r in result.results["runs"] if (r["arm"], r["seed"]) == (FULL, 1))
     assert run["metric"] == pytest.approx(float(trainer.callback_metrics["val_loss"]))
+
+
+def test_the_last_point_of_a_line_is_where_its_run_has_ended(finished):
+    results = finished[0].results
+    for unit, field in zip(UNITS, ("full_steps", "seconds"), strict=True):
+        (axes,) = curves_figure(results, unit).axes
+        ends = [line.get_xdata()[-1] for line in axes.lines]
+        assert ends == pytest.approx([run[field] for run in results["runs"]])
 
 
 def test_report_holds_the_verdict_and_loads_nothing(finished):

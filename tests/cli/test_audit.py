@@ -215,6 +215,8 @@ STOPPING = {"class_path": "EarlyStopping", "init_args": {"monitr": "x"}}
 
 BAD_FILES = {
     "a section": ({**FILE, "trainers": {"a": 1}}, "trainers"),
+    "no sections": ([1], "with the sections model, data, trainer and audit"),
+    "no keys": ({**FILE, "audit": 5}, "with the sections model, data, trainer and audit"),
     "a key": (with_audit(metrc="val_loss"), "Did you mean metric?"),
     "a kind": (with_audit(hybrid={"updates": {"hiden": "spectral"}}), "Did you mean hidden?"),
     "a class": ({**FILE, "model": {"class_path": "lines.Lin"}}, "no attribute 'Lin'"),

@@ -117,6 +117,23 @@ def test_the_verdict_sees_the_mean_loss_of_the_window(
     assert len(seen) > 3 and all(loss and 2 < loss < 4.5 for loss in losses)
 
 
+def test_adafactor_as_the_trainer_makes_it_is_corrected(tmp_path: Path) -> None:
+    callback = HybridPredictCallback(**OPTIONS)
+    trained(tmp_path, callback, optim="adafactor", optimizers=(None, None), max_steps=10)
+    assert callback.ledger.corrected_steps == callback.ledger.full_steps > 3
+
+
+def test_a_progress_bar_is_said_to_end_early(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callback = HybridPredictCallback(**OPTIONS)
+    trained(tmp_path, callback, disable_tqdm=False)
+    assert callback._reporter is not None
+    least = STEPS - callback._reporter.predicted
+    assert f"alone, so they may end after {least} of {STEPS}." in capsys.readouterr().err
+    assert least <= callback.ledger.full_steps < STEPS
+
+
 def test_the_trainers_run_in_mlflow_gets_metrics_parameters_tags_and_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
