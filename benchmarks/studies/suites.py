@@ -146,7 +146,8 @@ def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
             continue
         seconds = NONE
         if task in steps:
-            ratio = 1.0 if way == "plain" else steps[task][way]["ratio"]
+            plain = way == "plain" or _fell_back(summary, figures)
+            ratio = 1.0 if plain else steps[task][way]["ratio"]
             seconds = f"{figures.full_steps * ratio * steps[task]['plain_ms'] / 1e3:.1f}"
         length = "" if figures.length is None else f" ({figures.length:.2f})"
         row = {
@@ -160,6 +161,15 @@ def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
         }
         rows.append(row)
     return view(rows)
+
+
+def _fell_back(summary: Summary, figures: Figures) -> bool:
+    """Return whether runs have trained as plain ones of as many full steps, which cost as much."""
+    alike = (summary.figures(figures.place.task, arm) for arm in PLAIN)
+    return any(
+        plain is not None and (plain.full_steps, plain.loss) == (figures.full_steps, figures.loss)
+        for plain in alike
+    )
 
 
 def arms_table(summary: Summary) -> str:
@@ -258,8 +268,7 @@ def gains() -> Iterator[Gain]:
         corrected = summary.speedups("corrected")
         for task, costs in load(f"bench-{suite}.json")["steps"].items():
             default = summary.figures(task, "hybrid")
-            plain = summary.figures(task, "plain")
-            fell_back = bool(default and plain and default.loss == plain.loss)
+            fell_back = default is not None and _fell_back(summary, default)
             gain = hybrid[task].value
             time = gain if fell_back else gain / costs["both"]["ratio"]
             yield Gain(task, costs["plain_ms"], gain, time, fell_back, corrected[task].value)
