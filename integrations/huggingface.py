@@ -181,9 +181,7 @@ class HybridPredictCallback(TrainerCallback):
                 logger.warning(_UNSEEN)
             record = self.engine.after_step()
             if self._reporter is not None:
-                position = state.global_step + 1  # the Trainer counts this step later
-                due = args.logging_strategy == "steps" and position % state.logging_steps == 0
-                self._reporter.step(record, position, due=due)
+                self._reporter.step(record, state.global_step + 1)  # the Trainer counts it later
                 predicted = self._reporter.predicted
                 if record.step == 1 and predicted and not args.disable_tqdm:
                     text = "HybridPredict: the Trainer and its progress bar count full steps alone"
@@ -208,6 +206,8 @@ class HybridPredictCallback(TrainerCallback):
             known = {name: known[name] for name in _IN_EVERY_LOG if name in known}
         logs.update(known)
         state.log_history[-1].update(known)
+        if self._reporter is not None:
+            self._reporter.log_row()
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any

@@ -138,7 +138,7 @@ class Reporter:
                 self.log.step(record, self._ledger)
             self._position = position
             if due:
-                self._log_row()
+                self.log_row()
 
     def _begin(self, plan: Overview) -> None:
         engine = self._engine
@@ -163,7 +163,8 @@ class Reporter:
                 none: list[Any] = [{}] if _is_a(each, "TensorBoardLogger") else []
                 each.log_hyperparams(chosen, *none)
 
-    def _log_row(self) -> None:
+    def log_row(self) -> None:
+        """Log the numbers of the last full step to the loggers, if there are new ones."""
         found = numbers(self._ledger)
         if self._position is None or found == self._logged:
             return
@@ -215,7 +216,7 @@ class Reporter:
         _PACKAGE.removeHandler(self._warnings)
 
     def _end(self, status: str) -> None:
-        self._log_row()
+        self.log_row()
         if self.log.start:
             with self._failing(self.log):
                 self.log.close(status)
