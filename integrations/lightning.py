@@ -212,7 +212,8 @@ class HybridPredict(TrainerCallback):
         if stage == "fit":
             callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
             if sum(isinstance(each, HybridPredict) for each in callbacks) > 1:
-                raise UnsupportedSetupError("callbacks", "one HybridPredict", "several")
+                remedy = "Keep one of them."
+                raise UnsupportedSetupError("callbacks", "one HybridPredict", "several", remedy)
             self.engine = self._run = None
             self._epochs = trainer.max_epochs
 

@@ -216,7 +216,7 @@ def passes_over(folder: Path) -> None:
     assert run.ledger.undone_steps == 1
 
 
-refused("two `HybridPredict` callbacks", "no other HybridEngine corrects", callbacks=[Ungated()])
+refused("two `HybridPredict` callbacks", "expected one HybridPredict", callbacks=[Ungated()])
 
 
 @row("another callback or the module ends an epoch")
