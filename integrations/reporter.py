@@ -229,6 +229,8 @@ class Reporter:
             told.insert(1, f"training loss {self.log.losses}")
         known = {"finished": "", "stopped": " (stopped before its last step)"}
         how = known.get(status, f" ({status})")
+        if self._engine.done and self._ledger.steps < self._engine.schedule.total:
+            how = ' (stopped because it overfits, on_overfit="stop")'
         self._say(f"HybridPredict{how}: {'; '.join(filter(None, told))}.")
         if command and self.log.start:
             self._say(f"More about the run: {command}")

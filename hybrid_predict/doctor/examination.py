@@ -63,7 +63,9 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     further = [("warning", text) for text in warned]
     if plan is None or trial.plain:
         change = trial.plain or "training did not start: give data, and parameters to train"
-        found = ("finding", "no gain: the callback would leave this training as it is")
+        left = "no gain: the callback would leave this training as it is"
+        refused = "refused: with the callback this training would end with an error"
+        found = ("finding", left if plan is not None or not trial.plain else refused)
         return False, [found, ("corrects", "nothing"), ("change", change), *further]
     paste = as_call(type(plugin).__name__, plugin.config)
     _, *told = plan.words.items()
@@ -71,7 +73,7 @@ def examine(name: str, speedup: Speedup | None = None) -> tuple[bool, Findings]:
     slower = lines[-1][0] == "change"
     return True, [
         *lines,
-        ("or paste" if slower else "paste", f"Trainer(..., callbacks=[..., {paste}])"),
+        ("anyway, paste" if slower else "paste", f"Trainer(..., callbacks=[..., {paste}])"),
         *further,
         *told,
         ("overfitting", judged),

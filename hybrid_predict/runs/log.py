@@ -110,7 +110,7 @@ class RunLog:
     def losses(self) -> str:
         """The first and the last training loss that are known, in words; empty if none is."""
         known = [row.loss for row in self.rows if row.loss is not None]
-        return f"{known[0]:.4g} to {known[-1]:.4g}" if known else ""
+        return f"{known[0]:.4g} to {known[-1]:.4g}" if len(known) > 1 else ""
 
     @property
     def ledger(self) -> SavingsLedger:
@@ -259,7 +259,8 @@ def advice(log: RunLog) -> list[str]:
     if share := re.search(r"max_overhead=[\d.]*\d", ledger.last_event(FELL_BACK)[1]):
         lines.append(f"{share[0]}  # for the callback: corrects nevertheless, in slower steps")
     if ledger.best is not None and ledger.last_event(OVERFITS)[1]:
-        lines.append('on_overfit="stop"  # for the callback: ends a run that overfits')
+        if log.start["config"].get("on_overfit") != "stop":
+            lines.append('on_overfit="stop"  # for the callback: ends a run that overfits')
         step = int(ledger.best["step"])
         lines.append(f"max_steps={step}  # for the Trainer: a schedule that ends at the best step")
     return lines

@@ -226,7 +226,7 @@ def test_a_file_is_examined_with_its_own_settings(examine):
             "validation logs seen, not nothing. Add .+; EarlyStopping, .+ may end the run sooner",
         ),
         ("pair", 0, "overfitting is judged by val_loss"),
-        ("refused", commands.REFUSED, "^finding no gain: .+ corrects nothing change optimizer: "),
+        ("refused", commands.REFUSED, "^finding refused: .+ corrects nothing change optimizer: "),
         (
             "wide",
             commands.REFUSED,
@@ -287,4 +287,4 @@ def test_a_trainer_of_transformers_that_is_refused_is_told_so(examine):
     pytest.importorskip("transformers")
     status, out = examine("of_transformers:refused")
     assert status == commands.REFUSED
-    assert re.search("^finding no gain: .+ corrects nothing change optimizer: ", out)
+    assert re.search("^finding refused: .+ corrects nothing change optimizer: ", out)

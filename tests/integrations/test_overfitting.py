@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ def test_the_monitored_metric_tells_that_a_run_overfits(kind: Any, tmp_path: Pat
     assert 0 < ledger.predicted_steps < 40
 
 
-def test_a_run_that_overfits_may_end(tmp_path: Path) -> None:
+def test_a_run_that_overfits_may_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "lightning.pytorch.utilities.rank_zero")
     callback = Ungated(on_overfit="stop", log_dir=str(tmp_path))
     trainer = run(callback, Overfitted())
     found = finding(read_log(tmp_path / NAME))
@@ -69,6 +71,7 @@ def test_a_run_that_overfits_may_end(tmp_path: Path) -> None:
     assert found.endswith("; it has overfitted")
     assert 32 < trainer.global_step < 120
     assert callback.ledger.steps == trainer.global_step
+    assert 'HybridPredict (stopped because it overfits, on_overfit="stop"): ' in caplog.text
 
 
 class NowAndThen(Overfitted):
