@@ -157,9 +157,6 @@ class Figures:
         """Return the mean of a field; the loss of runs that diverged is infinite."""
         return statistics.fmean(number(row[field]) for row in self.rows.values())
 
-    def median(self, field: str) -> float:
-        return statistics.median(row[field] for row in self.rows.values())
-
     def beside(self, arms: Sequence[str], setting: str, resamples: int = RESAMPLES) -> Ratio | None:
         """Return the gain beside some arms in a setting; None with fewer than two lengths."""
         curve = {

@@ -232,6 +232,11 @@ class Gain(NamedTuple):
     fell_back: bool
     corrected: float
 
+    @property
+    def slower(self) -> bool:
+        """Whether the run takes longer than plain training to the same loss."""
+        return self.seconds < 1.0 and not self.fell_back
+
 
 KINDS = {  # tasks of the suites by the kind of model that a user has
     "transformer": ("gpt-0.2m", "encoder", "lora"),
@@ -285,7 +290,7 @@ def seconds() -> str:
     steps = f"{geometric_mean(g.steps for g in found):.2f}"
     lines.append(("geometric mean", "", steps, f"{geometric_mean(g.seconds for g in found):.2f}"))
     table = view(dict(zip(titles, line, strict=True)) for line in lines)
-    slower = [f"`{g.task}`" for g in found if g.seconds < 1.0 and not g.fell_back]
+    slower = [f"`{g.task}`" for g in found if g.slower]
     if not slower:
         return table
     named = f"{', '.join(slower[:-1])} and {slower[-1]}" if len(slower) > 1 else slower[0]
@@ -298,7 +303,7 @@ def overall() -> str:
     found = list(gains())
     steps = geometric_mean(g.steps for g in found)
     time = geometric_mean(g.seconds for g in found)
-    longer = sum(g.seconds < 1.0 for g in found)
+    longer = sum(g.slower for g in found)
     return (
         f"**{steps:.1f} times fewer full steps and {time:.1f} times less time for the same loss**: "
         f"the means of {len(found)} small tasks on a CPU. On {longer} of them it takes more time."

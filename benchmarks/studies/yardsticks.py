@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
@@ -55,6 +54,7 @@ def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
     return {
         "yardsticks source": partial(source, kept),
         "yardsticks headline": partial(headline, of_gpt),
+        "yardsticks shortly": partial(shortly, of_gpt),
         "yardsticks nanogpt": partial(qualities, of_gpt),
         "yardsticks lightbench": partial(traps, of_traps),
         "yardsticks never worse": partial(never_worse, of_traps),
@@ -84,6 +84,20 @@ def headline(summary: Summary) -> str:
     )
 
 
+def shortly(summary: Summary) -> str:
+    """Compare the default with the longest plain runs by nanoGPT's recipe, in a sentence."""
+    task = next(iter(summary.tasks), "")
+    hybrid = summary.figures(task, "hybrid")
+    longest = summary.figures(task, "plain-double")
+    if hybrid is None or longest is None:
+        return NONE
+    return (
+        "With [nanoGPT's recipe for CPUs](docs/yardsticks.md), on a text of the same author, the "
+        f"default ends at a loss of {hybrid.mean('loss'):.2f} after {hybrid.full_steps:,.0f} full "
+        f"steps; plain training ends at {longest.mean('loss'):.2f} after {longest.full_steps:,.0f}."
+    )
+
+
 def qualities(summary: Summary) -> str:
     """Compare final losses after each arm's full steps, a row per task and arm."""
     return view(
@@ -96,8 +110,6 @@ def qualities(summary: Summary) -> str:
             "final loss, mean ± sd": loss_text(f),
             "speedup at equal quality": str(f.speedup or NONE),
             "for comparison": PUBLISHED if f.place.arm == "plain" else "",
-            "processor seconds": f"{f.median('seconds'):.1f}",
-            "seconds": f"{f.median('elapsed'):.1f}",
         }
         for f in summary.in_order()
     )
@@ -125,8 +137,6 @@ def traps(summary: Summary) -> str:
         for f in others:
             later = any(kind in KINDS[4:] for kind in compared(plain, f))
             row[ARMS[f.place.arm].title] = _steps(f) + " (later)" * later
-        row["ms per full step, plain"] = _milliseconds(plain)
-        row["ms, hybrid"] = _milliseconds(others[1])
         rows.append(row)
     return view(rows)
 
@@ -168,8 +178,3 @@ def _steps(figures: Figures) -> str:
         return f">{figures.full_steps:,.0f}"
     some = "" if len(hits) == len(figures.rows) else f", {len(hits)} of {len(figures.rows)}"
     return f"{sum(hits) / len(hits):,.0f}{some}"
-
-
-def _milliseconds(figures: Figures) -> str:
-    times = [1e3 * row["seconds"] / row["full_steps"] for row in figures.rows.values()]
-    return f"{statistics.median(times):.2f}"
