@@ -65,7 +65,7 @@ class SavingsLedger:
         if self.predicted_steps:
             steps += f", {percent(self.saved_steps_fraction)} of them predicted"
         parts = [steps, self.best_validation]
-        # Without predicted steps some overhead is certain, and little of it says nothing.
+        # Without predicted steps every overhead is time lost; a small one may be noise.
         if self.full_seconds and (self.predicted_steps or self.overhead_fraction > 0.05):
             if self.estimated_seconds_saved < 0:
                 parts.insert(0, f"took longer, {self.host_time}")

@@ -1,12 +1,11 @@
 """Published packages, each in an environment of its own: their seeds, and what tables show."""
 
 import json
-import math
 import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -146,16 +145,15 @@ def drop_unloadable(place: Path) -> None:
 
 
 def headline(results: Mapping[str, Any]) -> str:
-    """Count clients that end worse than the full run in the mean; without finite values they do."""
+    """Count clients that end worse than the full run, and tell processor times."""
     clients = [arms(results, name) for name in results["clients"]]
     parts = []
     for arm, name in {"hybrid": "the default", "auto": '`speedup="auto"`'}.items():
         worse = [known(by_arm[arm], "worse") for by_arm in clients]
-        losses = sum(not values or statistics.fmean(values) > 0 for values in worse)
         surely = sum(difference(values).endswith("worse**") for values in worse)
         ratios = [statistics.median(known(by_arm[arm], "ratio")) for by_arm in clients]
         parts.append(
-            f"{name} ends worse than the full run in {losses} in the mean, significantly in "
+            f"{name} ends worse than the full run in {_lost(worse)} in the mean, significantly in "
             f"{surely or 'none'}, and takes {statistics.median(ratios):.2f} of its processor time "
             "(median)"
         )
@@ -165,13 +163,17 @@ def headline(results: Mapping[str, Any]) -> str:
     )
 
 
+def _lost(found: Iterable[list[float]]) -> int:
+    """Count clients that end worse than the full run in the mean; without finite values they do."""
+    return sum(not values or statistics.fmean(values) > 0 for values in found)
+
+
 def shortly(results: Mapping[str, Any]) -> str:
     """Count in one sentence of the README where the default ends worse, in the mean."""
     found = [known(arms(results, name)["hybrid"], "worse") for name in results["clients"]]
-    means = [statistics.fmean(values) if values else math.inf for values in found]
     return (
-        f"The default ended worse than the full run in {sum(mean > 0 for mean in means)} of "
-        f"[{len(means)} published packages](docs/clients.md), at the length of a tutorial."
+        f"The default ended worse than the full run in {_lost(found)} of "
+        f"[{len(found)} published packages](docs/clients.md), at the length of a tutorial."
     )
 
 

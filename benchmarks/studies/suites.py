@@ -164,7 +164,7 @@ def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
 
 
 def _fell_back(summary: Summary, figures: Figures) -> bool:
-    """Return whether runs have trained as plain ones of as many full steps, which cost as much."""
+    """Return whether runs fell back: they end exactly where as many plain full steps end."""
     alike = (summary.figures(figures.place.task, arm) for arm in PLAIN)
     return any(
         plain is not None and (plain.full_steps, plain.loss) == (figures.full_steps, figures.loss)

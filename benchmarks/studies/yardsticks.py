@@ -70,13 +70,18 @@ def source(rows: list[Row]) -> str:
     return f"{len(rows):,} runs, one thread each; seeds: {shown}.{states_text(rows)}{hint}"
 
 
+def _beside_default(summary: Summary, arm: str) -> tuple[Figures, Figures] | None:
+    """Return the default and another arm by nanoGPT's recipe, if there are runs of both."""
+    task = next(iter(summary.tasks), "")
+    hybrid, other = (summary.figures(task, name) for name in ("hybrid", arm))
+    return None if hybrid is None or other is None else (hybrid, other)
+
+
 def headline(summary: Summary) -> str:
     """Tell what the plug-in is worth with nanoGPT's recipe."""
-    task = next(iter(summary.tasks), "")
-    hybrid = summary.figures(task, "hybrid")
-    corrected = summary.figures(task, "corrected")
-    if hybrid is None or corrected is None:
+    if (pair := _beside_default(summary, "corrected")) is None:
         return NONE
+    hybrid, corrected = pair
     return (
         "With nanoGPT's published recipe for CPUs the default is worth "
         f"{hybrid.speedup or NONE} times as many full steps, corrected updates alone "
@@ -86,11 +91,9 @@ def headline(summary: Summary) -> str:
 
 def shortly(summary: Summary) -> str:
     """Compare the default with the longest plain runs by nanoGPT's recipe, in a sentence."""
-    task = next(iter(summary.tasks), "")
-    hybrid = summary.figures(task, "hybrid")
-    longest = summary.figures(task, "plain-double")
-    if hybrid is None or longest is None:
+    if (pair := _beside_default(summary, "plain-double")) is None:
         return NONE
+    hybrid, longest = pair
     return (
         "With [nanoGPT's recipe for CPUs](docs/yardsticks.md), on a text of the same author, the "
         f"default ends at a loss of {hybrid.mean('loss'):.2f} after {hybrid.full_steps:,.0f} full "

@@ -186,8 +186,8 @@ def _reading(found: Mapping[str, Any], config: AuditConfig) -> str:
 def _times(summary: Mapping[str, Any], runs: Sequence[FinishedRun]) -> dict[str, float]:
     """Return the seconds of each arm per second of the full arm; none if they were disturbed.
 
-    They count as disturbed where a corrected full step took less time than a plain one, or where
-    the full steps of an arm took twice as long with one seed as with another.
+    They were disturbed if a corrected full step took less time than a plain one. They also were if
+    an arm's full steps took twice as long with one seed as with another.
     """
     per_step: dict[str, list[float]] = {}
     for run in runs:

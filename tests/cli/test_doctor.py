@@ -200,7 +200,8 @@ def test_a_function_is_examined_by_a_few_full_steps_that_leave_nothing(work, exa
     for words in (
         "corrects 96 of 121 weights (79 %), in 2 hidden matrices",
         "could take all of these weights full step takes",
-        "paste Trainer(..., callbacks=[..., HybridPredict(speedup=1.5)]) predicts 2 hidden",
+        "paste Trainer(..., callbacks=[..., HybridPredict(speedup=1.5)]) "
+        "predicts 2 hidden matrices",
         "1 head, 3 vectors (100 % of the weights) plan ",
         "plan 200 full + up to 100 predicted = 300 steps, warm-up 40 memory",
     ):
